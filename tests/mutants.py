@@ -778,4 +778,20 @@ WINGS = (
         "value",
         ("tests/training/test_ranks.py",),
     ),
+    Mutant(
+        "held-out episodes are trained on",
+        "data/sources/episodes.py",
+        "sample",
+        "(np.minimum(sums, 2) + 1) % 3 == self.split",
+        "np.minimum(sums, 2) >= 0",
+        ("tests/data/test_episodes.py",),
+    ),
+    Mutant(
+        "an answer is scored whose question no window shows",
+        "data/sources/episodes.py",
+        "answers",
+        "begun & (self._ways(windows) == 0)",
+        "self._ways(windows) == 0",
+        ("tests/data/test_episodes.py",),
+    ),
 )

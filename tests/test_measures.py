@@ -318,6 +318,7 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
         "decode_speed": {"batch", "context", "cache"},
         "excess_loss": set(),  # there is none of text without a known entropy
         "cloze": {"task", "group", "fingerprint"},
+        "skill": set(),  # nor of one that asks for nothing
     }
     assert {*places} == {*METRICS}
     for name, coordinates in places.items():
@@ -343,15 +344,38 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
         return torch.nn.functional.one_hot(tokens_BT.roll(lag - 1, 1), 8).float()
 
     copies.hidden, copies.logits = copied, lambda hidden: hidden
-    values = measure("excess_loss", Subject(copies, tokens, TRAIN, COMPUTE))
+    values = measure("skill", Subject(copies, tokens, TRAIN, COMPUTE))
     # The stretch has 2,000 tokens, of which half are copies: of another lag, few more than chance.
-    assert values["test_skill_accuracy"] == pytest.approx(accuracy, abs=0.05 * (lag != 2))
+    assert values["lag-copy_accuracy"] == pytest.approx(accuracy, abs=0.05 * (lag != 2))
+    assert values["lag-copy_chance"] == 1 / 8
+    assert values["lag-copy_ceiling"] == 1
+    assert values["lag-copy_items"] == 1999 // copies.spec.context
     plain = store.prepare(
         CORPORA.resolve({"name": "markov", "vocab": 8, "tokens": 20_000}),
         TOKENIZERS.resolve("chars"),
     )
-    values = measure("excess_loss", Subject(copies, plain, TRAIN, COMPUTE))
-    assert "test_skill_accuracy" not in values
+    assert not measure("skill", Subject(copies, plain, TRAIN, COMPUTE))
+
+
+def test_the_items_of_a_skill_are_windows_and_those_of_other_windows_are_others(spec):
+    """A guesser of one symbol: the share of each window, by hand."""
+    entry = {"name": "mano", "modulus": 5, "operations": 1, "tokens": 4000}
+    tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
+    zero, prints = torch.nn.functional.one_hot(torch.tensor(1), 9).float(), set()  # behind the mark
+    for context in (5, 20):
+        model = COMPUTE.prepare(init_weights(build(spec(vocab=9, context=context)), 0))
+        model.hidden, model.logits = (
+            lambda ids: ids[..., None],
+            lambda ids: zero.expand(len(ids), 9),
+        )
+        found = {row.quantity: row for row in rows("skill", Subject(model, tokens, TRAIN, COMPUTE))}
+        told = np.asarray(tokens.split("test")[:200]).reshape(-1, context)[:, 4::5]
+        assert found["accuracy"].samples[:8] == pytest.approx((told == 1).mean(1)[:8], abs=1e-4)
+        assert found["accuracy"].value == pytest.approx(
+            np.mean(found["accuracy"].samples), abs=1e-3
+        )
+        prints.add(found["items"].coordinates["fingerprint"])
+    assert len(prints) == 2
 
 
 def test_the_peak_is_that_of_the_program_and_not_of_the_one_that_started_it():

@@ -24,8 +24,7 @@ from llama_ablate.data import working
 from llama_ablate.data.corpora import hub_datasets  # noqa: F401  registers
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
-from llama_ablate.data.sources.skills import answers_of
-from llama_ablate.data.sources.source import Source
+from llama_ablate.data.sources.source import Skill, Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
@@ -168,14 +167,13 @@ class Tokens:
     def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the tokens that windows (N, T) tell for sure, prediction by prediction; else -1.
 
-        None of a source that asks for no skill.
+        None of a text that asks for no skill.
         """
-        assert self.source is not None
+        if not isinstance(self.source, Skill):
+            return None
         assert isinstance(self.tokenizer, Chars)
         characters = self.tokenizer.characters
-        symbols = answers_of(self.source, symbols_of(characters, windows))
-        if symbols is None:
-            return None
+        symbols = self.source.answers(symbols_of(characters, windows))
         every = symbols_of(characters, np.arange(len(characters)))
         return np.where(symbols < 0, -1, np.searchsorted(every, symbols))
 

@@ -24,7 +24,7 @@ OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
 #: The splits that are one text where nothing was chosen by the loss on one of them.
 _PARTS = ("validation", "test")
 #: What a mean over two texts weighs those of each by, and what makes its error.
-_OF_TOKENS = ("loss", "floor", "excess_loss", "skill_accuracy")
+_OF_TOKENS = ("loss", "floor", "excess_loss")
 _ERRORS = ("loss_se", "excess_loss_se")
 
 

@@ -21,7 +21,7 @@ from llama_ablate.results.plan_document import (
 
 OFF = "none"
 #: Corpora whose text is drawn, and whose noise is of another kind.
-MADE = ("counting", "hmm", "induction", "lag-copy", "markov", "recall")
+MADE = ("counting", "depo", "hmm", "induction", "lag-copy", "mano", "markov", "mqar", "recall")
 
 
 def seen(experiments: Iterable[Frames]) -> NoiseMemory:

@@ -187,6 +187,9 @@ class TaskRow(Row):
     chance: float = column(
         "accuracy of a guess", "chance", ".3f", leading=True, optional=True, default=math.nan
     )
+    ceiling: float = column(
+        "highest accuracy", "ceiling", ".3f", leading=True, optional=True, default=math.nan
+    )
 
     @cell("accuracy per byte", optional=True)
     def of_bytes(self) -> str:
@@ -232,7 +235,8 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
         beside = _beside(table, task)
         for variant in table.plan.variants:
             row = found.get(variant.id)
-            scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
+            of_seeds = table.answers.get(name, {}).get(variant.id, {}).values()
+            scores = [answers.scores.mean() for answers in of_seeds]
             ids = {variant.id, table.plan.baseline.id}
             ended = {run.outcome for run in table.ranked if run.variant in ids}
             word: Verdict = "pending"
@@ -257,12 +261,12 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
 
 def _intervals(table: TaskTable, name: str, family: int) -> dict[str, Interval]:
     """Return the interval of each variant's difference in a task, by id."""
-    base = table.plan.baseline.id
+    base, answers = table.plan.baseline.id, table.answers.get(name, {})
     differences: dict[str, Sequence[float]] = {}
     errors = {}
     for variant in table.plan.variants:
         if not variant.baseline:
-            own, other = (table.answers[name].get(id_, {}) for id_ in (variant.id, base))
+            own, other = (answers.get(id_, {}) for id_ in (variant.id, base))
             differences[variant.id] = [
                 float(own[seed].scores.mean() - other[seed].scores.mean())
                 for seed in shared_seeds(table.answers, name, variant.id, base)

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.sources.source import Skill
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import text_error
 from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.results.record import Coordinate, Value, row
-from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions
+from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions, windows
 
 _BINS = 15  # of confidence, as in Guo et al. 2017
 
@@ -51,19 +55,17 @@ def perplexity(subject: Subject) -> Iterator[Value]:
             yield row(name, bits, "bits/byte", "bits_per_byte", split=split)
 
 
-@METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher", "skill_accuracy": "lower"})
+@METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher"})
 def excess_loss(subject: Subject) -> Iterator[Value]:
     """Held-out loss minus the best possible, on a corpus of known entropy.
 
     The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
     the difference, in which most of the text's own randomness cancels. An excess below zero by more
-    than three standard errors means that the model sees what it must not see: a leak. Of a source
-    that asks for a skill (counting, induction, lag-copy, recall) `_skill_accuracy` is how often the
-    likeliest token is the one that the window tells for sure, where it tells one.
+    than three standard errors means that the model sees what it must not see: a leak.
     """
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = heldout_windows(subject.model, subject.tokens, split)
-        nats, likeliest = _losses_and_likeliest(subject, cut)
+        nats = losses(subject.model, cut, subject.compute)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
         excess = nats - floor
@@ -71,25 +73,53 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
         yield row(f"{split}_floor_nats", floor.mean(), "nats", "floor", split=split)
         yield row(f"{split}_excess_nats", excess.mean(), "nats", "excess_loss", split=split)
         yield row(f"{split}_excess_se_nats", error, "nats", "excess_loss_se", split=split)
-        told = [
-            answers.ravel() for part in cut if (answers := subject.tokens.answers(part)) is not None
-        ]
-        if told and (is_told := (answers := np.concatenate(told)) >= 0).any():
-            accuracy = (likeliest == answers)[is_told].mean()
-            yield row(f"{split}_skill_accuracy", accuracy, quantity="skill_accuracy", split=split)
 
 
-def _losses_and_likeliest(
-    subject: Subject, cut: list[NDArray[np.int64]]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the loss in nats of every prediction, and the likeliest token there."""
+def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
+    if (told := _told(spec, tokens)) and not (told[1] >= 0).any():
+        message = f"nothing follows for sure in windows of {spec.context} tokens"
+        raise ConfigError(f"{message}: raise model.context, or take a smaller task")
 
-    def of(logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-        loss_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
-        return loss_N, logits_NV.argmax(-1)
 
-    nats, likeliest = of_predictions(subject.model, cut, subject.compute, of)
-    return nats, likeliest.astype(np.int64)
+@METRICS.add("skill", per="run", check=_check_skill, worse={"accuracy": "lower"})
+def skill(subject: Subject) -> Iterator[Value]:
+    """Accuracy in what a synthetic corpus asks for, beside that of a guess and the best possible.
+
+    Of recall, induction, lag-copy, counting, mqar, depo and mano: how often the likeliest token is
+    the one that follows for sure from the window, in whole windows of the last held-out split. The
+    samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
+    what may stand there; `_ceiling` is 1. Nothing of a corpus that asks for no skill.
+    """
+    source, found = subject.tokens.source, _told(subject.model.spec, subject.tokens)
+    if found is None or not isinstance(source, Skill):
+        return
+    cut, answers = found
+    likeliest = of_predictions(subject.model, [cut], subject.compute, _most_likely)
+    is_told = answers >= 0
+    scored = is_told.any(1)
+    right = (likeliest.reshape(answers.shape) == answers) & is_told
+    shares = right.sum(1)[scored] / is_told.sum(1)[scored]
+    task = CORPORA.resolve(subject.tokens.entry).name
+    whole = row(f"{task}_accuracy", shares.mean(), quantity="accuracy", task=task)
+    yield replace(whole, samples=tuple(shares.round(4).tolist()))
+    for name, value in (("chance", source.chance), ("ceiling", 1.0)):
+        yield row(f"{task}_{name}", value, quantity=name, task=task)
+    items = f"{subject.tokens.fingerprint}-{cut.shape[1]}"
+    yield row(f"{task}_items", len(shares), quantity="items", task=task, fingerprint=items)
+
+
+def _told(spec: ModelSpec, tokens: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the windows of the last held-out split, and what follows for sure in them.
+
+    None of a text that asks for no skill.
+    """
+    cut = windows(tokens.split(tokens.heldout[-1]), spec.context)[0]
+    answers = tokens.answers(cut)
+    return None if answers is None else (cut, answers)
+
+
+def _most_likely(logits_NV: Tensor, _targets_N: Tensor) -> list[Tensor]:
+    return [logits_NV.argmax(-1)]
 
 
 @METRICS.add("calibration", per="run", worse={"calibration_error": "higher", "accuracy": "lower"})

@@ -1,6 +1,7 @@
 """Tasks and guards in a report: differences of answers, and what is worse whatever the loss."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -173,6 +174,29 @@ def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
         "too short",
     ]
     assert set(framed(guards.results(found))["result"]) == {"too short"}
+
+
+def test_a_task_that_collapsed_runs_alone_have_answered_has_no_numbers(frames):
+    (table,) = frames().tables
+    lost = tables.changed(table.planned, lambda _run: True, outcome="collapsed")
+    found = tasks.accuracies(replace(table, planned=lost))
+    assert [row.n for row in found] == [0, 0, 0]
+    assert all(math.isnan(row.accuracy) for row in found)
+
+
+def test_floor_and_ceiling_stand_beside_the_score_of_a_skill(frames):
+    (table,) = frames().tables
+    first = table.metrics[0]
+    beside = [
+        replace(first, name=f"own_{name}", quantity=name, value=value, samples=())
+        for name, value in (("chance", 0.25), ("ceiling", 1.0))
+    ]
+    shown = cells(
+        tasks.accuracies(replace(table, metrics=MeasuredValues([*table.metrics, *beside])))
+    )
+    row = shown.set_index("variant").loc[first.label]
+    assert (row["chance"], row["ceiling"]) == ("0.250", "1.000")
+    assert "ceiling" not in cells(tasks.accuracies(table))
 
 
 def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):

@@ -20,10 +20,10 @@ _PRODUCTS = 1 << 33  # multiplications of the power iteration before it gives up
 class Markov:
     """Each symbol depends on the `order` before it, by rows drawn from a Dirichlet distribution."""
 
-    vocab: int
-    order: int
-    concentration: float
-    table_seed: int
+    vocab: int = 64
+    order: int = 1
+    concentration: float = 0.05
+    table_seed: int = 0
     name: ClassVar[str] = "markov"
 
     def __post_init__(self) -> None:
@@ -120,10 +120,10 @@ class Markov:
 class HiddenMarkov:
     """Symbols are emitted by hidden states that follow a chain of their own."""
 
-    vocab: int
-    states: int
-    concentration: float
-    table_seed: int
+    vocab: int = 64
+    states: int = 16
+    concentration: float = 0.05
+    table_seed: int = 0
     name: ClassVar[str] = "hmm"
 
     def __post_init__(self) -> None:

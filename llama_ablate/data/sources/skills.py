@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from llama_ablate.data.sources.source import SYMBOLS, Nats, Source, Symbols, share, within
+from llama_ablate.data.sources.source import SYMBOLS, Nats, Symbols, share, within
 from llama_ablate.errors import ConfigError
 
 _MOST = 64  # counts: the filter has a state for each place of each count
@@ -18,16 +18,16 @@ _MOST = 64  # counts: the filter has a state for each place of each count
 
 @dataclass(frozen=True)
 class Induction:
-    """Each symbol has one that follows it, until a reset draws all anew.
+    """Each symbol has one that follows it, until a reset draws all anew (Olsson et al. 2022).
 
-    What followed a symbol before follows it again: the task of induction heads (Olsson et al. 2022,
-    arXiv:2209.11895), with maps that no weight can hold. A jump goes on at any symbol. The symbols
+    What followed a symbol before follows it again: the task of induction heads
+    (arXiv:2209.11895), with maps that no weight can hold. A jump goes on at any symbol. The symbols
     are `vocab` ordinary ones, then the jump, then the reset.
     """
 
-    vocab: int
-    jump: float
-    reset: float
+    vocab: int = 16
+    jump: float = 0.1
+    reset: float = 0.02
     name: ClassVar[str] = "induction"
 
     def __post_init__(self) -> None:
@@ -42,6 +42,11 @@ class Induction:
     def alphabet(self) -> int:
         """The ordinary symbols, the jump and the reset."""
         return self.vocab + 2
+
+    @property
+    def chance(self) -> float:
+        """One of the ordinary symbols."""
+        return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream, from a reset on."""
@@ -99,7 +104,7 @@ class Counting:
     The language a^n b^n, which a model must count for (Bhattamishra et al. 2020, arXiv:2009.11264).
     """
 
-    longest: int
+    longest: int = 16
     name: ClassVar[str] = "counting"
 
     def __post_init__(self) -> None:
@@ -110,6 +115,11 @@ class Counting:
     def alphabet(self) -> int:
         """Two symbols."""
         return 2
+
+    @property
+    def chance(self) -> float:
+        """One of the two: each is asked for as often."""
+        return 1 / 2
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream, from the beginning of a count on."""
@@ -154,9 +164,3 @@ class Counting:
                 elif first >= 0:
                     first, second = first + (now == 0), second + (now == 1)
         return found
-
-
-def answers_of(source: Source, windows: Symbols) -> Symbols | None:
-    """Return the symbols that windows tell, (N, T - 1), -1 where none; None of no skill."""
-    answers = getattr(source, "answers", None)
-    return None if answers is None else np.asarray(answers(windows))

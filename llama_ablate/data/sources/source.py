@@ -7,7 +7,7 @@ tokens is its excess loss.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,20 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class Skill(Source, Protocol):
+    """A source some of whose symbols follow for sure from those before them in a window."""
+
+    @property
+    def chance(self) -> float:
+        """How often a guess at them is right, among what may stand there."""
+        ...
+
+    def answers(self, windows: Symbols) -> Symbols:
+        """Return the symbols that windows (N, T) tell, (N, T - 1); -1 where none."""
+        ...
+
+
 def at_least(least: int, **counts: int) -> None:
     """Raise ConfigError for an option that is too small."""
     for name, value in counts.items():
@@ -69,9 +83,9 @@ def share(**shares: float) -> None:
 class LagCopy:
     """Each symbol is the one `lag` before it, or with probability `noise` any of `vocab`."""
 
-    vocab: int
-    lag: int
-    noise: float
+    vocab: int = 64
+    lag: int = 3
+    noise: float = 0.1
     name: ClassVar[str] = "lag-copy"
 
     def __post_init__(self) -> None:
@@ -84,6 +98,11 @@ class LagCopy:
     def alphabet(self) -> int:
         """The vocabulary."""
         return self.vocab
+
+    @property
+    def chance(self) -> float:
+        """One symbol of the vocabulary."""
+        return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream; its first `lag` symbols are uniform."""
@@ -124,15 +143,15 @@ class LagCopy:
 
 @dataclass(frozen=True)
 class Recall:
-    """Keys, each followed by its value; the values hold until a reset draws all of them anew.
+    """Keys and their values, which hold until a reset draws all anew (Arora et al. 2023).
 
-    A stationary form of multi-query associative recall (Arora et al. 2023, arXiv:2312.04927). The
+    A stationary form of multi-query associative recall (arXiv:2312.04927). The
     symbols are `keys` keys, then `values` values, then the reset.
     """
 
-    keys: int
-    values: int
-    reset: float
+    keys: int = 8
+    values: int = 8
+    reset: float = 0.05
     name: ClassVar[str] = "recall"
 
     def __post_init__(self) -> None:
@@ -145,6 +164,11 @@ class Recall:
     def alphabet(self) -> int:
         """Keys, values and the reset."""
         return self.keys + self.values + 1
+
+    @property
+    def chance(self) -> float:
+        """One of the values."""
+        return 1 / self.values
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream, from a reset on."""

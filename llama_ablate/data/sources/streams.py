@@ -1,8 +1,10 @@
 """Synthetic corpora of known entropy: a source's symbols as text, one character each."""
 
-from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from llama_ablate.config.registry import Entry
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus
 from llama_ablate.data.corpora.documents import Document
 from llama_ablate.data.sources.chains import HiddenMarkov, Markov
+from llama_ablate.data.sources.episodes import HELD_OUT, Drawn, Episodes, depo, mano, mqar
 from llama_ablate.data.sources.skills import Counting, Induction
 from llama_ablate.data.sources.source import (
     LagCopy,
@@ -25,22 +28,18 @@ from llama_ablate.data.sources.source import (
 #: them, at 0xD800, lie the surrogates, which no text can hold.
 _FIRST = 0x4E00
 _TOKENS = 20_000_000  # a minute of sampling, and a gigabyte of memory
-_HELD_OUT = 20  # validation and test each have 1/20 of the training text's tokens
 
-#: The corpora that have a source; its fields are options of the corpus, by the same names.
-_SOURCES: dict[str, type[Any]] = {
-    cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall, Induction, Counting)
-}
+#: What makes the source of each synthetic corpus; its options are those of the corpus too.
+_SOURCES: dict[str, Callable[..., Source]] = {}
 
 
 def source_of(entry: Entry) -> Source | None:
     """Return the source of a synthetic corpus, or None for ordinary text."""
-    cls = _SOURCES.get(entry if isinstance(entry, str) else entry["name"])
-    if cls is None:
+    make = _SOURCES.get(entry if isinstance(entry, str) else entry["name"])
+    if make is None:
         return None
     choice = CORPORA.resolve(entry)
-    source: Source = cls(**{field.name: choice[field.name] for field in fields(cls)})
-    return source
+    return make(**{key: value for key, value in choice.options if key not in _STREAM})
 
 
 def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:
@@ -49,77 +48,15 @@ def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:
     return np.asarray(points[ids] - _FIRST)
 
 
-@CORPORA.register("lag-copy")
-def lag_copy(
-    *, vocab: int = 64, lag: int = 3, noise: float = 0.1, tokens: int = 1_000_000, seed: int = 0
-) -> Corpus:
-    """Copy the symbol `lag` back, or with probability `noise` draw any: of known entropy."""
-    return _stream(LagCopy(vocab, lag, noise), tokens, seed)
-
-
-@CORPORA.register("markov")
-def markov(
-    *,
-    vocab: int = 64,
-    order: int = 1,
-    concentration: float = 0.05,
-    table_seed: int = 0,
-    tokens: int = 1_000_000,
-    seed: int = 0,
-) -> Corpus:
-    """Draw each symbol by those before it, from a table of Dirichlet rows: of known entropy."""
-    return _stream(Markov(vocab, order, concentration, table_seed), tokens, seed)
-
-
-@CORPORA.register("hmm")
-def hmm(
-    *,
-    vocab: int = 64,
-    states: int = 16,
-    concentration: float = 0.05,
-    table_seed: int = 0,
-    tokens: int = 1_000_000,
-    seed: int = 0,
-) -> Corpus:
-    """Let a hidden chain emit the symbols: of known entropy, by the forward filter."""
-    return _stream(HiddenMarkov(vocab, states, concentration, table_seed), tokens, seed)
-
-
-@CORPORA.register("recall")
-def recall(
-    *, keys: int = 8, values: int = 8, reset: float = 0.05, tokens: int = 1_000_000, seed: int = 0
-) -> Corpus:
-    """Ask for the value that a key had since the last reset (Arora et al. 2023): known entropy."""
-    return _stream(Recall(keys, values, reset), tokens, seed)
-
-
-@CORPORA.register("induction")
-def induction(
-    *,
-    vocab: int = 16,
-    jump: float = 0.1,
-    reset: float = 0.02,
-    tokens: int = 1_000_000,
-    seed: int = 0,
-) -> Corpus:
-    """Let a symbol be followed by what followed it before (Olsson et al. 2022): known entropy."""
-    return _stream(Induction(vocab, jump, reset), tokens, seed)
-
-
-@CORPORA.register("counting")
-def counting(*, longest: int = 16, tokens: int = 1_000_000, seed: int = 0) -> Corpus:
-    """Write some of one symbol, then as many of the other: of known entropy."""
-    return _stream(Counting(longest), tokens, seed)
-
-
-def _stream(source: Source, tokens: int, seed: int) -> Corpus:
+def _stream(source: Source, *, tokens: int = 1_000_000, seed: int = 0) -> Corpus:
     within(1000, _TOKENS, tokens=tokens)
     at_least(0, seed=seed)
-    lengths = (tokens, tokens // _HELD_OUT, tokens // _HELD_OUT)
+    lengths = (tokens, tokens // HELD_OUT, tokens // HELD_OUT)
 
     def sample() -> Iterator[Document]:
         for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True)):
-            drawn = source.sample(np.random.default_rng([seed, i]), length)
+            own = replace(source, split=i) if isinstance(source, Episodes) else source
+            drawn = own.sample(np.random.default_rng([seed, i]), length)
             yield Document((_text(drawn),), split)
 
     return Corpus(sample, state=np.__version__)
@@ -127,3 +64,34 @@ def _stream(source: Source, tokens: int, seed: int) -> Corpus:
 
 def _text(symbols: Symbols) -> str:
     return (symbols + _FIRST).astype("<u4").tobytes().decode("utf-32-le")
+
+
+_STREAM = {
+    p.name: p for p in inspect.signature(_stream).parameters.values() if p.kind == p.KEYWORD_ONLY
+}
+
+
+def _register(name: str, declared: Callable[..., Any], make: Callable[..., Source]) -> None:
+    """Register the corpus of a source, whose options are what is declared with a default."""
+
+    def corpus(**options: Any) -> Corpus:
+        of_stream = {key: options.pop(key) for key in _STREAM}
+        return _stream(make(**options), **of_stream)
+
+    _SOURCES[name], made = make, cast("Any", corpus)
+    own = [p for p in inspect.signature(declared).parameters.values() if p.default != p.empty]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *_STREAM.values()]]
+    made.__signature__ = inspect.Signature(options)
+    made.__annotations__ = get_type_hints(declared) | get_type_hints(_stream)
+    made.__doc__ = declared.__doc__
+    CORPORA.register(name)(corpus)
+
+
+def _episodes(draw: Callable[..., Drawn], **options: Any) -> Source:
+    return Episodes(partial(draw, **options))
+
+
+for _source in (LagCopy, Markov, HiddenMarkov, Recall, Induction, Counting):
+    _register(_source.name, _source, _source)
+for _draw in (mqar, depo, mano):
+    _register(_draw.__name__, _draw, partial(_episodes, _draw))

@@ -1,0 +1,189 @@
+"""Episodes: sequences of one layout that state something and ask for what follows from it.
+
+A function draws many at once, and says of each place how many symbols may stand there: the floor of
+a token is the logarithm of that. `depo` and `mano` are small relatives of the tasks of that name in
+Physics of Language Models 4.1 (Allen-Zhu 2025, arXiv:2512.17351).
+"""
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from llama_ablate.data.sources.source import Nats, Symbols, within
+from llama_ablate.errors import ConfigError
+
+_MOST = 128  # pairs, nodes, queries, operations: an episode is to fit a context
+#: One of so many episodes is kept for validation and one for test, by a hash of its symbols.
+HELD_OUT = 20
+_DRAWN = 2000  # at a time: where none of them is of a split, there are too few different ones
+_NAMES = 1 << 10  # keys, values, residues: each episode shuffles them all
+
+
+class Drawn(NamedTuple):
+    """Some episodes, all of one layout of L symbols."""
+
+    symbols: Symbols  # (N, L), each from 0 to `alphabet` - 1
+    alphabet: int
+    #: How many symbols may stand at each place given those before, all as likely; 0 for an answer,
+    #: which follows for sure: (L,).
+    ways: Symbols
+    #: How often a guess at an answer is right, among what may stand there.
+    chance: float
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """A stream of episodes, each behind a mark, symbol 0, which shifts the others by one.
+
+    No episode is in two splits. In a window that begins with an episode, as all held-out ones do
+    where the context is a multiple of `length`, the floor is exact; before the first mark of
+    another it is that of who saw the beginning too, so no model is better.
+    """
+
+    draw: Callable[[np.random.Generator, int], Drawn]  # so many episodes
+    split: int = 0  # of training, validation and test
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for sizes that cannot hold an episode."""
+        _ = self.layout
+
+    @cached_property
+    def layout(self) -> Drawn:
+        """One episode; all others have its alphabet, ways and chance."""
+        return self.draw(np.random.default_rng(0), 1)
+
+    @property
+    def alphabet(self) -> int:
+        """The mark and the symbols of episodes."""
+        return 1 + self.layout.alphabet
+
+    @property
+    def length(self) -> int:
+        """How many symbols an episode has, with its mark."""
+        return 1 + len(self.layout.ways)
+
+    @property
+    def chance(self) -> float:
+        """How often a guess at an answer is right."""
+        return self.layout.chance
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Return a stretch of episodes of this split.
+
+        Raises ConfigError where it is shorter than an episode, or the split would have none.
+        """
+        if length < self.length:
+            message = f"a split of {length:,} tokens holds no episode, which has {self.length:,}"
+            raise ConfigError(message, ("tokens",))
+        missing, kept = -(-length // self.length), [np.zeros((0, self.length), np.int64)]
+        while missing > 0:
+            symbols = self.draw(generator, _DRAWN).symbols
+            sums = [zlib.crc32(row.tobytes()) % HELD_OUT for row in symbols.astype("<u2")]
+            own = symbols[(np.minimum(sums, 2) + 1) % 3 == self.split][:missing]
+            if not len(own):
+                raise ConfigError("too few different episodes to hold some out: take larger ones")
+            kept.append(np.pad(own + 1, ((0, 0), (1, 0))))
+            missing -= len(own)
+        return np.concatenate(kept).ravel()[:length]
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Return the logarithm of the ways of each place; 0 in a window without a mark."""
+        has_mark = (windows == 0).any(1, keepdims=True)
+        return np.where(has_mark, np.log(np.maximum(self._ways(windows), 1)), 0.0)
+
+    def answers(self, windows: Symbols) -> Symbols:
+        """Return the answers of episodes that begin in the window; elsewhere -1."""
+        begun = np.logical_or.accumulate(windows == 0, 1)[:, :-1]
+        return np.where(begun & (self._ways(windows) == 0), windows[:, 1:], -1)
+
+    def _ways(self, windows: Symbols) -> Symbols:
+        """Return the ways of each predicted symbol, as the window's first mark has them."""
+        first = (windows == 0).argmax(1)[:, None]
+        places = (np.arange(1, windows.shape[1]) - first) % self.length
+        return np.asarray(np.append(1, self.layout.ways)[places])
+
+
+def mqar(
+    generator: np.random.Generator,
+    count: int,
+    *,
+    pairs: int = 4,
+    keys: int = 16,
+    values: int = 16,
+    queries: int = 4,
+) -> Drawn:
+    """State `pairs` of key and value, then ask for values: multi-query recall (arXiv:2312.04927).
+
+    Keys differ and so do values; a guess is one of the values. 1 + 2 pairs + 2 queries tokens.
+    """
+    within(2, _MOST, pairs=pairs)
+    within(1, _MOST, queries=queries)
+    within(pairs, _NAMES, keys=keys, values=values)
+    key, value = (_different(generator, count, most, pairs) for most in (keys, values))
+    asked = generator.integers(0, pairs, (count, queries))
+    stated = _in_turn(key, keys + value)
+    answered = _in_turn(_at(key, asked), keys + _at(value, asked))
+    given = np.arange(pairs)
+    ways = np.append(_in_turn(keys - given, values - given), [pairs, 0] * queries)
+    return Drawn(np.hstack([stated, answered]), keys + values, ways, 1 / pairs)
+
+
+def depo(
+    generator: np.random.Generator, count: int, *, nodes: int = 6, hops: int = 2, queries: int = 4
+) -> Drawn:
+    """State the edges of a cycle, then ask for the node 1 to `hops` steps on (arXiv:2512.17351).
+
+    Edges are in any order; a guess is one of the other nodes. 1 + 2 nodes + 3 queries tokens.
+    """
+    within(3, _MOST, nodes=nodes)
+    within(1, nodes - 1, hops=hops)
+    within(1, _MOST, queries=queries)
+    cycle, edge = (_different(generator, count, nodes, nodes) for _ in range(2))
+    start = generator.integers(0, nodes, (count, queries))
+    hop = generator.integers(1, hops + 1, (count, queries))
+    stated = _in_turn(_at(cycle, edge), _at(cycle, (edge + 1) % nodes))
+    asked = _in_turn(nodes - 1 + hop, _at(cycle, start), _at(cycle, (start + hop) % nodes))
+    left = np.arange(nodes, 0, -1)  # sources; a target is none that is taken or closes the cycle
+    ways = np.append(_in_turn(left, np.maximum(left - 1, 1)), [hops, nodes, 0] * queries)
+    return Drawn(np.hstack([stated, asked]), nodes + hops, ways, 1 / (nodes - 1))
+
+
+def mano(
+    generator: np.random.Generator, count: int, *, modulus: int = 11, operations: int = 2
+) -> Drawn:
+    """Ask for the value of a chain of +, - and * modulo a prime (arXiv:2512.17351).
+
+    In prefix notation, `* + a b c`; a guess is 0, the value that products make the likeliest.
+    3 + 2 operations tokens.
+    """
+    within(2, _NAMES, modulus=modulus)
+    within(1, _MOST, operations=operations)
+    if not all(modulus % factor for factor in range(2, math.isqrt(modulus) + 1)):
+        raise ConfigError(f"modulus {modulus}: must be a prime", ("modulus",))
+    signs = generator.integers(0, 3, (count, operations))
+    numbers = generator.integers(0, modulus, (count, operations + 1))
+    value, zero = numbers[:, 0], 1 / modulus
+    for sign, number in zip(signs.T[::-1], numbers.T[1:], strict=True):
+        value = np.choose(sign, [value + number, value - number, value * number]) % modulus
+        zero = (2 / modulus + zero + (1 - zero) / modulus) / 3  # a sum is any; a product
+    ways = np.array([3] * operations + [modulus] * (operations + 1) + [0])
+    return Drawn(np.column_stack([modulus + signs, numbers, value]), modulus + 3, ways, zero)
+
+
+def _different(generator: np.random.Generator, count: int, most: int, size: int) -> Symbols:
+    """Draw `size` different symbols below `most` in each of `count` rows."""
+    return generator.permuted(np.tile(np.arange(most), (count, 1)), axis=1)[:, :size]
+
+
+def _at(of: Symbols, places: Symbols) -> Symbols:
+    return np.asarray(np.take_along_axis(of, places, 1))
+
+
+def _in_turn(*columns: Symbols) -> Symbols:
+    """Return one column of each in turn: a1 b1 a2 b2."""
+    return np.stack(columns, -1).reshape(*columns[0].shape[:-1], -1)

@@ -1,0 +1,271 @@
+"""Episodes: what follows is what a reader of the window works out, and all else is as uncertain."""
+
+import collections
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llama_ablate.config.experiment import load
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.sources import episodes, streams
+from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
+from llama_ablate.data.sources.source import Skill
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.errors import ConfigError
+from llama_ablate.findings import noise
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = np.random.default_rng
+SMALL = {
+    "mqar": partial(mqar, pairs=2, keys=3, values=2, queries=1),
+    "depo": partial(depo, nodes=3, hops=2, queries=1),
+    "depo of four": partial(depo, nodes=4, hops=1, queries=1),
+    "mano": partial(mano, modulus=3, operations=2),
+}
+LARGER = {
+    "mqar": partial(mqar, pairs=5, keys=12, values=7, queries=6),
+    "depo": partial(depo, nodes=6, hops=3, queries=5),
+    "mano": partial(mano, modulus=7, operations=3),
+}
+
+
+def recalled(symbols, keys, pairs):
+    """The values of keys, read off an episode of `mqar`."""
+    stated = dict(zip(symbols[: 2 * pairs : 2], symbols[1 : 2 * pairs : 2], strict=True))
+    assert len(stated) == len(set(stated.values())) == pairs
+    assert all(key < keys <= value for key, value in stated.items())
+    return [stated[key] for key in symbols[2 * pairs :: 2]]
+
+
+def walked(symbols, nodes):
+    """Where the walks of `depo` end, step by step along its edges."""
+    after = dict(zip(symbols[: 2 * nodes : 2], symbols[1 : 2 * nodes : 2], strict=True))
+    seen = {at := 0}
+    while (at := after[at]) not in seen:
+        seen.add(at)
+    assert len(seen) == nodes, "one cycle"
+    ends = []
+    for hop, at, _ in np.reshape(symbols[2 * nodes :], (-1, 3)).tolist():
+        for _ in range(hop - nodes + 1):
+            at = after[at]  # noqa: PLW2901  a walk
+        ends.append(at)
+    return ends
+
+
+def worked_out(symbols, modulus, operations):
+    """The value of an expression in prefix notation, by recursion."""
+    rest = iter(symbols)
+
+    def value():
+        now = next(rest)
+        if now < modulus:
+            return now
+        left, right = value(), value()
+        return (left + right, left - right, left * right)[now - modulus] % modulus
+
+    found = value()
+    assert len(list(rest)) == 1, operations
+    return [found]
+
+
+READERS = {
+    "mqar": partial(recalled, keys=12, pairs=5),
+    "depo": partial(walked, nodes=6),
+    "mano": partial(worked_out, modulus=7, operations=3),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_who_reads_the_episode_answers_all(name):
+    drawn = LARGER[name](GENERATOR(0), 400)
+    answers = drawn.symbols[:, drawn.ways == 0]
+    assert answers.size
+    for symbols, told in zip(drawn.symbols.tolist(), answers.tolist(), strict=True):
+        assert READERS[name](symbols) == told
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_the_best_guess_of_who_reads_nothing_is_right_as_often_as_chance_says(name):
+    """One value that was stated, a node that is not the start, and 0: no constant does better."""
+    drawn = LARGER[name](GENERATOR(1), 60_000)
+    answers = drawn.symbols[:, drawn.ways == 0]
+    if name == "mqar":
+        guess = drawn.symbols[:, [3]]
+    elif name == "depo":
+        start = drawn.symbols[:, np.flatnonzero(drawn.ways == 0) - 1]
+        guess = (start + 1) % 6
+    else:
+        guess = np.zeros_like(answers)
+        shares = np.bincount(answers.ravel()) / answers.size
+        assert shares.argmax() == 0
+    error = 3 * math.sqrt(drawn.chance / len(drawn.symbols))
+    assert (guess == answers).mean() == pytest.approx(drawn.chance, abs=error)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_as_many_symbols_follow_each_beginning_as_its_ways_and_all_as_often(name):
+    """Of all beginnings that a long sample has; with them the floor of each token is exact."""
+    drawn = SMALL[name](GENERATOR(2), 40_000)
+    for place, ways in enumerate(np.maximum(drawn.ways, 1)):
+        followed = collections.defaultdict(collections.Counter)
+        for row in map(tuple, drawn.symbols[:, : place + 1].tolist()):
+            followed[row[:-1]][row[-1]] += 1
+        for counts in followed.values():
+            total = counts.total()
+            if total > 200:
+                assert len(counts) == ways
+                expected = total / ways
+                assert max(counts.values()) < expected + 5 * math.sqrt(expected) * (ways > 1) + 0.5
+            else:
+                assert len(counts) <= ways
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_mean_floor_is_the_entropy_of_an_episode_over_its_length(name):
+    source = Episodes(SMALL[name])
+    drawn = SMALL[name](GENERATOR(3), 60_000)
+    counts = np.array(list(collections.Counter(map(tuple, drawn.symbols.tolist())).values()))
+    shares = counts / counts.sum()
+    entropy = -(shares * np.log(shares)).sum()
+    stretch = source.sample(GENERATOR(0), source.length * 50 + 1)[None]
+    assert source.floor(stretch).mean() == pytest.approx(entropy / source.length, rel=0.01)
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_a_window_tells_the_answers_of_the_episodes_that_begin_in_it(name):
+    source = Episodes(LARGER[name])
+    size, answers = source.length, int((source.layout.ways == 0).sum())
+    stretch = source.sample(GENERATOR(4), 4 * size)
+    whole = source.answers(stretch[None])
+    assert (whole >= 0).sum() == 4 * answers
+    assert np.array_equal(whole[whole >= 0], stretch[None, 1:][whole >= 0])
+    assert (source.floor(stretch[None])[whole >= 0] == 0).all()
+    for start in range(1, size):
+        later = stretch[None, start:]
+        assert (source.answers(later) >= 0).sum() == 3 * answers
+        # The floors of the same symbols are the same, wherever the window begins.
+        assert np.array_equal(source.floor(later), source.floor(stretch[None])[:, start:])
+    inside = stretch[None, 1:size]  # no mark: nothing is known of where it stands
+    assert (source.answers(inside) == -1).all()
+    assert (source.floor(inside) == 0).all()
+
+
+@pytest.mark.parametrize("entry", ["mqar", "depo", {"name": "mano", "modulus": 5}], ids=str)
+def test_no_held_out_episode_was_trained_on_and_each_split_is_its_seeds_alone(entry, tmp_path):
+    named = {"name": entry, "tokens": 30_000} if isinstance(entry, str) else entry
+    named = {**named, "tokens": 30_000}
+    made = store.prepare(CORPORA.resolve(named), TOKENIZERS.resolve("chars"), tmp_path)
+    source = made.source
+    assert isinstance(source, Skill)
+    assert made.counts == {"train": 30_000, "validation": 1500, "test": 1500}
+    of_split = {}
+    for split, count in made.counts.items():
+        ids = np.asarray(made.split(split)[: count // source.length * source.length])
+        whole = ids.reshape(-1, source.length)
+        assert (whole[:, 0] == 0).all()
+        of_split[split] = set(map(tuple, whole.tolist()))
+    train, validation, test = of_split.values()
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+    again = store.prepare(CORPORA.resolve(named), TOKENIZERS.resolve("chars"), tmp_path / "b")
+    other = store.prepare(CORPORA.resolve({**named, "seed": 1}), TOKENIZERS.resolve("chars"))
+    assert again.fingerprint == made.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "mqar", "pairs": 9, "values": 8}, "values 8: must be 9 or more"),
+        ({"name": "mqar", "pairs": 17}, "keys 16: must be 17 or more"),
+        ({"name": "mqar", "pairs": 1}, "pairs 1: must be 2 or more"),
+        ({"name": "mqar", "queries": 0}, "queries 0: must be 1 or more"),
+        ({"name": "mqar", "keys": 10**9}, "keys 1000000000: must be 1,024 or less"),
+        ({"name": "depo", "nodes": 2}, "nodes 2: must be 3 or more"),
+        ({"name": "depo", "nodes": 4, "hops": 4}, "hops 4: must be 3 or less"),
+        ({"name": "depo", "queries": 10**6}, "queries 1000000: must be 128 or less"),
+        ({"name": "mano", "modulus": 9}, "modulus 9: must be a prime"),
+        ({"name": "mano", "modulus": 1}, "modulus 1: must be 2 or more"),
+        ({"name": "mano", "operations": 0}, "operations 0: must be 1 or more"),
+        ({"name": "mano", "operations": 129}, "operations 129: must be 128 or less"),
+        (
+            {"name": "mano", "operations": 60, "tokens": 1000},
+            "a split of 50 tokens holds no episode, which has 123",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_sizes_that_hold_no_episode_are_refused_in_one_line_at_the_option(entry, message, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"), tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_space_too_small_to_hold_some_out_is_refused(tmp_path):
+    """Two residues and one operation make twelve episodes."""
+    entry = CORPORA.resolve({"name": "mano", "modulus": 2, "operations": 1, "tokens": 1000})
+    with pytest.raises(ConfigError, match="too few different episodes to hold some out"):
+        store.prepare(entry, TOKENIZERS.resolve("chars"), tmp_path)
+
+
+def test_chance_is_what_the_best_constant_gets_of_each_skill():
+    for name in ("lag-copy", "recall", "induction", "counting", "mqar", "depo", "mano"):
+        source = streams.source_of(name)
+        assert isinstance(source, Skill)
+        windows = source.sample(GENERATOR(0), 300_000 // 100 * 100).reshape(-1, 100)
+        told = source.answers(windows)
+        shares = np.bincount(told[told >= 0]) / (told >= 0).sum()
+        if name in ("mqar", "depo"):  # of who knows which are stated: no constant is as good
+            assert shares.max() < source.chance
+        else:
+            assert shares.max() == pytest.approx(source.chance, abs=0.03)
+    assert not isinstance(streams.source_of("markov"), Skill)
+
+
+def test_the_options_of_older_sources_are_what_they_were():
+    """Their names and defaults are in the ids of runs."""
+    of_all = {"tokens": 1_000_000, "seed": 0}
+    options = {
+        "lag-copy": {"vocab": 64, "lag": 3, "noise": 0.1},
+        "markov": {"vocab": 64, "order": 1, "concentration": 0.05, "table_seed": 0},
+        "hmm": {"vocab": 64, "states": 16, "concentration": 0.05, "table_seed": 0},
+        "recall": {"keys": 8, "values": 8, "reset": 0.05},
+        "induction": {"vocab": 16, "jump": 0.1, "reset": 0.02},
+        "counting": {"longest": 16},
+    }
+    assert {*noise.MADE} == {*options, "mqar", "depo", "mano"} == {*streams._SOURCES}
+    for name, own in options.items():
+        assert CORPORA.resolve(name).options == tuple((own | of_all).items())
+        assert CORPORA.resolve(name).identity() == {"name": name}
+
+
+def test_episodes_are_drawn_in_parts_of_bounded_size():
+    """And a stretch does not depend on how many are asked for at once behind it."""
+    source = Episodes(LARGER["mqar"])
+    long, short = (source.sample(GENERATOR(0), n * source.length) for n in (4000, 100))
+    assert np.array_equal(long[: len(short)], short)
+    sizes = []
+    real = source.draw
+    counted = Episodes(lambda generator, n: sizes.append(n) or real(generator, n))
+    counted.sample(GENERATOR(0), 4000 * source.length)
+    assert max(sizes) == episodes._DRAWN
+
+
+def test_no_window_of_two_tokens_gets_above_what_the_control_of_the_tasks_says():
+    """Two layers of it see three symbols: the best answer to each of these, by counting."""
+    entry = load(ROOT / "experiments/tasks.yaml").experiment.data.corpus
+    source = streams.source_of(entry)
+    assert source.chance == 1 / 4
+    stretch = source.sample(GENERATOR(0), 30_000 * source.length)
+    told = np.flatnonzero(source.answers(stretch[None])[0] >= 0) + 1
+    seen = collections.defaultdict(collections.Counter)
+    for at in told.tolist():
+        seen[tuple(stretch[at - 3 : at].tolist())][int(stretch[at])] += 1
+    best = sum(max(counts.values()) for counts in seen.values()) / len(told)
+    assert best == pytest.approx(1 / 2, abs=0.01)
