@@ -159,7 +159,7 @@ def test_the_optimizers_obey_the_laws_with_every_option(entry):
     optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
-@pytest.mark.usefixtures("in_process", "without_pictures")
+@pytest.mark.usefixtures("in_process")
 def test_each_example_trains_in_a_run_that_names_its_file(experiment_file, tmp_path):
     file = experiment_file(
         "{design: one-at-a-time, axes: {block: [deepnorm], train.optimizer: [normuon, soap]}}",

@@ -406,7 +406,7 @@ def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
         (
             {"attention.kv_heads": [1]},
             ("attention.kv_heads", 0),
-            "'mha' has no option 'kv_heads', gqa has it",
+            "'mha' has no option 'kv_heads', gqa, differential have it",
         ),
         ({"position.base": ["x"]}, ("position.base", 0), "'x' (text) is not accepted"),
         (

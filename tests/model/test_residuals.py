@@ -8,7 +8,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.blocks import BLOCKS, PreNorm
 from llama_ablate.model.context import Context
-from llama_ablate.model.counts import count
+from llama_ablate.model.counts import count, forget
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.feedforward import FEEDFORWARDS, SwiGLU
 from llama_ablate.model.positions import Position
@@ -187,6 +187,7 @@ def enter(monkeypatch):
         for kind in ("_components", "_schemas"):
             monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
         registry.register("theirs")(component)
+        forget()  # what was counted of another of that name
         try:
             laws.check(make_spec(**LLAMA | {registry.slot: "theirs"}), registry.slot)
         except ConfigError as error:

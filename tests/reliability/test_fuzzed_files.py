@@ -599,7 +599,7 @@ MISTAKES = [
     ("  init_std: 0.02", "  init_std: 1/sqrt(d)", "a number, or be '1/sqrt(dim)'"),
     ("  logit_softcap: 30.0", "  logit_softcap: -30", "it should be greater than 0"),
     ("  norm: rmsnorm", "  norm: RMSNorm", "'RMSNorm' is not a norm"),
-    ("  norm: rmsnorm", "  norm: rope", "'rope' is not a norm; allowed: dyt, layernorm"),
+    ("  norm: rmsnorm", "  norm: rope", "'rope' is not a norm; allowed: derf, dyt, layernorm"),
     ("  norm: rmsnorm", "  norm: null", "None (nothing) is not accepted"),
     ("  norm: rmsnorm", "  norm: {name: rmsnorm, eps: 1e-6s}", "'1e-6s' (text)"),
     ("  norm: rmsnorm", "  norm: {name: rmsnorm, eps: -1}", "eps -1: must be 0 or more"),
