@@ -69,14 +69,16 @@ def attend(
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
         # Heads that are made one of, as in differential attention, have the bias of that one.
         mask = mask.repeat_interleave(H // mask.shape[-3], -3)
+    keys = seen + (sink_H is not None)
+    dropped = ctx.dropped("weights", (B, H, T, keys), q_BHTE)
+    spelled_out = softcap is not None or ctx.maps is not None
+    if T == 1 and q_BHTE.device.type == "cpu" and dropped is None and not spelled_out:
+        return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale, sink_H)
     if sink_H is not None:
         k_BKSE, v_BKSE = (F.pad(x, (0, 0, 0, 1)) for x in (k_BKSE, v_BKSE))
         mask, causal = _with_sink(mask, sink_H, T, seen), False
-    dropped = ctx.dropped("weights", (B, H, T, k_BKSE.shape[2]), q_BHTE)
-    if softcap is not None or ctx.maps is not None:
+    if spelled_out:
         return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen)
-    if T == 1 and q_BHTE.device.type == "cpu" and dropped is None:
-        return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale)
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
@@ -112,7 +114,12 @@ def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
 
 
 def _of_one_token(
-    q_BH1E: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None, scale: float
+    q_BH1E: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    sink_H: Tensor | None,
 ) -> Tensor:
     """Attend from one token: the query heads of a group are rows of a product with their keys."""
     B, H, K = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1]
@@ -120,7 +127,11 @@ def _of_one_token(
     if mask is not None:
         rows_bHS = mask.expand(B if mask.dim() == 4 else 1, H, 1, -1)[:, :, 0]
         scores_BKGS = scores_BKGS + rows_bHS.reshape(len(rows_bHS), K, H // K, -1).to(q_BH1E.dtype)
-    return (scores_BKGS.softmax(-1) @ v_BKSE).reshape(B, 1, -1)
+    if sink_H is not None:  # beside the scores: keys are many, and not copied for one more
+        sink_BKG1 = sink_H.to(q_BH1E.dtype).view(1, K, H // K, 1).expand(B, -1, -1, -1)
+        scores_BKGS = torch.cat([scores_BKGS, sink_BKG1], -1)
+    weights_BKGS = scores_BKGS.softmax(-1)[..., : k_BKSE.shape[2]]
+    return (weights_BKGS @ v_BKSE).reshape(B, 1, -1)
 
 
 def _in_steps(
