@@ -18,15 +18,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Looks
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.findings import (
-    comparison,
-    estimands,
-    guards,
-    heldout,
-    stages,
-    tasks,
-    tuning,
-)
+from llama_ablate.findings import comparison, estimands, guards, heldout, stages, tasks, tuning
 from llama_ablate.findings.controls import Bias, Check, Kind, check, withheld
 from llama_ablate.findings.heldout import OF_DOCUMENTS
 from llama_ablate.findings.outcomes import UNSTABLE, Curves, counted

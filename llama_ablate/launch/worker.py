@@ -118,12 +118,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
 
 
 def _run(
-    store: Store,
-    run_id: str,
-    plan: PlanDocument,
-    lease: Lease | None,
-    ranks: Ranks,
-    report: Report,
+    store: Store, run_id: str, plan: PlanDocument, lease: Lease | None, ranks: Ranks, report: Report
 ) -> Outcome | None:
     stop = _stop_signal(lease)  # before anything slow
     planned, table = plan.runs[run_id], plan.table_of(run_id)

@@ -235,10 +235,7 @@ def _speeds(
 
 
 def _sentence(
-    table: TableFrames,
-    a: PlannedVariant,
-    b: PlannedVariant,
-    numbers: Mapping[str, _Both],
+    table: TableFrames, a: PlannedVariant, b: PlannedVariant, numbers: Mapping[str, _Both]
 ) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
     loss = table.loss
