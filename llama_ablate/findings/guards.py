@@ -71,7 +71,7 @@ def results(table: TaskTable) -> list[GuardRow]:
         found = _intervals(table, guard, name, variants, family)
         unit = next((row.unit for row in table.metrics.named.get(name, ())), "")
         size, is_share = margins.read(guard.worse_by)[0], guard.is_relative
-        scale = _percent if is_share else float
+        scale = percent if is_share else float
         for variant in variants:
             interval = found[variant.id]
             ended = {run.outcome for run in table.runs if run.variant == variant.id}
@@ -202,5 +202,6 @@ def _result(harm: Interval, bound: float) -> str:
     return "holds" if harm.high <= bound else "undecided"
 
 
-def _percent(logarithm: float) -> float:
+def percent(logarithm: float) -> float:
+    """Return the logarithm of a ratio as what it is above 1, in percent."""
     return 100 * math.expm1(logarithm)
