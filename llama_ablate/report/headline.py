@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pandas as pd
@@ -69,9 +69,9 @@ def facts(frames: Frames) -> str:
     variants = frames.table.plan.variants
     arms = sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
-    seeds = f"{_ends(looks, _count)} {plural(looks[-1], 'seed')}"
-    tokens = _ends([table.tokens_per_run for table in plan.tables], _count)
-    steps = _ends([table.steps for table in plan.tables], _count)
+    seeds = f"{written.ends(looks, _count)} {plural(looks[-1], 'seed')}"
+    tokens = written.ends([table.tokens_per_run for table in plan.tables], _count)
+    steps = written.ends([table.steps for table in plan.tables], _count)
     matches = dict.fromkeys(table.matching for table in plan.tables)
     shared = experiment.train.optimizer
     optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
@@ -93,7 +93,7 @@ def learning_rate(frames: Frames) -> str:
     """Write the learning rate of all variants; of several the least and the most."""
     shared = frames.plan.experiment.train.lr
     each = {v.train.get("lr", shared) for v in frames.table.plan.variants if not v.role}
-    return _ends([*each], "{:g}".format) + ", by variant" * (len(each) > 1)
+    return written.ends([*each], "{:g}".format) + ", by variant" * (len(each) > 1)
 
 
 def _passes(plan: PlanDocument) -> str:
@@ -247,7 +247,7 @@ def _over_tables(tables: Sequence[TableFrames]) -> Iterator[str]:
         counted = Counter(row.verdict for row in rows)
         words = [f"{word} in {counted[word]}" for word in _VERDICTS if counted[word]]
         known = [row.difference for row in rows if not math.isnan(row.difference)]
-        ends = _ends(known, lambda x: f"{x:+.3f}") if known else "-"
+        ends = written.ends(known, lambda x: f"{x:+.3f}") if known else "-"
         yield f"{label} against {base} is {_and(words)} of {len(rows)} tables ({ends} {unit})."
 
 
@@ -260,10 +260,9 @@ def _scope(frames: Frames) -> Iterator[str]:
     each = [run / size for run, size in zip(tokens, sizes, strict=True)]
     every = (row for table in frames.tables for row in table.comparison if not row.role)
     most = max((row.n for row in every), default=0)
-    yield (
-        f"On {_and([*texts])}, at {_ends(sizes, _millions)} parameters and "
-        f"{_ends(each, lambda x: f'{x:.2g}')} tokens a parameter; {most} {plural(most, 'seed')}."
-    )
+    per_parameter = f"{written.ends(each, '{:.2g}'.format)} tokens a parameter"
+    size = f"{written.ends(sizes, _millions)} parameters and {per_parameter}"
+    yield f"On {_and([*texts])}, at {size}; {most} {plural(most, 'seed')}."
 
 
 def _and(names: Sequence[str]) -> str:
@@ -275,11 +274,6 @@ def _and(names: Sequence[str]) -> str:
 def _quoted(name: str) -> str:
     """Write a name in quotes where it has a comma."""
     return f"'{name}'" if "," in name else name
-
-
-def _ends(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """Write the least and the most of some numbers; once, where they look the same."""
-    return " to ".join(dict.fromkeys(map(form, (min(values), max(values)))))
 
 
 def _millions(count: float) -> str:
