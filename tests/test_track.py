@@ -152,7 +152,7 @@ def test_what_is_measured_of_a_variant_afterwards_is_sent_by_the_last_look(store
     follower.look()
     with store.alone("variants") as lease:
         speed = measured(decode_tokens_per_s=50.0)
-        store.documents.add_variant_metric(lease, "rope", "v1", "decode_speed", speed)
+        store.add_variant_metric(lease, "rope", "v1", "decode_speed", speed)
     follower.look()
     assert "final/decode_tokens_per_s" not in kept.ended["r1"][1]
     follower.look(last=True)

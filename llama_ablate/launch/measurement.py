@@ -113,7 +113,7 @@ def measure_variants(
                     compute=compute.to_dict(),
                     environment=here,
                 )
-                store.documents.add_variant_metric(lease, variant.label, variant.id, name, whole)
+                store.add_variant_metric(lease, variant.label, variant.id, name, whole)
 
 
 def _mark(metric: Measurement | None) -> str:

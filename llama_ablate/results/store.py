@@ -38,7 +38,7 @@ class Store:
         self.plan_file, self.report = self.layout.plan, self.layout.report
         self.jobs = self.layout.jobs
         self.runs = Runs(self.layout)
-        self.documents = Documents(self.layout)
+        self._documents = Documents(self.layout)
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
@@ -121,7 +121,7 @@ class Store:
         folders = self.runs.folders()
         stated, replaced = [], []
         if folders:
-            stated = self.documents.protocol()
+            stated = self._documents.protocol()
             with contextlib.suppress(ConfigError, FileNotFoundError):
                 before = read_plan(self.plan_file)
                 controls = {v.id for t in before.tables for v in t.variants if v.role or v.baseline}
@@ -130,7 +130,7 @@ class Store:
                 replaced = protocol.replaced(before, plan, records)
         versions = protocol.extended(stated, plan.experiment, len(folders), replaced)
         if versions != stated:
-            self.documents.keep_protocol(lease, versions)
+            self._documents.keep_protocol(lease, versions)
 
     def _unwritable(self, error: OSError) -> ConfigError:
         why = error.strerror or error
@@ -158,7 +158,7 @@ class Store:
     @property
     def protocol(self) -> list[Version]:
         """What the file stated before the first run had finished, and every change since."""
-        return self.documents.protocol()
+        return self._documents.protocol()
 
     def measure_once(
         self, name: str, key: str, measure: Callable[[], Any], before: str = ""
@@ -169,10 +169,10 @@ class Store:
         """
         try:
             with self.alone(name) as lease:
-                values = self.documents.measured(name)
+                values = self._documents.measured(name)
                 if key not in values:
                     values[key] = values.pop(before) if before in values else measure()
-                    self.documents.keep_measured(lease, name, values)
+                    self._documents.keep_measured(lease, name, values)
                 return values[key]
         except leases.LostError:  # another process may have measured it by now
             return self.measure_once(name, key, measure, before)
@@ -184,9 +184,9 @@ class Store:
         """
         sound_plan(self.plan_file)
         with self.alone("mend"):
-            moved = self.documents.quarantine()
+            moved = self._documents.quarantine()
         if self.runs.folders():
-            self.documents.protocol()
+            self._documents.protocol()
         return moved
 
     def working(self, key: str) -> Path:
@@ -292,10 +292,10 @@ class Store:
                 raise ConfigError(f"'{label}' is at work in another command: wait for it to end")
         outcomes = [RunFolder(folders[run]).outcome()[0] for run in finished]
         with self.alone("plan") as lease:
-            stated = self.documents.protocol()
+            stated = self._documents.protocol()
             redone = protocol.Redone(label=label, outcomes=outcomes)
             versions = protocol.noted(stated, self.plan.experiment, len(folders), redone)
-            self.documents.keep_protocol(lease, versions)
+            self._documents.keep_protocol(lease, versions)
         moved = []
         for run in finished:
             if ours := self._take(run):
@@ -330,9 +330,19 @@ class Store:
     def _take(self, key: str) -> Lease | None:
         return leases.take(self.working(key))
 
+    def add_variant_metric(
+        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
+    ) -> None:
+        """Add a per-variant metric."""
+        self._documents.add_variant_metric(lease, label, variant, name, metric)
+
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return a variant's own metrics by name."""
+        return self.metrics_of([variant])[variant]
+
     def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
         """Return the metrics of variants, by variant and name."""
-        return self.documents.variant_metrics(variants)
+        return self._documents.variant_metrics(variants)
 
 
 _MEASURED = ("compute", "pace")
