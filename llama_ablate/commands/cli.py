@@ -5,13 +5,7 @@ import gc
 import os
 import signal
 import sys
-from argparse import (
-    Action,
-    ArgumentError,
-    ArgumentParser,
-    Namespace,
-    RawDescriptionHelpFormatter,
-)
+from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO, TextIOWrapper

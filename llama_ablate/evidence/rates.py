@@ -10,8 +10,6 @@ from llama_ablate.evidence.intervals import Interval
 
 _RATES = 101  # steps of the unknown rate over which the worst case is taken
 _HALVINGS = 20
-#: Of an exact interval: degrees of freedom, the parts of a standard error, and if it is pooled.
-_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, math.nan, False)
 
 
 @cache

@@ -88,11 +88,7 @@ def law_between(x: Sequence[float], losses: Sequence[float]) -> Law:
 
 
 def fit(
-    x: Sequence[float],
-    losses: Sequence[Sequence[float]],
-    *,
-    at: float,
-    floor: float | None = None,
+    x: Sequence[float], losses: Sequence[Sequence[float]], *, at: float, floor: float | None = None
 ) -> Fit:
     """Return the law through the means over seeds, and profile intervals of 95%.
 

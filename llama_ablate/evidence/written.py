@@ -1,6 +1,7 @@
 """Numbers as people read them: with as many decimals as their intervals bear out."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
@@ -19,6 +20,12 @@ def plain(value: float, digits: int) -> str:
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
+def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
+    """Write the least and the most of some numbers; once, where they look the same."""
+    ordered = sorted(values)
+    return " to ".join(dict.fromkeys(map(form, (ordered[0], ordered[-1]))))
 
 
 def decimals(low: float, high: float) -> int:

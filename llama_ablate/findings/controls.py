@@ -172,9 +172,7 @@ def told(
         ControlRow(control="calibration", result="", why=f"{label}: {calibration(of_label[label])}")
         if one is None
         else ControlRow(
-            control=whats[kind],
-            result="holds" if one.holds else "fails",
-            why=f"{label} {one.why}",
+            control=whats[kind], result="holds" if one.holds else "fails", why=f"{label} {one.why}"
         )
         for kind, label, one in _checks(table, comparison, margin)
     ]

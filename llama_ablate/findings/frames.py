@@ -18,15 +18,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Looks
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.findings import (
-    comparison,
-    estimands,
-    guards,
-    heldout,
-    stages,
-    tasks,
-    tuning,
-)
+from llama_ablate.findings import comparison, estimands, guards, heldout, stages, tasks, tuning
 from llama_ablate.findings.controls import Bias, Check, Kind, check, withheld
 from llama_ablate.findings.heldout import OF_DOCUMENTS
 from llama_ablate.findings.outcomes import UNSTABLE, Curves, counted
@@ -37,6 +29,7 @@ from llama_ablate.findings.rows import (
     MetricRow,
     RunRow,
     grouped,
+    picked,
 )
 from llama_ablate.results.plan_document import (
     BITS,
@@ -563,13 +556,10 @@ class _Read:
             runs.append(
                 RunRow(
                     label=labels[variant],
-                    variant=variant,
-                    seed=record.seed,
                     id=id_,
-                    outcome=record.outcome,
-                    reason=record.reason,
-                    too_short=record.too_short,
-                    steps_done=record.steps_done,
+                    **picked(
+                        record, "variant", "seed", "outcome", "reason", "too_short", "steps_done"
+                    ),
                 )
             )
             machine = _machine(record)
@@ -655,10 +645,8 @@ def _runs(experiment: Experiment, table: PlannedTable, read: _Read, behind: str)
         runs.append(
             replace(
                 own,
-                label=variant.label,
+                **picked(variant, "label", "baseline", "role"),
                 point=tuning.point(run.tuned),
-                baseline=variant.baseline,
-                role=variant.role,
                 race=run.seed in experiment.race_seeds,
                 steps_done=whole(own.steps_done),
                 tuned=json.dumps(run.tuned),
@@ -718,9 +706,7 @@ def _points(table: TableFrames) -> list[LossPoint]:
         tokens = int(where.get("tokens", at_end))
         points.append(
             LossPoint(
-                label=variant.label,
-                baseline=variant.baseline,
-                role=variant.role,
+                **picked(variant, "label", "baseline", "role"),
                 seed=run.seed,
                 parameters=variant.non_embedding,
                 tokens=tokens,

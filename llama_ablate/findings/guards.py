@@ -13,7 +13,7 @@ from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
 from llama_ablate.evidence.written import measured
 from llama_ablate.findings import tasks
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, has_number
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, grouped, has_number
 from llama_ablate.findings.tasks import TaskTable, differences, of_training, samples
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
@@ -71,7 +71,7 @@ def results(table: TaskTable) -> list[GuardRow]:
         found = _intervals(table, guard, name, variants, family)
         unit = next((row.unit for row in table.metrics.named.get(name, ())), "")
         size, is_share = margins.read(guard.worse_by)[0], guard.is_relative
-        scale = _percent if is_share else float
+        scale = percent if is_share else float
         for variant in variants:
             interval = found[variant.id]
             ended = {run.outcome for run in table.runs if run.variant == variant.id}
@@ -131,11 +131,8 @@ def still_open(table: TaskTable, looks: Sequence[int]) -> set[str]:
 
 def broken(guarded: Sequence[GuardRow]) -> dict[str, str]:
     """Say of each variant that is worse in what is guarded, in what, by its label."""
-    found: dict[str, list[str]] = {}
-    for row in guarded:
-        if row.result == "worse":
-            found.setdefault(row.label, []).append(row.measure)
-    return {label: f"worse in {', '.join(own)}" for label, own in found.items()}
+    worse = grouped((row for row in guarded if row.result == "worse"), lambda row: row.label)
+    return {label: f"worse in {', '.join(r.measure for r in own)}" for label, own in worse.items()}
 
 
 def _names(table: TaskTable, guard: Guard) -> list[str]:
@@ -205,5 +202,6 @@ def _result(harm: Interval, bound: float) -> str:
     return "holds" if harm.high <= bound else "undecided"
 
 
-def _percent(logarithm: float) -> float:
+def percent(logarithm: float) -> float:
+    """Return the logarithm of a ratio as what it is above 1, in percent."""
     return 100 * math.expm1(logarithm)

@@ -113,7 +113,7 @@ def results(frames: Frames) -> list[HypothesisRow]:
         needed = test.seeds_to_decide(interval) if result == "undecided" and alone else None
         low, high = needed or (math.nan, math.nan)
         table = frames.named(entry.table)
-        scale = _percent if entry.relative else float
+        scale = guards.percent if entry.relative else float
         remarks = [_remark(result, test, row, table.experiment.margin)]
         remarks += [_guarded(entry, table)] if result == "supported" else []
         remarks += [_at_one_rate(entry, table)]
@@ -342,10 +342,6 @@ def _is_seen(test: evidence.Expectation, interval: Interval) -> bool:
     """Return whether a result rests on a difference that was seen, and not on its being small."""
     apart = interval.low > 0 or interval.high < 0
     return apart and not (test.direction == "equivalent" and test.result(interval) == "supported")
-
-
-def _percent(logarithm: float) -> float:
-    return 100 * math.expm1(logarithm)
 
 
 def _unit(entry: Hypothesis, table: TableFrames) -> str:

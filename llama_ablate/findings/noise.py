@@ -10,6 +10,7 @@ from llama_ablate.config.experiment import ExperimentFile
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.noise import FEWEST, NoiseMemory, Seen
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import grouped
 from llama_ablate.results import Results
 from llama_ablate.results.layout import experiments_in
 from llama_ablate.results.plan_document import (
@@ -54,12 +55,9 @@ def _seen(name: str, table: TableFrames) -> Iterator[Seen]:
         return
     plan, errors, found = table.plan, table.text_errors(), table.differences()
     documents = plan.text.size(table.split)[2]
-    kinds: dict[str, list[PlannedVariant]] = {}
-    for variant in plan.variants:
-        own = found.get(variant.label, ())
-        if not variant.role and len(own) > 1 and np.var(own) > 0:
-            kinds.setdefault(plan.kind(variant), []).append(variant)
-    for kind, variants in kinds.items():
+    told = {label for label, own in found.items() if len(own) > 1 and np.var(own) > 0}
+    known = [v for v in plan.variants if not v.role and v.label in told]
+    for kind, variants in grouped(known, plan.kind).items():
         each = [found[variant.label] for variant in variants]
         dfs = [len(own) - 1 for own in each]
         texts = [errors[v.id].se ** 2 for v in variants if v.id in errors]

@@ -8,15 +8,7 @@ from typing import Literal, NamedTuple
 
 from llama_ablate.evidence import Ended, written
 from llama_ablate.evidence.rates import share
-from llama_ablate.findings.rows import (
-    Row,
-    RunRow,
-    column,
-    filled,
-    grouped,
-    mean_number,
-    means,
-)
+from llama_ablate.findings.rows import Row, RunRow, column, filled, grouped, mean_number, means
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 from llama_ablate.results.snapshot import RunStatus
@@ -43,12 +35,9 @@ def milder_outcomes(
     for table in tables:
         texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
         text_of |= {run.id: texts[run.variant] for run in table.runs}
-    by_seed: dict[int, list[Ran]] = {}
-    for run in runs:
-        if run.outcome in FINAL:
-            by_seed.setdefault(run.seed, []).append(run)
     found: dict[str, tuple[str, str]] = {}
-    for of_seed in by_seed.values():
+    final = (run for run in runs if run.outcome in FINAL)
+    for of_seed in grouped(final, lambda run: run.seed).values():
         if len({run.outcome for run in of_seed}) == 1:
             continue  # no curve needs to be read
         alike: dict[tuple[object, ...], list[tuple[Ran, list[float]]]] = {}

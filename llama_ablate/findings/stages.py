@@ -162,10 +162,7 @@ def _settled(
 
 
 def grid_effects(
-    table: PlannedTable,
-    losses: comparison.Losses,
-    by_document: heldout.ByDocument,
-    share: float,
+    table: PlannedTable, losses: comparison.Losses, by_document: heldout.ByDocument, share: float
 ) -> list[Contrast]:
     """Return the contrasts of a grid of factors that spend a share of the error; of others none.
 

@@ -26,6 +26,7 @@ from llama_ablate.findings.rows import (
     grouped,
     has_number,
     mean,
+    picked,
 )
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
@@ -245,9 +246,7 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
                 word = judged(-row, None, *both)
             made = TaskRow(
                 task=task,
-                label=variant.label,
-                baseline=variant.baseline,
-                role=variant.role,
+                **picked(variant, "label", "baseline", "role"),
                 n=row.n if row else len(scores),
                 accuracy=float(np.mean(scores)) if scores else math.nan,
                 difference=row.mean if row else math.nan,

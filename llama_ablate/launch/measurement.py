@@ -181,11 +181,7 @@ def _circumstances(variant: Variant, table: Table) -> list[Any]:
 
 
 def measure_finished(
-    store: Store,
-    names: Sequence[str],
-    progress: Callable[[int, int], None],
-    *,
-    again: bool = False,
+    store: Store, names: Sequence[str], progress: Callable[[int, int], None], *, again: bool = False
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 

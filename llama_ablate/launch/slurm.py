@@ -29,16 +29,8 @@ _PATIENCE_S = 180.0
 _ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
 _HOUR = 60  # minutes, after which a job queues itself again and goes on
 _ENDED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
 }
 #: The reason of a job that waits, for ever, because a node could not start it.
 _HELD = "launch failed requeued held"

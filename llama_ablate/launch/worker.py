@@ -85,18 +85,8 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
     There are no retries here: the queue retries the run, from its checkpoint.
     """
     stop = _stop_signal(None)
-    words = [
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        "--max-restarts",
-        "0",
-        "-m",
-        "llama_ablate.launch.worker",
-        str(store.root),
-        run_id,
-    ]
+    torchrun = f"torch.distributed.run --standalone --nproc-per-node {ranks} --max-restarts 0"
+    words = [*torchrun.split(), "-m", "llama_ablate.launch.worker", str(store.root), run_id]
     # A rank's parent is torchrun, which does not watch its own parent.
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
     with os.fdopen(disk.append(store.log(run_id)), "ab") as log:
@@ -121,12 +111,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
 
 
 def _run(
-    store: Store,
-    run_id: str,
-    plan: PlanDocument,
-    lease: Lease | None,
-    ranks: Ranks,
-    report: Report,
+    store: Store, run_id: str, plan: PlanDocument, lease: Lease | None, ranks: Ranks, report: Report
 ) -> Outcome | None:
     stop = _stop_signal(lease)  # before anything slow
     planned, table = plan.runs[run_id], plan.table_of(run_id)

@@ -1,13 +1,6 @@
 """Metrics by name: each a function from a subject (model, text, compute) to measured values."""
 
-from llama_ablate.measure import (
-    cloze,
-    length,
-    live_bytes,
-    quality,
-    speed,
-    trained_layers,
-)
+from llama_ablate.measure import cloze, length, live_bytes, quality, speed, trained_layers
 from llama_ablate.measure.metrics import METRICS, Metrics, Subject, Unmeasured
 from llama_ablate.results.record import Value, row
 

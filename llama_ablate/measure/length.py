@@ -51,10 +51,7 @@ def _check_times(_spec: ModelSpec, _tokens: Tokens, *, times: Sequence[int]) -> 
 
 
 @METRICS.add(
-    "length",
-    per="run",
-    check=_check_times,
-    worse={"loss": "higher", "loss_difference": "higher"},
+    "length", per="run", check=_check_times, worse={"loss": "higher", "loss_difference": "higher"}
 )
 def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> Iterator[Value]:
     """Held-out loss at multiples of the training context: extended, and with a sliding window.

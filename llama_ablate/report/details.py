@@ -14,7 +14,7 @@ from llama_ablate.evidence import Effect, judged, paired_effect, simultaneous, s
 from llama_ablate.findings.comparison import outcomes
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean
+from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean, picked
 from llama_ablate.report import tables
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import TRAINING
@@ -105,26 +105,14 @@ def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
 
 
 #: What stands before the numbers of a run in JSON, and behind them.
-_BEFORE = [
-    "id",
-    "variant",
-    "label",
-    "seed",
-    "tuned",
-    "point",
-    "race",
-    "outcome",
-    "reason",
-    "too_short",
-    "steps_done",
-]
-_BEHIND = ["best", "chosen", "needed", "possible"]
+_OF_RUN = ("id", "variant", "label", "seed", "tuned", "point", "race")
+_OF_END = ("outcome", "reason", "too_short", "steps_done")
+_MARKS = ("best", "chosen", "needed", "possible")
 
 
 def _plain(run: RunRow) -> dict[str, object]:
     """Return a run as JSON has it."""
-    before, behind = ({key: getattr(run, key) for key in of} for of in (_BEFORE, _BEHIND))
-    return {**before, **run.numbers, **behind}
+    return {**picked(run, *_OF_RUN, *_OF_END), **run.numbers, **picked(run, *_MARKS)}
 
 
 def run(results: Results, run_id: str) -> Shown:
@@ -238,10 +226,7 @@ def _speeds(
 
 
 def _sentence(
-    table: TableFrames,
-    a: PlannedVariant,
-    b: PlannedVariant,
-    numbers: Mapping[str, _Both],
+    table: TableFrames, a: PlannedVariant, b: PlannedVariant, numbers: Mapping[str, _Both]
 ) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
     loss = table.loss

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pandas as pd
@@ -14,50 +14,24 @@ from llama_ablate.findings import contrasts, hypotheses, ladder, lengths
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.rows import ComparisonRow, grouped
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import plural
 
 #: Verdicts in the order in which the answer names them, and test results.
 _VERDICTS = (
-    "better",
-    "worse",
-    "lower together",
-    "higher together",
-    "diverged",
-    "collapsed",
-    "failed",
-    "equivalent",
-    "add up",
-    "inconclusive",
-    "no verdict",
-    "not estimable",
-    "too short",
+    *("better", "worse", "lower together", "higher together", "diverged", "collapsed", "failed"),
+    *("equivalent", "add up", "inconclusive", "no verdict", "not estimable", "too short"),
     "pending",
 )
-_RESULTS = (
-    "supported",
-    "refuted",
-    "undecided",
-    "undecidable",
-    "no verdict",
-    "failed",
-    "pending",
-)
-#: How a gap to the baseline goes with size, as a sentence has it.
-_TRENDS = {
-    "grows": "grows for",
-    "closes": "closes for",
-    "reverses": "reverses for",
-    "moves": "moves for",
-    "holds": "holds for",
-    "undecided": "is undecided for",
-}
+_DECIDED = ("supported", "refuted")
+_RESULTS = (*_DECIDED, "undecided", "undecidable", "no verdict", "failed", "pending")
+#: How a gap to the baseline goes with size; a sentence has it before the variants.
+_TRENDS = ("grows", "closes", "reverses", "moves", "holds", "undecided")
 _CONTROLS = {"aa": "the repeated baseline", "positive": "the positive control"}
 _MOST = 4  # names of one kind
 _BILLION = 1e9
 _count = "{:,}".format
-_DECIDED = ("supported", "refuted")
 _FEW = 3  # of what decides nothing; hypotheses that are all told; tables that are
 _ENDS = 2  # hypotheses of other numbers than the table's that are told of many
 
@@ -95,9 +69,9 @@ def facts(frames: Frames) -> str:
     variants = frames.table.plan.variants
     base, arms = frames.table.plan.baseline, sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
-    seeds = f"{_ends(looks, _count)} {plural(looks[-1], 'seed')}"
-    tokens = _ends([table.tokens_per_run for table in plan.tables], _count)
-    steps = _ends([table.steps for table in plan.tables], _count)
+    seeds = f"{written.ends(looks, _count)} {plural(looks[-1], 'seed')}"
+    tokens = written.ends([table.tokens_per_run for table in plan.tables], _count)
+    steps = written.ends([table.steps for table in plan.tables], _count)
     matches = dict.fromkeys(table.matching for table in plan.tables)
     shared = experiment.train.optimizer
     optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
@@ -120,7 +94,7 @@ def learning_rate(frames: Frames) -> str:
     """Write the learning rate of all variants; of several the least and the most."""
     shared = frames.plan.experiment.train.lr
     each = {v.train.get("lr", shared) for v in frames.table.plan.variants if not v.role}
-    return _ends([*each], "{:g}".format) + ", by variant" * (len(each) > 1)
+    return written.ends([*each], "{:g}".format) + ", by variant" * (len(each) > 1)
 
 
 def _passes(plan: PlanDocument) -> str:
@@ -156,12 +130,9 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         rows = [row for entry, row in stated if entry.measure or entry.minus]
         rows = [row for row in rows if row.result in _DECIDED][:_ENDS]
     for word in _RESULTS:
-        of_sentence: dict[str, list[HypothesisRow]] = {}
-        for row in rows:
-            if row.result == word:
-                of_sentence.setdefault(row.hypothesis, []).append(row)
-        if of_sentence:
-            yield f"{word.capitalize()}: {'; '.join(map(_of_hypothesis, of_sentence.values()))}."
+        own = grouped((row for row in rows if row.result == word), lambda row: row.hypothesis)
+        if own:
+            yield f"{word.capitalize()}: {'; '.join(map(_of_hypothesis, own.values()))}."
 
 
 def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
@@ -220,14 +191,11 @@ def _best_rates(frames: Frames) -> Iterator[str]:
     best = ladder.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
         return
-    of_label: dict[str, list[float]] = {}
-    for row in best:
-        of_label.setdefault(row.label, []).append(row.lr)
     named = []
-    for label, rates in of_label.items():
-        each = list(dict.fromkeys(rates))
-        every = [f"{rate:g}" for rate in (rates if len(each) > 1 else each)]
-        named.append(f"{label} {', '.join(every)}" + " throughout" * (len(each) == 1))
+    for label, own in grouped(best, lambda row: row.label).items():
+        rates = [f"{row.lr:g}" for row in own]
+        is_one = len({row.lr for row in own}) == 1
+        named.append(f"{label} {rates[0]} throughout" if is_one else f"{label} {', '.join(rates)}")
     yield f"Best learning rate, from the first size to the last: {_listed(named, '; ')}."
 
 
@@ -236,12 +204,11 @@ def _guards(frames: Frames) -> Iterator[str]:
     named = []
     for table in frames.tables:
         better = [row.label for row in table.comparison if row.verdict == "better"]
-        worse: dict[str, list[str]] = {}
-        for row in table.guards:
-            if row.label in better and row.result == "worse":
-                worse.setdefault(row.label, []).append(f"{row.measure} {row.of_difference()}")
+        worse = [row for row in table.guards if row.label in better and row.result == "worse"]
         where = f" in '{table.plan.name}'" if table.plan.name else ""
-        named += [f"{label}{where} ({_listed(numbers)})" for label, numbers in worse.items()]
+        for label, own in grouped(worse, lambda row: row.label).items():
+            numbers = [f"{row.measure} {row.of_difference()}" for row in own]
+            named.append(f"{label}{where} ({_listed(numbers)})")
     if named:
         yield f"Better in loss, and worse in what is guarded: {_listed(named, '; ')}."
 
@@ -250,10 +217,10 @@ def _trends(frames: Frames) -> Iterator[str]:
     """Yield whether gaps to the baseline grow with size."""
     laws = ladder.laws(frames)
     parts = []
-    for word, phrase in _TRENDS.items():
+    for word in _TRENDS:
         own = [f"{row.label} ({row.slope})" for row in laws if row.trend == word]
         if own:
-            parts.append(f"{phrase} {_listed(own)}")
+            parts.append(f"{'is ' * (word == 'undecided')}{word} for {_listed(own)}")
     if parts:
         yield f"With size (nats per tenfold parameters) the gap {'; '.join(parts)}."
 
@@ -275,16 +242,13 @@ def _tables(frames: Frames) -> Iterator[str]:
 
 def _over_tables(tables: Sequence[TableFrames]) -> Iterator[str]:
     """Yield in how many tables a variant is what, and between which differences."""
-    of_label: dict[str, list[ComparisonRow]] = {}
-    for row in (row for table in tables for row in table.comparison):
-        if not (row.role or row.baseline):
-            of_label.setdefault(row.label, []).append(row)
+    every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
     base, unit = _base(tables[0]), tables[0].unit.name
-    for label, rows in of_label.items():
+    for label, rows in grouped(every, lambda row: row.label).items():
         counted = Counter(row.verdict for row in rows)
         words = [f"{word} in {counted[word]}" for word in _VERDICTS if counted[word]]
         known = [row.difference for row in rows if not math.isnan(row.difference)]
-        ends = _ends(known, lambda x: f"{x:+.3f}") if known else "-"
+        ends = written.ends(known, lambda x: f"{x:+.3f}") if known else "-"
         yield f"{label} against {base} is {_and(words)} of {len(rows)} tables ({ends} {unit})."
 
 
@@ -297,10 +261,9 @@ def _scope(frames: Frames) -> Iterator[str]:
     each = [run / size for run, size in zip(tokens, sizes, strict=True)]
     every = (row for table in frames.tables for row in table.comparison if not row.role)
     most = max((row.n for row in every), default=0)
-    yield (
-        f"On {_and([*texts])}, at {_ends(sizes, _millions)} parameters and "
-        f"{_ends(each, lambda x: f'{x:.2g}')} tokens a parameter; {most} {plural(most, 'seed')}."
-    )
+    per_parameter = f"{written.ends(each, '{:.2g}'.format)} tokens a parameter"
+    size = f"{written.ends(sizes, _millions)} parameters and {per_parameter}"
+    yield f"On {_and([*texts])}, at {size}; {most} {plural(most, 'seed')}."
 
 
 def _and(names: Sequence[str]) -> str:
@@ -312,11 +275,6 @@ def _and(names: Sequence[str]) -> str:
 def _quoted(name: str) -> str:
     """Write a name in quotes where it has a comma."""
     return f"'{name}'" if "," in name else name
-
-
-def _ends(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """Write the least and the most of some numbers; once, where they look the same."""
-    return " to ".join(dict.fromkeys(map(form, (min(values), max(values)))))
 
 
 def _millions(count: float) -> str:
@@ -420,10 +378,7 @@ def _by_word(
 
 
 def _undecided(
-    word: str,
-    own: Sequence[tuple[str, ComparisonRow | FactorRow]],
-    table: TableFrames,
-    base: str,
+    word: str, own: Sequence[tuple[str, ComparisonRow | FactorRow]], table: TableFrames, base: str
 ) -> str:
     """Say which rows are neither better nor worse; of a single one with its number."""
     names = [_lost(name, row) for name, row in own]

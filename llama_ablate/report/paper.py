@@ -23,6 +23,7 @@ from llama_ablate.config.experiment import slug
 from llama_ablate.config.registry import entry_text
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.written import ends
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
@@ -148,9 +149,8 @@ def _rendered(template: str, **values: object) -> bytes:
 
 
 def _span(numbers: Iterable[float]) -> str:
-    """Write the least and the most of some numbers; once, where they are written alike."""
-    known = sorted(numbers)
-    return " to ".join(dict.fromkeys(map(plots.short, (known[0], known[-1]))))
+    """Write the least and the most of some numbers in a few letters."""
+    return ends(numbers, plots.short)
 
 
 def _text(plan: PlannedTable) -> str:

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import undecidable
-from llama_ablate.findings.rows import ComparisonRow, RunRow
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced
@@ -32,173 +31,166 @@ UNPLANNED = (0.015, 0.034, 0.063, 0.088, 0.116, 0.146)
 
 def warnings(frames: Frames) -> list[str]:
     """Return the warnings about an experiment; those that several tables share once."""
-    sentences = _changed(frames) + machines(frames)
-    sentences += [sentence for table in frames.tables for sentence in _of_table(table)]
-    return list(dict.fromkeys(sentences))
+    of_tables = (sentence for table in frames.tables for sentence in _of_table(table))
+    return list(dict.fromkeys([*_changed(frames), *machines(frames), *of_tables]))
 
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
-    sentences = _covered(table) + _lossy(table.text) + few_documents(table.text)
-    sentences += _not_provided(table)
-    return sentences + _one_rate(table, experiment) + _two_seeds(table, experiment)
+    text = (*_covered(table), *_lossy(table.text), *few_documents(table.text))
+    seeds = (*_one_rate(table, experiment), *_two_seeds(table, experiment))
+    return [*text, *_not_provided(table), *seeds]
 
 
-def of_text(table: PlannedTable, experiment: Experiment) -> list[str]:
-    """Say how all rows are evaluated where they read unlike text, and which are not paired by it.
+def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
+    """Yield how rows are evaluated where they read unlike text, and which are not paired by it.
 
     Nothing where all variants read one text in one way, in the same order.
     """
-    sentences, first = [], experiment.evaluation.documents[:1]
+    first = experiment.evaluation.documents[:1]
     if table.reading or any("documents" in v.data for v in table.variants):
         way = "with documents apart" if table.read_as == "mask" else "as one text"
-        sentences.append(f"All rows are evaluated on the same held-out text, read {way}.")
+        yield f"All rows are evaluated on the same held-out text, read {way}."
     if first and table.reading not in first:
-        sentences.append(
-            f"Learning curves, and how runs ended, are of held-out text read as '{first[0]}'."
-        )
+        yield f"Learning curves, and how runs ended, are of held-out text read as '{first[0]}'."
     if unlike := [f"'{v.label}'" for v in table.variants if not table.pairs(v, experiment)]:
-        sentences.append(
+        yield (
             f"Not paired by text: {listed(unlike)} and the baseline share initial weights, but do "
             "not read the same text in the same order (another batch, order or mixture)."
         )
-    return sentences
 
 
-def _not_provided(table: PlannedTable) -> list[str]:
-    """Return which counts are missing, of a mixer of a user's that does not provide them."""
+def _not_provided(table: PlannedTable) -> Iterator[str]:
+    """Yield which counts are missing, of a mixer of a user's that does not provide them."""
     lacking = (v for v in table.variants if None in (v.flops_per_token, v.kv_bytes_per_token))
     named = dict.fromkeys(entry_text(v.model["attention"], options=False) for v in lacking)
-    return [f"A dash in FLOPs or in bytes of a state: not provided by '{name}'." for name in named]
+    for name in named:
+        yield f"A dash in FLOPs or in bytes of a state: not provided by '{name}'."
 
 
-def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:
-    """Return a warning where two seeds are to decide rows that each rest on those alone."""
+def _two_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
+    """Yield a warning where two seeds are to decide rows that each rest on those alone."""
     ranked = [variant for variant in table.variants if not (variant.baseline or variant.role)]
     is_factorial = any(variant.levels for variant in table.variants)
     is_expected = all(variant.noise for variant in ranked)
-    if experiment.looks[-1] != _FEWEST or is_factorial or is_expected:
-        return []
-    deviations = quantile(1 - 0.05 / len(ranked) / 2, 1) / math.sqrt(2)
-    return [
-        f"Two seeds and one change at a time decide next to nothing: the interval of a row is "
-        f"{deviations:.0f} times the deviation of a difference over seeds to either side. Four "
-        "seeds, or a design that pools them (fraction, product), decide."
-    ]
+    if experiment.looks[-1] == _FEWEST and not (is_factorial or is_expected):
+        deviations = quantile(1 - 0.05 / len(ranked) / 2, 1) / math.sqrt(2)
+        yield (
+            f"Two seeds and one change at a time decide next to nothing: the interval of a row is "
+            f"{deviations:.0f} times the deviation of a difference over seeds to either side. Four "
+            "seeds, or a design that pools them (fraction, product), decide."
+        )
 
 
-def _covered(table: PlannedTable) -> list[str]:
-    """Return which levels of the file have no row of their own in a table, and why."""
-    return [
-        f"'{label}' changes nothing of '{variant.label}', so it has no row of its own."
-        for variant in table.variants
-        for label in variant.covers
-    ]
+def _covered(table: PlannedTable) -> Iterator[str]:
+    """Yield which levels of the file have no row of their own in a table, and why."""
+    for variant in table.variants:
+        for label in variant.covers:
+            yield f"'{label}' changes nothing of '{variant.label}', so it has no row of its own."
 
 
-def _lossy(text: PlannedText) -> list[str]:
-    """Return a warning where a tokenizer loses text, with an example."""
-    if not text.lost:
-        return []
-    return [f"The tokenizer loses text ({text.lost}), so there are no bits per byte."]
+def _lossy(text: PlannedText) -> Iterator[str]:
+    """Yield a warning where a tokenizer loses text, with an example."""
+    if text.lost:
+        yield f"The tokenizer loses text ({text.lost}), so there are no bits per byte."
 
 
-def few_documents(text: PlannedText) -> list[str]:
-    """Return a warning where a held-out split has few of many documents."""
+def few_documents(text: PlannedText) -> Iterator[str]:
+    """Yield a warning where a held-out split has few of many documents."""
     held_out = {split: n for split, n in text.documents.items() if split != "train"}
     total = sum(text.documents.values())
     few = [f"the {split} split has {n}" for split, n in held_out.items() if n < DOCUMENTS]
-    if not few or total < len(text.documents) * DOCUMENTS:
-        return []
-    return [
-        f"Of {total:,} documents {listed(few)}: fewer than {DOCUMENTS} say little of how a "
-        "difference varies over texts; splits of [0.9, 0.05, 0.05] have more."
-    ]
+    if few and total >= len(text.documents) * DOCUMENTS:
+        yield (
+            f"Of {total:,} documents {listed(few)}: fewer than {DOCUMENTS} say little of how a "
+            "difference varies over texts; splits of [0.9, 0.05, 0.05] have more."
+        )
 
 
-def _one_rate(table: PlannedTable, experiment: Experiment) -> list[str]:
-    """Return a warning where variants have the learning rate of another's optimizer."""
+def _one_rate(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
+    """Yield a warning where variants have the learning rate of another's optimizer."""
     base, variants = table.baseline, table.variants
     labels = [f"'{v.label}'" for v in variants if tuning.one_rate(table, experiment, v, base)]
-    if not labels:
-        return []
-    return [
-        f"The optimizers of {listed(labels)} and of '{base.label}' differ, with "
-        f"{tuning.ONE_RATE}. `tune: {{lr: [...]}}` chooses a rate for each."
-    ]
+    if labels:
+        yield (
+            f"The optimizers of {listed(labels)} and of '{base.label}' differ, with "
+            f"{tuning.ONE_RATE}. `tune: {{lr: [...]}}` chooses a rate for each."
+        )
 
 
-def _other_items(table: TableFrames) -> list[str]:
-    """Return a warning where a task's file was changed between runs."""
+def _other_items(table: TableFrames) -> Iterator[str]:
+    """Yield a warning where a task's file was changed between runs."""
     named = [f"'{task}'" for task in tasks.other_items(table)]
-    if not named:
-        return []
-    return [
-        f"Runs have answered other items of {listed(named)}: its file was changed between "
-        "them. Only runs with the same items are compared; `measure DIR cloze --again` asks all."
-    ]
+    if named:
+        yield (
+            f"Runs have answered other items of {listed(named)}: its file was changed between them."
+            " Only runs with the same items are compared; `measure DIR cloze --again` asks all."
+        )
 
 
-def _of_table(table: TableFrames) -> list[str]:
+def _of_table(table: TableFrames) -> Iterator[str]:
+    first = (_other_items, _ended_so, _by_the_last_loss, _shape, _short_of_text, _no_text)
+    last = (_unexpected, _undecidable, _leaks, _failed_metrics, _lacking_metrics)
+    for part in first:
+        yield from part(table)
+    yield from planned(table.plan, table.experiment)
+    for part in last:
+        yield from part(table)
+    yield from _timed(table.comparison)
+    yield from _tuning(table)
+    if len(table.experiment.seed_list) == 1:
+        yield "There is one seed: differences have no interval."
+
+
+def _undecidable(table: TableFrames) -> Iterator[str]:
+    """Yield why no difference of losses can be decided in a table."""
+    if why := undecidable(table):
+        where = f" in '{table.plan.name}'" if table.plan.name else ""
+        yield f"Differences of losses{where} cannot be decided: {why}."
+
+
+def _ended_so(table: TableFrames) -> Iterator[str]:
+    """Yield how many runs have not finished, and which have no loss to compare."""
     runs = table.runs
-    sentences = _other_items(table)
     if pending := sum(run.outcome == "pending" for run in runs):
-        sentences.append(f"{pending} of {len(runs)} planned runs have not finished.")
-    sentences += [
-        f"{run.label}, seed {run.seed}: {run.outcome} ({run.reason})."
-        for run in runs
-        if run.outcome not in ("ok", "pending")
-    ]
+        yield f"{pending} of {len(runs)} planned runs have not finished."
+    for run in runs:
+        if run.outcome not in ("ok", "pending"):
+            yield f"{run.label}, seed {run.seed}: {run.outcome} ({run.reason})."
     if short := [run for run in runs if run.too_short]:
         first = short[0]
-        sentences.append(
+        yield (
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
         )
-    sentences += _by_the_last_loss(runs) + _shape(table) + _short_of_text(table) + _no_text(table)
-    sentences += planned(table.plan, table.experiment) + _unexpected(table)
-    if why := undecidable(table):
-        where = f" in '{table.plan.name}'" if table.plan.name else ""
-        sentences.append(f"Differences of losses{where} cannot be decided: {why}.")
-    sentences += _leaks(runs)
-    sentences += _failed_metrics(table)
-    sentences += _lacking_metrics(table)
-    sentences += _timed(table.comparison)
-    sentences += _tuning(table)
-    if len(table.experiment.seed_list) == 1:
-        sentences.append("There is one seed: differences have no interval.")
-    return sentences
 
 
-def _unexpected(table: TableFrames) -> list[str]:
+def _unexpected(table: TableFrames) -> Iterator[str]:
     """Say what was expected of the noise, where the runs are noisier than that allows."""
     expected, found = comparison.expected(table.plan), table.differences()
     own = {v.id: found[v.label] for v in table.plan.variants if v.id in expected}
-    if not any(len(values) > 1 for values in own.values()) or believed(own, expected):
-        return []
-    return [
-        "The runs are noisier over seeds than earlier experiments led to expect of changes of this "
-        "kind at this size and length: the intervals rest on these runs alone."
-    ]
+    if any(len(values) > 1 for values in own.values()) and not believed(own, expected):
+        yield (
+            "The runs are noisier over seeds than earlier experiments led to expect of changes of "
+            "this kind at this size and length: the intervals rest on these runs alone."
+        )
 
 
-def _shape(table: TableFrames) -> list[str]:
-    """Return a warning where the baseline's runs are not normal, such as of two kinds."""
+def _shape(table: TableFrames) -> Iterator[str]:
+    """Yield a warning where the baseline's runs are not normal, such as of two kinds."""
     arms, p = comparison.further_baselines(table.plan, table.losses)
-    if p is None:
-        return []
-    losses = [
-        loss for id_ in (table.plan.baseline.id, *arms) for loss in table.losses[id_].values()
-    ]
-    listed = ", ".join(f"{loss:.3f}" for loss in sorted(losses))
-    return [
-        f"The runs of '{table.plan.baseline.label}' and of its A/A are not normal (Shapiro-Wilk, p "
-        f"= {p:.2g}): {listed}. Each row's interval holds its comparisons with either."
-    ]
+    if p is not None:
+        base = table.plan.baseline
+        losses = sorted(loss for id_ in (base.id, *arms) for loss in table.losses[id_].values())
+        yield (
+            f"The runs of '{base.label}' and of its A/A are not normal (Shapiro-Wilk, p = {p:.2g}):"
+            f" {', '.join(f'{loss:.3f}' for loss in losses)}. Each row's interval holds its "
+            "comparisons with either."
+        )
 
 
-def _short_of_text(table: TableFrames) -> list[str]:
-    """Return a warning of rows, or of effects, that more seeds would leave undecided."""
+def _short_of_text(table: TableFrames) -> Iterator[str]:
+    """Yield a warning of rows, or of effects, that more seeds would leave undecided."""
     names = contrasts.level_names(table.plan, table.experiment)
     tested = {
         contrasts.name_of(one.effect, names): one.interval for one in contrasts.effects(table)
@@ -209,34 +201,31 @@ def _short_of_text(table: TableFrames) -> list[str]:
     }
     half = {name: heldout.by_text_alone(row, table.margin) for name, row in tested.items()}
     named = [f"'{label}' (±{own:.3f})" for label, own in half.items() if not math.isnan(own)]
-    if not named:
-        return []
-    unit = table.unit.name
-    return [
-        f"More documents, not more seeds, would decide {listed(named)}: in brackets, in "
-        f"{unit}, the error from the held-out text alone."
-    ]
+    if named:
+        yield (
+            f"More documents, not more seeds, would decide {listed(named)}: in brackets, in "
+            f"{table.unit.name}, the error from the held-out text alone."
+        )
 
 
-def _no_text(table: TableFrames) -> list[str]:
-    """Say where intervals have no part of the held-out text's error."""
-    if table.by_document or not any(len(own) > 1 for own in table.differences().values()):
-        return []
-    return [
-        "The losses were not stored by document: the intervals cover seeds, and not what another "
-        "held-out text would show."
-    ]
+def _no_text(table: TableFrames) -> Iterator[str]:
+    """Yield that intervals have no part of the held-out text's error, where they have none."""
+    if not table.by_document and any(len(own) > 1 for own in table.differences().values()):
+        yield (
+            "The losses were not stored by document: the intervals cover seeds, and not what "
+            "another held-out text would show."
+        )
 
 
-def _by_the_last_loss(runs: Sequence[RunRow]) -> list[str]:
-    """Return a note where runs collapsed by a rule of older versions."""
-    collapsed = [run for run in runs if run.outcome == "collapsed"]
-    if not (old := sum(math.isnan(run.number("unigram_loss_nats")) for run in collapsed)):
-        return []
-    return [
-        f"{old} of {len(runs)} runs collapsed by the rule of an older version, which looked at the "
-        "last loss alone: the unigram loss was not kept, and these outcomes stand."
-    ]
+def _by_the_last_loss(table: TableFrames) -> Iterator[str]:
+    """Yield a note where runs collapsed by a rule of older versions."""
+    collapsed = [run for run in table.runs if run.outcome == "collapsed"]
+    if old := sum(math.isnan(run.number("unigram_loss_nats")) for run in collapsed):
+        yield (
+            f"{old} of {len(table.runs)} runs collapsed by the rule of an older version, which "
+            "looked at the last loss alone: the unigram loss was not kept, and these outcomes "
+            "stand."
+        )
 
 
 def machines(frames: Frames) -> list[str]:
@@ -250,39 +239,36 @@ def machines(frames: Frames) -> list[str]:
     ]
 
 
-def _changed(frames: Frames) -> list[str]:
-    """Return what the file states otherwise than before the first run had finished."""
+def _changed(frames: Frames) -> Iterator[str]:
+    """Yield what the file states otherwise than before the first run had finished."""
     if not any(len(table.machines) for table in frames.tables):
-        return []
+        return
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions:
-        return ["What was stated before the first run is not known: protocol.json is missing."]
-    sentences = []
+        yield "What was stated before the first run is not known: protocol.json is missing."
+        return
     if first := versions[0].after_runs:
-        sentences.append(f"What was stated before the first {first} runs is not known.")
+        yield f"What was stated before the first {first} runs is not known."
     changes = protocol.changes(versions, experiment)
-    sentences += [f"{change.key}: {_how(change)} {change.when}." for change in changes]
-    sentences += [
-        f"A control was replaced, '{gone.label}', whose runs had ended: {_ended(gone)}."
-        for change in changes
-        for gone in change.version.replaced
-    ]
-    sentences += [
-        f"'{again.label}' was trained again on request, after {one.after_runs} runs had finished; "
-        f"the earlier records lie in redone/: {', '.join(again.outcomes)}."
-        for one in versions
-        for again in one.redone
-    ]
+    for change in changes:
+        yield f"{change.key}: {_how(change)} {change.when}."
+    for gone in (gone for change in changes for gone in change.version.replaced):
+        yield f"A control was replaced, '{gone.label}', whose runs had ended: {_ended(gone)}."
+    for one in versions:
+        for again in one.redone:
+            yield (
+                f"'{again.label}' was trained again on request, after {one.after_runs} runs had "
+                f"finished; the earlier records lie in redone/: {', '.join(again.outcomes)}."
+            )
     if looks := protocol.unplanned_looks(versions, experiment):
         most = len(UNPLANNED) - 1
         share = f"{'at least ' * (looks > most)}{UNPLANNED[min(looks, most)]:.1%}"
-        sentences.append(
+        yield (
             f"Seeds were added {looks} {plural(looks, 'time')} after a look at results: where no "
             f"variant differs, that gives {share} of tables a false verdict and not "
             f"{UNPLANNED[0]:.1%} (simulated: seven variants, seeds doubled each time from three "
             "on). `seeds: {looks: [3, 6, 12]}` plans for it."
         )
-    return sentences
 
 
 def _how(change: ProtocolChange) -> str:
@@ -303,41 +289,20 @@ def _ended(gone: Replaced) -> str:
     return f"{ended}, {gone.difference_nats:+.4f} nats from the baseline on average"
 
 
-class _Timed(NamedTuple):
-    """In how many turns a speed was measured, and how far they lie apart."""
-
-    label: str
-    turns: int
-    processes: int
-    spread: float
-
-
 def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
     """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
-    timed = {
-        "train": [
-            _Timed(r.label, r.train_speed_turns, r.train_speed_processes, r.train_speed_spread)
-            for r in rows
-            if not math.isnan(r.train_tokens_per_s)
-        ],
-        "decode": [
-            _Timed(r.label, r.decode_speed_turns, r.decode_speed_processes, r.decode_speed_spread)
-            for r in rows
-            if not math.isnan(r.decode_tokens_per_s)
-        ],
-    }
     few, unsteady = {}, {}
-    for name, of in timed.items():
-        title = "training" if name == "train" else name
-        turns = max((one.turns for one in of), default=_TURNS)
-        processes = max((one.processes for one in of), default=_PROCESSES)
+    for name, title in (("train", "training"), ("decode", "decode")):
+        of = {r.label: vars(r) for r in rows if not math.isnan(vars(r)[f"{name}_tokens_per_s"])}
+        turns = max((one[f"{name}_speed_turns"] for one in of.values()), default=_TURNS)
+        processes = max((one[f"{name}_speed_processes"] for one in of.values()), default=_PROCESSES)
         if turns < _TURNS or processes < _PROCESSES:
             taken = f"{turns} {plural(turns, 'turn')}"
             few[name] = f"{title}: {taken} in {processes} {plural(processes, 'process')}"
-        if differing := [one for one in of if one.spread > _UNSTEADY]:
-            labels = listed([f"'{one.label}'" for one in differing])
-            most = max(one.spread for one in differing)
-            unsteady[name] = f"{title}: by up to {most:.0%} ({labels})"
+        spreads = {label: one[f"{name}_speed_spread"] for label, one in of.items()}
+        if differing := {f"'{label}'": by for label, by in spreads.items() if by > _UNSTEADY}:
+            most = max(differing.values())
+            unsteady[name] = f"{title}: by up to {most:.0%} ({listed([*differing])})"
     sentences = []
     if few:
         sentences.append(
@@ -359,36 +324,32 @@ def _again(names: Iterable[str]) -> str:
     return f"`llama-ablate measure DIR {metrics} --again` measures them again."
 
 
-def _leaks(runs: Sequence[RunRow]) -> list[str]:
-    """Return the runs whose loss is below the entropy of the text."""
-    return [
-        f"{run.label}, seed {run.seed}: the {split} loss is below the best possible by more "
-        "than three standard errors: something leaks."
-        for split in tuning.SPLITS
-        for run in runs
-        if run.number(f"{split}_excess_nats") < -3 * run.number(f"{split}_excess_se_nats")
-    ]
+def _leaks(table: TableFrames) -> Iterator[str]:
+    """Yield the runs whose loss is below the entropy of the text."""
+    for split in tuning.SPLITS:
+        for run in table.runs:
+            if run.number(f"{split}_excess_nats") < -3 * run.number(f"{split}_excess_se_nats"):
+                yield (
+                    f"{run.label}, seed {run.seed}: the {split} loss is below the best possible by "
+                    "more than three standard errors: something leaks."
+                )
 
 
-def _failed_metrics(table: TableFrames) -> list[str]:
-    """Return which metrics failed, and why."""
+def _failed_metrics(table: TableFrames) -> Iterator[str]:
+    """Yield which metrics failed, and why."""
     finished = _finished(table)
     failed, ok = [row for row in table.attempts if row.error], _ok(table)
-    sentences = [
-        f"{row.metric} was not measured of '{row.label}': {row.error}."
-        for row in failed
-        if not row.run
-    ]
+    for row in failed:
+        if not row.run:
+            yield f"{row.metric} was not measured of '{row.label}': {row.error}."
     counts = Counter((row.metric, row.label, row.error) for row in failed if row.run in ok)
-    return sentences + [
-        f"{metric} was not measured of {n} of {finished[label]} finished runs of '{label}': "
-        f"{error}."
-        for (metric, label, error), n in counts.items()
-    ]
+    for (metric, label, error), n in counts.items():
+        runs = f"{n} of {finished[label]} finished runs of '{label}'"
+        yield f"{metric} was not measured of {runs}: {error}."
 
 
-def _lacking_metrics(table: TableFrames) -> list[str]:
-    """Return the metrics that were not tried on every finished run, and how to measure them."""
+def _lacking_metrics(table: TableFrames) -> Iterator[str]:
+    """Yield the metrics that were not tried on every finished run, and how to measure them."""
     finished = _finished(table)
     ok = _ok(table)
     tried = Counter((row.metric, row.label) for row in table.attempts if row.run in ok)
@@ -397,19 +358,14 @@ def _lacking_metrics(table: TableFrames) -> list[str]:
         for label, runs in finished.items():
             if tried[metric, label] < runs:
                 lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
-    sentences = [
-        f"{metric} was measured on {n} of {runs} finished runs of {listed(labels)}; "
-        f"`llama-ablate measure DIR {metric}` measures the rest."
-        for (metric, n, runs), labels in lacking.items()
-    ]
+    for (metric, n, runs), labels in lacking.items():
+        measured = f"{metric} was measured on {n} of {runs} finished runs of {listed(labels)}"
+        yield f"{measured}; `llama-ablate measure DIR {metric}` measures the rest."
     if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
         entries = table.experiment.measure
         wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
-        sentences += [
-            f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
-            for metric in sorted(wanted - {row.metric for row in table.attempts})
-        ]
-    return sentences
+        for metric in sorted(wanted - {row.metric for row in table.attempts}):
+            yield f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
 
 
 def _ok(table: TableFrames) -> set[str]:
@@ -422,18 +378,16 @@ def _finished(table: TableFrames) -> "Counter[str]":
     return Counter(run.label for run in table.runs if run.outcome == "ok")
 
 
-def _tuning(table: TableFrames) -> list[str]:
-    """Return where a grid was too narrow, and which variants were not tried at all of it."""
-    sentences = []
+def _tuning(table: TableFrames) -> Iterator[str]:
+    """Yield where a grid was too narrow, and which variants were not tried at all of it."""
     for row in tuning.trials(table.runs, table.loss):
         if row.finished < row.trials:
-            sentences.append(
+            yield (
                 f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
                 "variant that is less tuned is not ranked."
             )
         elif row.edge:
-            sentences.append(
+            yield (
                 f"{row.label}: the best {row.edge} lies at the edge of the grid "
                 f"({row.chosen}); the true best may lie beyond."
             )
-    return sentences

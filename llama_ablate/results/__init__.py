@@ -4,12 +4,4 @@ from llama_ablate.results.record import CURVE, FINAL, Outcome, Record, Settings
 from llama_ablate.results.snapshot import Results
 from llama_ablate.results.store import Store
 
-__all__ = [
-    "CURVE",
-    "FINAL",
-    "Outcome",
-    "Record",
-    "Results",
-    "Settings",
-    "Store",
-]
+__all__ = ["CURVE", "FINAL", "Outcome", "Record", "Results", "Settings", "Store"]

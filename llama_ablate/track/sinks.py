@@ -53,11 +53,7 @@ class TrackedRun:
             "tokens": table.tokens_per_run,
             "parameters": variant.parameters,
             "non_embedding": variant.non_embedding,
-            "text": {
-                "corpus": text.corpus,
-                "fingerprint": text.fingerprint,
-                "vocab": text.vocab,
-            },
+            "text": {"corpus": text.corpus, "fingerprint": text.fingerprint, "vocab": text.vocab},
             "model": variant.model,
             "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
         }

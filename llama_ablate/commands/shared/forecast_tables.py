@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -57,8 +58,7 @@ def _opening(forecast: Forecast, margin: str) -> str:
 
     def over(values: Iterable[float], digits: int = 2) -> str:
         """Write the least and the most of the tables' values; once, where that is the same."""
-        ends = [written.plain(end, digits) for end in sorted(values)]
-        return " to ".join(dict.fromkeys((ends[0], ends[-1])))
+        return written.ends(values, partial(written.plain, digits=digits))
 
     held = [table.text.size(HELD_OUT) for table in planned]
     per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)

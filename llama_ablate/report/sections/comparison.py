@@ -99,8 +99,7 @@ def _expected(table: TableFrames) -> str:
     expected = comparison.expected(table.plan).values()
     if not expected:
         return ""
-    sds = sorted({f"{one.se:.2g}" for one in expected}, key=float)
-    between = " to ".join(dict.fromkeys((sds[0], sds[-1])))
+    between = written.ends((one.se for one in expected), "{:.2g}".format)
     return (
         "Before the first run, earlier experiments led to expect a deviation over seeds of "
         f"{between} nats; that counts like {next(iter(expected)).df:.1f} degrees of freedom of "

@@ -1,15 +1,14 @@
 """Held-out text."""
 
 from llama_ablate.findings import heldout
-from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import grouped
 from llama_ablate.report.section import SECTIONS, Section, section
 
 
 @SECTIONS.register("heldout")
 def _heldout_section(frames: Frames) -> Section | None:
-    of_text: dict[tuple[str, str, str], list[TableFrames]] = {}
-    for table in frames.tables:
-        of_text.setdefault(table.plan.evaluated_on, []).append(table)
+    of_text = grouped(frames.tables, lambda table: table.plan.evaluated_on)
     rows = [
         row
         for of in of_text.values()

@@ -5,15 +5,7 @@ from dataclasses import replace
 
 from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report.picture import (
-    FIGURES,
-    Axis,
-    Lines,
-    Picture,
-    cast,
-    over,
-    over_seeds,
-)
+from llama_ablate.report.picture import FIGURES, Axis, Lines, Picture, cast, over, over_seeds
 from llama_ablate.report.section import SECTIONS, Section, section
 from llama_ablate.terminal import plural
 
