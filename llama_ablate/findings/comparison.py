@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from llama_ablate.evidence import (
     Ended,
@@ -44,7 +42,6 @@ from llama_ablate.findings.rows import (
     has_number,
     mean_number,
     means,
-    picked,
 )
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
@@ -108,8 +105,13 @@ def compare(
         fewest, most = (is_open and seeds_to_decide(row, margin)) or (math.nan, math.nan)
         lost_low, lost_high = share(first.lost, first.runs) if first.runs else (math.nan, math.nan)
         text = table.text_per_token(variant)
+        own_train, own_decode = (of.get(id_, _UNMEASURED) for of in (train_speeds, decode_speeds))
+        train = _ratio(own_train, train_speeds.get(base, _UNMEASURED), text)
+        decode = _ratio(own_decode, decode_speeds.get(base, _UNMEASURED), text)
         made = ComparisonRow(
-            **picked(variant, "label", "baseline", "role"),
+            label=variant.label,
+            baseline=variant.baseline,
+            role=variant.role,
             point=own[0].point if own else "",
             outcome=outcomes(run.ended for run in own),
             unit=table.unit.name,
@@ -117,17 +119,22 @@ def compare(
             loss=over_seeds.mean,
             sd=over_seeds.sd,
             difference=row.mean if at else 0.0,
-            **picked(row, "low", "high", "df", "seed_se", "pooled"),
+            low=row.low,
+            high=row.high,
             verdict=word,
             p_corrected=row.p,
             alpha=row.alpha if at else math.nan,
+            df=row.df,
+            seed_se=row.seed_se,
             text_se=row.text_se if at else math.nan,
+            pooled=row.pooled,
             seeds_low=fewest,
             seeds_high=most,
             correlation=effect.correlation if effect else math.nan,
             pairing_saves=effect.saved if effect else math.nan,
             ended=first.runs,
-            **picked(first, "too_short", "lost"),
+            too_short=first.too_short,
+            lost=first.lost,
             lost_low=lost_low,
             lost_high=lost_high,
             lost_p_corrected=_p_of_lost(first, second, at),
@@ -136,11 +143,26 @@ def compare(
             finished=sum(counts[end] for end in FINAL),
             diverged=counts["diverged"],
             collapsed=counts["collapsed"],
+            parameters=variant.parameters,
             active_parameters=variant.active,
-            **picked(variant, "parameters", "non_embedding", "residual", "solved"),
+            non_embedding=variant.non_embedding,
+            residual=variant.residual,
+            solved=variant.solved,
             flops_per_token=_known(variant.flops_per_token),
-            **_of_speed("train", train_speeds, id_, base, text),
-            **_of_speed("decode", decode_speeds, id_, base, text),
+            train_tokens_per_s=own_train.value,
+            train_speed_ratio=train.value,
+            train_speed_low=train.low,
+            train_speed_high=train.high,
+            train_speed_turns=train.turns,
+            train_speed_processes=train.processes,
+            train_speed_spread=train.spread,
+            decode_tokens_per_s=own_decode.value,
+            decode_speed_ratio=decode.value,
+            decode_speed_low=decode.low,
+            decode_speed_high=decode.high,
+            decode_speed_turns=decode.turns,
+            decode_speed_processes=decode.processes,
+            decode_speed_spread=decode.spread,
             kv_bytes_per_token=_known(variant.kv_bytes_per_token),
             state_bytes=_known(variant.state_bytes),
             epochs=table.passes(variant) if any(v.mixture for v in table.variants) else None,
@@ -312,7 +334,10 @@ def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
                 WinnerRow(
                     table=name,
                     winner=best.label,
-                    **picked(best, "difference", "low", "high", "verdict"),
+                    difference=best.difference,
+                    low=best.low,
+                    high=best.high,
+                    verdict=best.verdict,
                     flips=bool(found) and best.label != found[0].winner,
                 )
             )
@@ -396,20 +421,14 @@ def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
     return None
 
 
-def _of_speed(
-    name: str, speeds: _OfVariants, variant: str, base: str, text: float
-) -> dict[str, Any]:
-    """Return the columns of a speed: of its ratio to the baseline's, whose own has no interval.
+def _ratio(own: MetricRow, base: MetricRow, text: float) -> Timing:
+    """Return the ratio of a speed to the baseline's; of its own without an interval.
 
     It is of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    own = speeds.get(variant, _UNMEASURED)
-    ratio = speed_ratio(own.by_process, speeds.get(base, _UNMEASURED).by_process)
-    ends = (math.nan, math.nan) if variant == base else (text * ratio.low, text * ratio.high)
-    found = {"ratio": text * ratio.value, "low": ends[0], "high": ends[1]}
-    found |= picked(ratio, "turns", "processes", "spread")
-    of_ratio = {f"{name}_speed_{column}": value for column, value in found.items()}
-    return {f"{name}_tokens_per_s": own.value, **of_ratio}
+    ratio = speed_ratio(own.by_process, base.by_process)
+    low, high = (math.nan, math.nan) if own is base else (text * ratio.low, text * ratio.high)
+    return replace(ratio, value=text * ratio.value, low=low, high=high)
 
 
 def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -418,16 +437,25 @@ def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     A process has its place in memory and its minutes: the same code twice differs by more than its
     turns say.
     """
-    wider: dict[str, float] = {}
     again = [row for row in rows if row.role == "aa"]
-    for name in ("train", "decode"):
-        low, high = f"{name}_speed_low", f"{name}_speed_high"
-        wider[low] = float(np.nanmax([1.0, *(getattr(row, high) for row in again)]))
-        wider[high] = float(np.nanmin([1.0, *(getattr(row, low) for row in again)]))
+    train_low, decode_low = (
+        min([1.0, *(low for low in lows if not math.isnan(low))])
+        for lows in ([a.train_speed_low for a in again], [a.decode_speed_low for a in again])
+    )
+    train_high, decode_high = (
+        max([1.0, *(high for high in highs if not math.isnan(high))])
+        for highs in ([a.train_speed_high for a in again], [a.decode_speed_high for a in again])
+    )
     return [
         row
         if row.role == "aa"
-        else replace(row, **{end: getattr(row, end) / by for end, by in wider.items()})
+        else replace(
+            row,
+            train_speed_low=row.train_speed_low / train_high,
+            train_speed_high=row.train_speed_high / train_low,
+            decode_speed_low=row.decode_speed_low / decode_high,
+            decode_speed_high=row.decode_speed_high / decode_low,
+        )
         for row in rows
     ]
 

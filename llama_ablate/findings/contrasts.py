@@ -21,7 +21,7 @@ from llama_ablate.findings.comparison import NOTHING
 from llama_ablate.findings.controls import held
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns, picked
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
 from llama_ablate.findings.stages import grid_effects
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
@@ -337,7 +337,7 @@ def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     names = columns(DiagnosticRow)
     return [
-        DiagnosticRow(**picked(row, *(name for name in names if hasattr(row, name))))
+        DiagnosticRow(**{name: getattr(row, name) for name in names if hasattr(row, name)})
         for row in rows
     ]
 
@@ -516,14 +516,24 @@ def _row(
         why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
     return FactorRow(
         factor=" x ".join(effect.factors),
-        **told._asdict(),
+        effect=told.effect,
         difference=interval.mean,
-        **picked(interval, "low", "high", "df", "seed_se", "text_se", "pooled"),
+        low=interval.low,
+        high=interval.high,
         verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         why=why,
         bias=bias,
         p_corrected=interval.p,
         alpha=interval.alpha if one else math.nan,
+        df=interval.df,
+        seed_se=interval.seed_se,
+        text_se=interval.text_se,
+        pooled=interval.pooled,
+        changed=told.changed,
+        present=told.present,
+        with_present=told.with_present,
+        absent=told.absent,
+        with_absent=told.with_absent,
         aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
         rate=rate,
     )

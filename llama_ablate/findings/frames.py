@@ -29,7 +29,6 @@ from llama_ablate.findings.rows import (
     MetricRow,
     RunRow,
     grouped,
-    picked,
 )
 from llama_ablate.results.plan_document import (
     BITS,
@@ -556,10 +555,13 @@ class _Read:
             runs.append(
                 RunRow(
                     label=labels[variant],
+                    variant=variant,
+                    seed=record.seed,
                     id=id_,
-                    **picked(
-                        record, "variant", "seed", "outcome", "reason", "too_short", "steps_done"
-                    ),
+                    outcome=record.outcome,
+                    reason=record.reason,
+                    too_short=record.too_short,
+                    steps_done=record.steps_done,
                 )
             )
             machine = _machine(record)
@@ -645,8 +647,10 @@ def _runs(experiment: Experiment, table: PlannedTable, read: _Read, behind: str)
         runs.append(
             replace(
                 own,
-                **picked(variant, "label", "baseline", "role"),
+                label=variant.label,
                 point=tuning.point(run.tuned),
+                baseline=variant.baseline,
+                role=variant.role,
                 race=run.seed in experiment.race_seeds,
                 steps_done=whole(own.steps_done),
                 tuned=json.dumps(run.tuned),
@@ -706,7 +710,9 @@ def _points(table: TableFrames) -> list[LossPoint]:
         tokens = int(where.get("tokens", at_end))
         points.append(
             LossPoint(
-                **picked(variant, "label", "baseline", "role"),
+                label=variant.label,
+                baseline=variant.baseline,
+                role=variant.role,
                 seed=run.seed,
                 parameters=variant.non_embedding,
                 tokens=tokens,

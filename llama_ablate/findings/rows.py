@@ -119,11 +119,6 @@ def filled(row: Filled, known: Mapping[str, float]) -> Filled:
     return replace(row, **found)
 
 
-def picked(of: object, *names: str) -> dict[str, Any]:
-    """Return attributes of an object by name: for the columns of a row that are called as they."""
-    return {name: getattr(of, name) for name in names}
-
-
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
     """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
 

@@ -26,7 +26,6 @@ from llama_ablate.findings.rows import (
     grouped,
     has_number,
     mean,
-    picked,
 )
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
@@ -246,7 +245,9 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
                 word = judged(-row, None, *both)
             made = TaskRow(
                 task=task,
-                **picked(variant, "label", "baseline", "role"),
+                label=variant.label,
+                baseline=variant.baseline,
+                role=variant.role,
                 n=row.n if row else len(scores),
                 accuracy=float(np.mean(scores)) if scores else math.nan,
                 difference=row.mean if row else math.nan,

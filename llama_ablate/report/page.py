@@ -28,7 +28,6 @@ from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import picked
 from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
@@ -290,8 +289,16 @@ def _groups(
 
 def _shown(section: Section) -> Shown:
     """Return a section as the template needs it."""
-    told = picked(section, "note", "table", "short", "answer", "about", "baseline", "variants")
-    return Shown.of(section.cells, **told)
+    return Shown.of(
+        section.cells,
+        note=section.note,
+        table=section.table,
+        short=section.short,
+        answer=section.answer,
+        about=section.about,
+        baseline=section.baseline,
+        variants=section.variants,
+    )
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:
