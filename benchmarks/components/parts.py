@@ -7,22 +7,19 @@ from benchmarks.components.step import steps
 from benchmarks.components.timing import Ratio, Setup, Table
 from llama_ablate.config.experiment import load
 
-#: Its variants are what is timed, each with its own sizes.
+#: Its variants are what is timed, each with its own sizes, beside the first.
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "parts.yaml"
 
 
 def tables(setup: Setup) -> list[Table]:
     """Time a training step of each variant of the experiment."""
-    first, *others = load(EXPERIMENT).experiment.variants.entries
-    swaps = {
-        entry["label"]: {k: v for k, v in entry.items() if k != "label"}
-        for entry in (first, *others)
-    }
-    return [steps("training step", swaps, setup, against=first["label"])]
+    entries = [dict(entry) for entry in load(EXPERIMENT).experiment.variants.entries]
+    swaps = {entry.pop("label"): entry for entry in entries}
+    return [steps("training step", swaps, setup, against=next(iter(swaps)))]
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
     """Return what each part costs beside a model without."""
     (step,) = tables
-    first, *others = [entry["label"] for entry in load(EXPERIMENT).experiment.variants.entries]
+    first, *others = (entry["label"] for entry in load(EXPERIMENT).experiment.variants.entries)
     return [Ratio(f"{name} / {first}, training step", step.ratio(name, first)) for name in others]

@@ -62,11 +62,6 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
     position = layer.position
     if not block.attn.rotated and position.name in ("rope", "alibi"):
         position = POSITIONS.resolve("none")  # it acts on nothing in this layer
-    if position.name == "rope":
-        unread = {"low_freq": 1.0, "high_freq": 4.0, "beta_slow": 1.0, "beta_fast": 32.0}
-        read = {"llama3": ("low_freq", "high_freq"), "yarn": ("beta_slow", "beta_fast")}
-        if (scaling := position["scaling"]) not in read:
-            unread["original_context"] = 8192
-        kept = read.get(scaling, ())
-        position = position.with_options(**{k: v for k, v in unread.items() if k not in kept})
+    if position.name == "rope" and position["scaling"] not in ("llama3", "yarn"):
+        position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
     return replace(layer, attention=attention, feedforward=feedforward, position=position)

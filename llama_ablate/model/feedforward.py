@@ -167,11 +167,10 @@ class SquaredReLU(FeedForward):
         return F.relu(x).square()
 
 
-@FEEDFORWARDS.register("gelu")
-class GELU(FeedForward):
-    """Use x * Phi(x) between two linear maps (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+class _WithGELU(FeedForward):
+    """Use x * Phi(x) as the activation.
 
-    `approximate: tanh` is the form that GPT-2 uses.
+    `approximate: tanh` is the form that GPT-2 and Gemma use.
     """
 
     def __init__(
@@ -184,6 +183,11 @@ class GELU(FeedForward):
     ) -> None:
         super().__init__(dim, bias, **options)
         self.activation = lambda x: F.gelu(x, approximate=approximate)
+
+
+@FEEDFORWARDS.register("gelu")
+class GELU(_WithGELU):
+    """Use x * Phi(x) between two linear maps (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
 
 
 @FEEDFORWARDS.register("silu")
@@ -239,22 +243,8 @@ class ReGLU(GatedFeedForward):
 
 
 @FEEDFORWARDS.register("geglu")
-class GEGLU(GatedFeedForward):
-    """Gate with GELU: `down(gelu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202).
-
-    `approximate: tanh` is the form that Gemma uses.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        bias: bool,
-        *,
-        approximate: Literal["none", "tanh"] = "none",
-        **options: Any,
-    ) -> None:
-        super().__init__(dim, bias, **options)
-        self.activation = lambda x: F.gelu(x, approximate=approximate)
+class GEGLU(_WithGELU, GatedFeedForward):
+    """Gate with GELU: `down(gelu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
 
 
 @FEEDFORWARDS.register("swiglu")

@@ -262,13 +262,9 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
 def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that what layers leave in `ctx.shared` is of this pass's tokens, (B, T, ...) each."""
     seen: list[Context] = []
-    hooks = [
-        block.register_forward_hook(lambda _block, inputs, _out: seen.append(inputs[1]))
-        for block in model.blocks
-    ]
+    hook = model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1]))
     model(tokens_BT)
-    for hook in hooks:
-        hook.remove()
+    hook.remove()
     for name, tensor in seen[0].shared.items():
         if tensor.shape[:2] != tokens_BT.shape:
             return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"

@@ -14,7 +14,7 @@ from llama_ablate.evidence import Effect, judged, paired_effect, simultaneous, s
 from llama_ablate.findings.comparison import outcomes
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean, picked
+from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean
 from llama_ablate.report import tables
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import TRAINING
@@ -112,7 +112,8 @@ _MARKS = ("best", "chosen", "needed", "possible")
 
 def _plain(run: RunRow) -> dict[str, object]:
     """Return a run as JSON has it."""
-    return {**picked(run, *_OF_RUN, *_OF_END), **run.numbers, **picked(run, *_MARKS)}
+    first, last = ({k: getattr(run, k) for k in of} for of in ((*_OF_RUN, *_OF_END), _MARKS))
+    return {**first, **run.numbers, **last}
 
 
 def run(results: Results, run_id: str) -> Shown:

@@ -231,11 +231,8 @@ class SharedHeads(MultiHead):
         first_BKTE = ctx.first("values", v_BKTE.transpose(1, 2)).transpose(1, 2)
         if first_BKTE.shape != v_BKTE.shape:
             here, there = (f"{v.shape[1]} x {v.shape[3]}" for v in (v_BKTE, first_BKTE))
-            raise ConfigError(
-                f"value_residual: layer {ctx.layer} has values of {here} (heads x width), and the "
-                f"first has {there}: they must be alike",
-                ("attention",),
-            )
+            what = f"layer {ctx.layer} has values of {here} (heads x width), the first {there}"
+            raise ConfigError(f"value_residual: {what}: they must be alike", ("attention",))
         return self.value_mix[0] * first_BKTE + self.value_mix[1] * v_BKTE
 
     def _project(self, x_BTD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
