@@ -121,7 +121,7 @@ def test_value_residuals_mix_in_the_values_of_the_first_layer():
 def test_values_of_another_shape_than_the_first_layers_are_refused():
     pattern = {"pattern": [{"name": n, "value_residual": True} for n in ("mha", "mqa")]}
     model = init_weights(build(make_spec(**LLAMA | {"attention": pattern})), 0)
-    with pytest.raises(ConfigError, match=r"layer 1 has values of 1 x 8 .* the first has 4 x 8"):
+    with pytest.raises(ConfigError, match=r"layer 1 has values of 1 x 8 .* the first 4 x 8"):
         model(torch.zeros(1, 4, dtype=torch.long))
 
 
