@@ -274,7 +274,7 @@ def _changed(frames: Frames) -> Iterator[str]:
 def _how(change: ProtocolChange) -> str:
     """Say how a key was changed: from what to what, or that it was added or dropped."""
     both = [v if isinstance(v, list) else [v] for v in (change.before, change.after)]
-    before, after = (shortened(listed([*map(entry_text, of)]), 60) for of in both)
+    before, after = (shortened(listed([*map(entry_text, of)]) or "[]", 60) for of in both)
     if change.key.startswith("hypothesis "):  # known by what it states: it is there or it is not
         return "added" if change.before is None else "dropped"
     if change.before is None:
