@@ -85,12 +85,12 @@ class _Streams(nn.Module):
 
 @BLOCKS.register("hyper-connections")
 class HyperConnections(Block):
-    """Keep several residual streams (Zhu et al. 2024, hyper-connections, arXiv:2409.19606).
+    """Keep several streams (Zhu et al. 2024, 2409.19606; mHC: Xie et al. 2025, 2512.24880).
 
     A sub-layer reads a weighted sum of `streams` streams, which are mixed with each other, and adds
     its normalised output to each with a weight. The weights of `kind: static` are parameters, those
     of `dynamic` depend on the token as well; those of `mhc` are kept positive, and the mixing
-    doubly stochastic (Xie et al. 2025, mHC, arXiv:2512.24880). The streams begin as copies of the
+    doubly stochastic. The streams begin as copies of the
     embedding, and are summed after the last layer. At the start it computes what `pre` does, but
     for what the projections of `mhc` draw.
     """
