@@ -90,9 +90,8 @@ class HyperConnections(Block):
     A sub-layer reads a weighted sum of `streams` streams, which are mixed with each other, and adds
     its normalised output to each with a weight. The weights of `kind: static` are parameters, those
     of `dynamic` depend on the token as well; those of `mhc` are kept positive, and the mixing
-    doubly stochastic. The streams begin as copies of the
-    embedding, and are summed after the last layer. At the start it computes what `pre` does, but
-    for what the projections of `mhc` draw.
+    doubly stochastic. The streams begin as copies of the embedding, and are summed after the last
+    layer. At the start it computes what `pre` does, but for what the projections of `mhc` draw.
     """
 
     final_norm = True

@@ -1,7 +1,7 @@
 """Every disputed part with what it may stand beside: shared heads, a window, a pattern, documents.
 
 The variants are those of `experiments/parts.yaml`; the laws decode from a state, pad, rewind and
-compute in bfloat16.
+compute in bfloat16. Each option alone is held to them in the fast tier, by `test_contracts.py`.
 """
 
 from pathlib import Path
@@ -44,6 +44,7 @@ def spec_of(part, heads, window, layers, documents):
     return make_spec(**slots, separator=7 if documents == "mask" else None), changed[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_obeys_the_laws_among_shared_heads_windows_patterns_and_documents(part):
     laws.check(*spec_of(part, **HARDEST))
