@@ -12,7 +12,6 @@ from llama_ablate.config.section_keys import Decay
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Deferred,
-    Group,
     Joint,
     Optimizer,
     Weight,
@@ -62,9 +61,6 @@ def normuon(
 
 class NorMuon(torch.optim.Optimizer):
     """Algorithm 1 of Li et al. 2025 (arXiv:2510.05491), for matrices."""
-
-    def __init__(self, params: list[Group], defaults: Group) -> None:
-        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # no closure: nothing here has one

@@ -59,9 +59,6 @@ def soap(
 class SOAP(torch.optim.Optimizer):
     """Algorithm 3 of Vyas et al. 2024 (arXiv:2409.11321), for matrices."""
 
-    def __init__(self, params: list[Group], defaults: Group) -> None:
-        super().__init__(params, defaults)
-
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # no closure: nothing here has one
         """Move each matrix by the rate, along Adam's step in the bases of its two sides."""
