@@ -185,6 +185,7 @@ class TableFrames:
         if not names:
             return {}
         seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
+        place = {seed: i for i, seed in enumerate(self.experiment.seed_list)}  # looks count seeds
         other = MeasuredValues(
             row for row in self.metrics if row.quantity not in ("loss", *OF_DOCUMENTS)
         )
@@ -193,7 +194,8 @@ class TableFrames:
             """Return a reported run with the loss at the first branch of some that it has."""
             known = (loss for name in of if not math.isnan(loss := run.number(name)))
             numbers = {**run.numbers, self.loss: next(known, math.nan)}
-            return replace(run, numbers=numbers, tuned="", point="", race=False)
+            seed = place[run.seed]
+            return replace(run, seed=seed, numbers=numbers, tuned="", point="", race=False)
 
         return {
             tokens: replace(

@@ -1,6 +1,7 @@
 """Rows by length of training, and what half of the length says of a verdict."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,18 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
     (stored,) = (run for run in table.reported if run.baseline and run.seed == 0)
     at_branch = stored.number(table.branches()[tokens])
     assert losses[table.plan.baseline.id][0] == pytest.approx(at_branch)
+
+
+def test_seeds_that_are_listed_have_their_rows_by_length_too():
+    """Seeds 90 to 96 in place of 0 to 6: no number changes."""
+    table = la.open(CLAIMS / "e12-positions").frames.table
+    others = replace(
+        table,
+        experiment=table.experiment.model_copy(update={"seeds": [90 + n for n in range(7)]}),
+        planned=[replace(run, seed=90 + run.seed) for run in table.planned],
+    )
+    shorter = [row for row in by_length(table) if not row.end]
+    assert shorter and [row for row in by_length(others) if not row.end] == shorter
 
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
