@@ -61,20 +61,14 @@ def columns() -> str:
         for row in frame.items():
             places[row].append(name)
     several = [
-        f"| `{column}` | {what} | {', '.join(f'`{name}`' for name in found)} |"
+        f"- `{column}` ({', '.join(found)}): {what}"
         for (column, what), found in places.items()
         if len(found) > 1
     ]
-    parts = [
-        "### In several frames",
-        "",
-        "| column | what it holds | in |",
-        "|---|---|---|",
-        *several,
-    ]
+    parts = ["### In several frames", "", *several]
     for name, frame in frames.items():
-        own = [f"| `{row[0]}` | {row[1]} |" for row in frame.items() if places[row] == [name]]
-        parts += ["", f"### `{name}`", "", "| column | what it holds |", "|---|---|", *own]
+        own = [f"- `{row[0]}`: {row[1]}" for row in frame.items() if places[row] == [name]]
+        parts += ["", f"### `{name}`", "", *own]
     return "\n".join(parts) + "\n"
 
 

@@ -4,7 +4,7 @@ import inspect
 import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
+def _list(rows: Iterable[Sequence[str]]) -> str:
+    """Write words and what they mean."""
+    return "".join(f"- {word}: {' '.join(meaning.split())}\n" for word, meaning in rows)
+
+
 def keys() -> dict[str, dict[str, str]]:
     """Return what each key is for, by model of the schema."""
     found: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "keys.yaml").read_text("utf-8"))
@@ -126,10 +131,10 @@ def _experiment_file() -> str:
     for title, model in SECTIONS.items():
         described = about[model.__name__]
         rows = [
-            [f"`{key}`", _takes(field), _default(field), described.get(key, "")]
+            (f"`{key}` ({_takes(field)}{_default(field)})", described.get(key, ""))
             for key, field in model.model_json_schema()["properties"].items()
         ]
-        parts += [f"## {title}", _table(["key", "takes", "default", "meaning"], rows)]
+        parts += [f"## {title}", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -192,9 +197,10 @@ def _default(field: dict[str, Any]) -> str:
     if default is None or isinstance(default, dict) or default == "":
         return ""
     if isinstance(default, list):
-        return f"`[{', '.join(map(str, default))}]`"
+        return f"; default `[{', '.join(map(str, default))}]`"
     written = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
-    return f"`{written or (f'{default:g}' if isinstance(default, float) else default)}`"
+    shown = written or (f"{default:g}" if isinstance(default, float) else default)
+    return f"; default `{shown}`"
 
 
 def _entries(slot: str) -> str:
@@ -288,7 +294,7 @@ def _commands() -> str:
                 parts.append(f"### `{name} {prefix}`")
             rows = [[_written(a), _explained(a)] for a in _arguments(sub)]
             if rows:
-                parts.append(_table(["argument", "meaning"], rows))
+                parts.append(_list(rows))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -332,12 +338,12 @@ def _sentence(text: str) -> str:
 
 def _glossary() -> str:
     """Return the words of a report; those of the program stand in docs/architecture.md."""
-    report = [[word, meaning] for word, meaning in GLOSSARY.items()]
+    report = [(f"**{word}**", meaning) for word, meaning in GLOSSARY.items()]
     return (
         "# Glossary\n\nThe words of a report, in the order in which a reader meets them; "
         "[reading a report](reading-a-report.md) uses them. Those of code, experiment files and "
         "messages (slot, spec, lease, race ...) are in [architecture](architecture.md#words).\n\n"
-        + _table(["word", "meaning"], report)
+        + _list(report)
     )
 
 
@@ -355,19 +361,14 @@ def _presets() -> str:
 
 
 def _experiments() -> str:
-    files, designs = defaultdict(list), defaultdict(list)
+    files = defaultdict(list)
     for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
         values = yaml.safe_load(path.read_text("utf-8"))
         question = values.get("question", "")
         files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
-        designs[question] += filter(None, [values.get("variants", {}).get("design")])
-    rows = [
-        [", ".join(same), question, ", ".join(dict.fromkeys(designs[question]))]
-        for question, same in files.items()
-    ]
+    rows = [(", ".join(same), question) for question, same in files.items()]
     return (
         "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. Those of "
         "`experiments/small` have about 0.1M parameters, for two cores. What was found with some "
-        "of them is in [`results/reference`](../../results/reference/README.md).\n\n"
-        + _table(["file", "question", "design"], rows)
+        "of them is in [`results/reference`](../../results/reference/README.md).\n\n" + _list(rows)
     )

@@ -101,9 +101,10 @@ def glossary():
 def test_the_glossary_has_the_words_that_the_test_asks_for():
     page = glossary()
     for word in ("lease", "compute", "launcher", "spec", "train config", "table", "metric"):
-        assert f"| {word} |" in page, word
+        assert f"- **{word}**: " in page, word
 
 
 def test_each_word_is_explained_once():
-    words = re.findall(r"^\| (.*?) \|", glossary(), re.MULTILINE)
-    assert {word for word in words if words.count(word) > 1} == {"word"}
+    words = re.findall(r"^- \*\*(.*?)\*\*: ", glossary(), re.MULTILINE)
+    assert len(words) > 50
+    assert {word for word in words if words.count(word) > 1} == set()
