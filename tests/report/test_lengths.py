@@ -105,7 +105,8 @@ def test_seeds_that_are_listed_have_their_rows_by_length_too():
         planned=[replace(run, seed=90 + run.seed) for run in table.planned],
     )
     shorter = [row for row in by_length(table) if not row.end]
-    assert shorter and [row for row in by_length(others) if not row.end] == shorter
+    assert shorter
+    assert [row for row in by_length(others) if not row.end] == shorter
 
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
