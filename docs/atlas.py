@@ -1,16 +1,18 @@
 """The atlas: contested questions, who says what, and what the packs say, written from atlas.yaml.
 
 Numbers come from the packs alone. Each row of atlas.yaml states what its interval says (`is`), so
-that a sentence cannot outlive the result that it speaks of.
+that no sentence outlives the result that it speaks of.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import seaborn as sns
 import yaml
+from matplotlib.figure import Figure
 
 from analysis.claims.experiments import by_length
 from llama_ablate.evidence import written
@@ -20,134 +22,170 @@ from llama_ablate.results import Results
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parent / "results" / "reference"
+_PANEL = (4.2, 2.6)  # inches
 
 
-class Pack:
-    """A pack, and what its rows are at every length."""
+class Interval(NamedTuple):
+    """A difference in nats, with its simultaneous 95% interval."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.frames = Frames.of(Results.open(REFERENCE / name))
+    mean: float
+    low: float
+    high: float
 
-    @cached_property
-    def of_hypotheses(self) -> list[tuple[hypotheses.HypothesisRow, dict[int, Any]]]:
-        """Each hypothesis, and the same after fewer tokens."""
-        tested = hypotheses.results(self.frames)
-        return list(zip(tested, by_length(self.frames), strict=True))
-
-    def cell(self, row: Mapping[str, Any]) -> "Cell":
-        """Return the row of the pack that a row of atlas.yaml names."""
-        table = self.frames.named(row.get("table", ""))
-        if "hypothesis" in row:
-            found, shorter = self.of_hypotheses[row["hypothesis"]]
-            table = self.frames.named(found.table)
-            at = {tokens: one.of_difference() for tokens, one in shorter.items()}
-            whole, word = found.of_difference(), found.result
-        else:
-            name = row.get("effect") or row["label"]
-            every = contrasts.factors(table) if "effect" in row else table.comparison
-            of = {(one.effect if "effect" in row else one.label): one for one in every}
-            found = of[name]
-            sign = row.get("sign", 1)
-            at = {
-                one.tokens: _interval(sign, one.difference, one.low, one.high)
-                for one in lengths.by_length(table)
-                if one.name == name and not one.end
-            }
-            whole = _interval(sign, found.difference, found.low, found.high)
-            word = found.verdict
-        if word != row["is"]:
-            raise ValueError(f"atlas.yaml: {row['name']} is {word}, not {row['is']}")
-        size = table.plan.baseline.parameters / 1e6
-        return Cell(row["name"], f"{size:.2g}M", table.plan.tokens_per_run, at, whole, word)
-
-    def alike(self) -> str:
-        """Write how often a shorter length ranked pairs of arms as the whole does."""
-        found = []
-        for table in self.frames.tables:
-            if table.lengths:
-                settings = agreement.settings(self.frames, table, by_length=True, by_size=False)
-                found.append(agreement.pairs(table.plan.name, settings))
-        ranked = [row for row in agreement.ranked(agreement.joined(found)) if found]
-        rows = {row.share: row for row in ranked if row.results in ("", agreement.ALL)} or {
-            row.share: row for row in ranked
-        }
-        return ", ".join(
-            f"{share:.0%} of the length: {row.alike:.0%} of {row.pairs} pairs"
-            for share, row in rows.items()
-        )
+    def __str__(self) -> str:
+        return written.interval(*self)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One difference, at one size and several lengths."""
+class Row:
+    """One difference at one size, at every length of training."""
 
     name: str
-    size: str
-    tokens: int
-    shorter: dict[int, str] = field(default_factory=dict)
-    whole: str = ""
-    word: str = ""
+    pack: str
+    parameters: int
+    #: By training tokens; the last is the whole length.
+    at: Mapping[int, Interval]
+    word: str
 
-    def line(self) -> str:
-        """Write it as a line of the table."""
-        before = "; ".join(f"{_millions(at)}: {text}" for at, text in self.shorter.items())
-        whole = f"{_millions(self.tokens)}: **{self.whole}**"
-        return f"| {self.name} | {self.size} | {before} | {whole} | {self.word} |"
-
-
-def _interval(sign: int, mean: float, low: float, high: float) -> str:
-    return written.interval(*((mean, low, high) if sign > 0 else (-mean, -high, -low)))
+    def cells(self) -> list[str]:
+        """Return the cells of its line: what, size, shorter lengths, whole length, verdict."""
+        *shorter, (tokens, end) = self.at.items()
+        before = "; ".join(f"{_millions(at)}: {one}" for at, one in shorter)
+        size = _millions(self.parameters)
+        return [self.name, size, before or "-", f"{_millions(tokens)}: **{end}**", self.word]
 
 
-def _millions(tokens: int) -> str:
-    return f"{tokens / 1e6:.2g}M"
-
-
-def page() -> str:
-    """Return the generated part of docs/atlas.md."""
-    questions = yaml.safe_load((HERE / "atlas.yaml").read_text("utf-8"))
-    top = [
-        "| question | answer, at the sizes and lengths below | a shorter run ranked alike |",
+def parts() -> dict[str, str]:
+    """Return the generated parts of docs/atlas.md: the summary, and a section a question."""
+    asked = _asked()
+    summary = [
+        "| question | answer | shorter runs ranked pairs alike |",
         "|---|---|---|",
+        *(f"| [{one['title']}](#{_anchor(one)}) | {one['answer']} | {_alike(one)} |" for one in asked),
     ]
-    return "\n".join(
-        [*top, *map(_row, questions), "", *(line for one in questions for line in _section(one))]
-    )
+    sections = [line for one in asked for line in _section(one)]
+    return {"summary": "\n".join(summary) + "\n", "questions": "\n".join(sections)}
 
 
-def _cells(one: Mapping[str, Any]) -> list[Cell]:
-    packs: dict[str, Pack] = {}
-    return [
-        packs.setdefault(name, Pack(name)).cell(row)
-        for row in one["rows"]
-        for name in [row.get("pack", one["pack"])]
-    ]
+def draw() -> None:
+    """Draw each question's differences against the length of training, from atlas.yaml's rows."""
+    for one in _asked():
+        _figure(_rows(one)).savefig(_image(one), dpi=80, bbox_inches="tight")
 
 
-def _row(one: Mapping[str, Any]) -> str:
-    anchor = "".join(c for c in one["title"].lower() if c.isalnum() or c in " -").replace(" ", "-")
-    return f"| [{one['title']}](#{anchor}) | {one['answer']} | {Pack(one['pack']).alike() or '-'} |"
+def _asked() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((HERE / "atlas.yaml").read_text("utf-8"))
+    return found
 
 
 def _section(one: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {one['title']}"
-    yield ""
+    rows = _rows(one)
+    pack = f"../results/reference/{one['pack']}/report.md"
+    yield f"## {one['title']}\n"
     yield from (f"- {said}" for said in one["says"])
-    yield ""
-    yield f"**Design.** {one['design'].strip()}"
-    yield ""
-    yield "| difference | parameters | after fewer tokens | at the end | says |"
+    yield f"\n{one['design'].strip()} [Report]({pack}).\n"
+    yield f"    {one['command']}\n"
+    yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
     yield "|---|---|---|---|---|"
-    cells = _cells(one)
-    yield from (cell.line() for cell in cells)
-    yield ""
-    yield f"**Verdict.** {one['verdict'].strip().format(*(cell.whole for cell in cells))}"
-    yield ""
-    yield f"**What would overturn it.** {one['overturn'].strip()}"
-    yield ""
-    yield f"    {one['command']}"
-    yield ""
-    pack = f"../results/reference/{one['pack']}"
-    yield f"[Report]({pack}/report.md). ![{one['alt']}]({pack}/{one.get('figure', 'effects.png')})"
-    yield ""
+    yield from (f"| {' | '.join(row.cells())} |" for row in rows)
+    yield f"\n![{one['alt']}](images/{_image(one).name})\n"
+    yield f"{one['verdict'].strip()}\n"
+    yield f"*What would overturn it:* {one['overturn'].strip()}\n"
+
+
+def _rows(one: Mapping[str, Any]) -> list[Row]:
+    return [_row(row, row.get("pack", one["pack"])) for row in one["rows"]]
+
+
+def _row(stated: Mapping[str, Any], pack: str) -> Row:
+    """Return the row of a pack that atlas.yaml names.
+
+    By the place of its `hypothesis`, by the `effect` of a factor, or by the `label` of a variant;
+    `sign: -1` turns it. Raises ValueError where its interval does not say what is stated.
+    """
+    frames = _frames(pack)
+    table = frames.named(stated.get("table", ""))
+    if "hypothesis" in stated:
+        end, shorter = _hypotheses(pack)[stated["hypothesis"]]
+        table, word = frames.named(end.table), end.result
+    elif "effect" in stated:
+        end = next(row for row in contrasts.factors(table) if row.effect == stated["effect"])
+        shorter, word = _shorter(table, end.effect), end.verdict
+    else:
+        end = next(row for row in table.comparison if row.label == stated["label"])
+        shorter, word = _shorter(table, end.label), end.verdict
+    if word != stated["is"]:
+        raise ValueError(f"atlas.yaml: '{stated['name']}' is {word}, not {stated['is']}")
+    whole = table.plan.tokens_per_run
+    at = {tokens: _interval(row, stated) for tokens, row in {**shorter, whole: end}.items()}
+    return Row(stated["name"], pack, table.plan.baseline.parameters, at, word)
+
+
+def _interval(row: Any, stated: Mapping[str, Any]) -> Interval:
+    turned = stated.get("sign", 1) < 0
+    return Interval(*((-row.difference, -row.high, -row.low) if turned else (row.difference, row.low, row.high)))
+
+
+def _shorter(table: Any, name: str) -> dict[int, lengths.LengthRow]:
+    rows = lengths.by_length(table)
+    return {row.tokens: row for row in rows if row.name == name and not row.end}
+
+
+@cache
+def _frames(pack: str) -> Frames:
+    return Frames.of(Results.open(REFERENCE / pack))
+
+
+@cache
+def _hypotheses(pack: str) -> Sequence[tuple[hypotheses.HypothesisRow, Mapping[int, Any]]]:
+    frames = _frames(pack)
+    return list(zip(hypotheses.results(frames), by_length(frames), strict=True))
+
+
+def _alike(one: Mapping[str, Any]) -> str:
+    """Write in how many pairs of arms a shorter length had the order of the whole."""
+    frames = _frames(one["pack"])
+    pairs = [
+        agreement.pairs(
+            table.plan.name, agreement.settings(frames, table, by_length=True, by_size=False)
+        )
+        for table in frames.tables
+        if table.lengths
+    ]
+    found = {row.share: row for row in reversed(agreement.ranked(agreement.joined(pairs)))}
+    return "; ".join(
+        f"{share:.0%} of the length: {row.alike:.0%} of {row.pairs}"
+        for share, row in sorted(found.items())
+    ) or "one length"
+
+
+def _figure(rows: Sequence[Row]) -> Figure:
+    """Return a panel a row: its difference and interval against tokens."""
+    with sns.axes_style("whitegrid"):
+        across = min(3, len(rows))
+        down = -(-len(rows) // across)
+        figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
+        panels = figure.subplots(down, across, squeeze=False).flat
+    for panel, row in zip(panels, rows, strict=False):
+        means = [one.mean for one in row.at.values()]
+        arms = [[one.mean - one.low for one in row.at.values()], [one.high - one.mean for one in row.at.values()]]
+        panel.errorbar([*row.at], means, arms, marker="o", capsize=3)
+        panel.axhline(0, color="0.3", linewidth=1)
+        panel.set(xscale="log", title=f"{row.name} ({_millions(row.parameters)})")
+        panel.set(xlabel="training tokens", ylabel="difference (nats)")
+    for panel in [*panels]:
+        panel.remove()
+    return figure
+
+
+def _image(one: Mapping[str, Any]) -> Path:
+    return HERE / "images" / f"atlas-{one['pack'].rpartition('/')[2]}.png"
+
+
+def _anchor(one: Mapping[str, Any]) -> str:
+    kept = "".join(c for c in one["title"].lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.2g}M"
