@@ -61,7 +61,10 @@ def parts() -> dict[str, str]:
     summary = [
         "| question | answer | shorter runs ranked pairs alike |",
         "|---|---|---|",
-        *(f"| [{one['title']}](#{_anchor(one)}) | {one['answer']} | {_alike(one)} |" for one in asked),
+        *(
+            f"| [{one['title']}](#{_anchor(one)}) | {one['answer']} | {_alike(one)} |"
+            for one in asked
+        ),
     ]
     sections = [line for one in asked for line in _section(one)]
     return {"summary": "\n".join(summary) + "\n", "questions": "\n".join(sections)}
@@ -70,7 +73,9 @@ def parts() -> dict[str, str]:
 def draw() -> None:
     """Draw each question's differences against the length of training, from atlas.yaml's rows."""
     for one in _asked():
-        _figure(_rows(one)).savefig(_image(one), dpi=80, bbox_inches="tight")
+        rows = [row for row in _rows(one) if len(row.at) > 1]
+        if rows:
+            _figure(rows).savefig(_image(one), dpi=80, bbox_inches="tight")
 
 
 def _asked() -> list[dict[str, Any]]:
@@ -88,7 +93,7 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
     yield "|---|---|---|---|---|"
     yield from (f"| {' | '.join(row.cells())} |" for row in rows)
-    yield f"\n![{one['alt']}](images/{_image(one).name})\n"
+    yield f"\n![{one['alt']}]({one.get('figure', f'images/{_image(one).name}')})\n"
     yield f"{one['verdict'].strip()}\n"
     yield f"*What would overturn it:* {one['overturn'].strip()}\n"
 
@@ -104,7 +109,7 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     `sign: -1` turns it. Raises ValueError where its interval does not say what is stated.
     """
     frames = _frames(pack)
-    table = frames.named(stated.get("table", ""))
+    table = frames.named(stated["table"]) if "table" in stated else frames.table
     if "hypothesis" in stated:
         end, shorter = _hypotheses(pack)[stated["hypothesis"]]
         table, word = frames.named(end.table), end.result
@@ -123,7 +128,9 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
 
 def _interval(row: Any, stated: Mapping[str, Any]) -> Interval:
     turned = stated.get("sign", 1) < 0
-    return Interval(*((-row.difference, -row.high, -row.low) if turned else (row.difference, row.low, row.high)))
+    return Interval(
+        *((-row.difference, -row.high, -row.low) if turned else (row.difference, row.low, row.high))
+    )
 
 
 def _shorter(table: Any, name: str) -> dict[int, lengths.LengthRow]:
@@ -153,10 +160,13 @@ def _alike(one: Mapping[str, Any]) -> str:
         if table.lengths
     ]
     found = {row.share: row for row in reversed(agreement.ranked(agreement.joined(pairs)))}
-    return "; ".join(
-        f"{share:.0%} of the length: {row.alike:.0%} of {row.pairs}"
-        for share, row in sorted(found.items())
-    ) or "one length"
+    return (
+        "; ".join(
+            f"{share:.0%} of the length: {row.alike:.0%} of {row.pairs}"
+            for share, row in sorted(found.items())
+        )
+        or "one length"
+    )
 
 
 def _figure(rows: Sequence[Row]) -> Figure:
@@ -168,7 +178,10 @@ def _figure(rows: Sequence[Row]) -> Figure:
         panels = figure.subplots(down, across, squeeze=False).flat
     for panel, row in zip(panels, rows, strict=False):
         means = [one.mean for one in row.at.values()]
-        arms = [[one.mean - one.low for one in row.at.values()], [one.high - one.mean for one in row.at.values()]]
+        arms = [
+            [one.mean - one.low for one in row.at.values()],
+            [one.high - one.mean for one in row.at.values()],
+        ]
         panel.errorbar([*row.at], means, arms, marker="o", capsize=3)
         panel.axhline(0, color="0.3", linewidth=1)
         panel.set(xscale="log", title=f"{row.name} ({_millions(row.parameters)})")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import llama_ablate as la
 from analysis.claims import pages as audit
-from docs import at_scale, battery, believed_files, reference_pages, schema
+from docs import at_scale, atlas, battery, believed_files, reference_pages, schema
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.findings.frames import Frames
@@ -33,6 +33,7 @@ def pages() -> dict[Path, str]:
         ROOT / "README.md": {"file": first.file(), "table": first.table(), "rope": _rope()},
         docs / "models.md": {"summary": _summary()},
         docs / "reading-a-report.md": {"example": first.example()},
+        docs / "atlas.md": atlas.parts(),
         docs / "claims.md": {"counts": claims["counts"]},
         REFERENCE / "claims.md": claims,
         REFERENCE / "systems.md": audit.systems_parts(REFERENCE),
@@ -172,3 +173,4 @@ if __name__ == "__main__":
         page.parent.mkdir(exist_ok=True)
         page.write_text(text, "utf-8")
     _First().draw()
+    atlas.draw()
