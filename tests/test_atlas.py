@@ -1,0 +1,46 @@
+"""The atlas: its experiments state what they must beforehand, and its sentences keep to the packs."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs import atlas
+from llama_ablate.config import experiment as experiments
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "experiments" / "atlas").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_experiment_of_the_atlas_states_beforehand_how_it_is_judged(file):
+    stated = experiments.load(file).experiment
+    assert stated.margin
+    assert stated.controls.aa
+    assert stated.controls.positive
+    assert stated.train.precision != "auto"
+    assert stated.hypotheses
+    assert len(stated.seed_list) >= 4
+
+
+def test_a_sentence_whose_row_says_something_else_is_an_error():
+    row = {"name": "mask", "label": "mask", "is": "worse"}
+    with pytest.raises(ValueError, match=r"atlas.yaml: 'mask' is better, not worse"):
+        atlas._row(row, "atlas/documents-crossed")
+
+
+def test_a_row_can_be_turned_and_has_every_length():
+    row = {"name": "continue less mask", "label": "mask", "sign": -1, "is": "better"}
+    turned = atlas._row(row, "atlas/documents-crossed")
+    assert [str(one) for one in turned.at.values()] == [
+        "-0.105 [-0.117, -0.093]",
+        "-0.0130 [-0.0207, -0.0054]",
+        "+0.025 [+0.015, +0.035]",
+    ]
+
+
+@pytest.mark.parametrize("one", yaml.safe_load((ROOT / "docs" / "atlas.yaml").read_text("utf-8")))
+def test_a_question_names_both_sides_and_its_own_file(one):
+    assert len(one["says"]) >= 2
+    (file,) = [word for word in one["command"].split() if word.endswith(".yaml")]
+    assert (ROOT / file).is_file()
