@@ -176,7 +176,7 @@ def _figure(rows: Sequence[Row]) -> Figure:
         down = -(-len(rows) // across)
         figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
         panels = figure.subplots(down, across, squeeze=False).flat
-    for panel, row in zip(panels, rows, strict=False):
+    for row, panel in zip(rows, panels, strict=False):
         means = [one.mean for one in row.at.values()]
         arms = [
             [one.mean - one.low for one in row.at.values()],
@@ -186,6 +186,8 @@ def _figure(rows: Sequence[Row]) -> Figure:
         panel.axhline(0, color="0.3", linewidth=1)
         panel.set(xscale="log", title=f"{row.name} ({_millions(row.parameters)})")
         panel.set(xlabel="training tokens", ylabel="difference (nats)")
+        panel.set_xticks([*row.at], [_millions(tokens) for tokens in row.at])
+        panel.minorticks_off()
     for panel in [*panels]:
         panel.remove()
     return figure

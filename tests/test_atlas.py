@@ -1,4 +1,4 @@
-"""The atlas: its experiments state what they must beforehand, and its sentences keep to the packs."""
+"""The atlas: what its experiments state beforehand, and that its sentences keep to the packs."""
 
 from pathlib import Path
 
