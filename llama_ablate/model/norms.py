@@ -77,7 +77,9 @@ class RMSNorm(nn.Module):
 class DyT(nn.Module):
     """Squash by a learned slope instead of normalising (Zhu et al. 2025, arXiv:2503.10622).
 
-    `gain * tanh(slope * x)`, with a bias where the model has biases; no statistic is taken.
+    `gain * tanh(slope * x)`, with a bias where the model has biases; no statistic is taken. The
+    paper's language models scale embeddings by the root of the width; where that is not done, a
+    slope of 0.5 times that root stands for its 0.5.
     """
 
     def __init__(self, dim: int, bias: bool, *, slope: float = 0.5) -> None:
