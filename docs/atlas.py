@@ -112,7 +112,7 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     table = frames.named(stated["table"]) if "table" in stated else frames.table
     if "hypothesis" in stated:
         end, shorter = _hypotheses(pack)[stated["hypothesis"]]
-        table, word = frames.named(end.table), end.result
+        table, word = frames.named(end.table) if end.table else frames.table, _said(end)
     elif "effect" in stated:
         end = next(row for row in contrasts.factors(table) if row.effect == stated["effect"])
         shorter, word = _shorter(table, end.effect), end.verdict
@@ -124,6 +124,13 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     whole = table.plan.tokens_per_run
     at = {tokens: _interval(row, stated) for tokens, row in {**shorter, whole: end}.items()}
     return Row(stated["name"], pack, table.plan.baseline.parameters, at, word)
+
+
+def _said(row: hypotheses.HypothesisRow) -> str:
+    """Return what a difference says, whatever was stated of it; why it says nothing, where so."""
+    if row.result not in ("supported", "refuted", "undecided"):
+        return row.result
+    return "better" if row.high < 0 else "worse" if row.low > 0 else "inconclusive"
 
 
 def _interval(row: Any, stated: Mapping[str, Any]) -> Interval:
