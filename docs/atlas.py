@@ -73,9 +73,10 @@ def parts() -> dict[str, str]:
 def draw() -> None:
     """Draw each question's differences against the length of training, from atlas.yaml's rows."""
     for one in _asked():
-        rows = [row for row in _rows(one) if len(row.at) > 1]
-        if rows:
-            _figure(rows).savefig(_image(one), dpi=80, bbox_inches="tight")
+        rows = _rows(one)
+        by_length = [row for row in rows if len(row.at) > 1]
+        figure = _by_length(by_length) if by_length else _at_one_length(rows)
+        figure.savefig(_image(one), dpi=80, bbox_inches="tight")
 
 
 def _asked() -> list[dict[str, Any]]:
@@ -93,7 +94,7 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
     yield "|---|---|---|---|---|"
     yield from (f"| {' | '.join(row.cells())} |" for row in rows)
-    yield f"\n![{one['alt']}]({one.get('figure', f'images/{_image(one).name}')})\n"
+    yield f"\n![{one['alt']}](images/{_image(one).name})\n"
     yield f"{one['verdict'].strip()}\n"
     yield f"*What would overturn it:* {one['overturn'].strip()}\n"
 
@@ -176,7 +177,22 @@ def _alike(one: Mapping[str, Any]) -> str:
     )
 
 
-def _figure(rows: Sequence[Row]) -> Figure:
+def _at_one_length(rows: Sequence[Row]) -> Figure:
+    """Return one panel: the rows' differences and intervals, one below the other."""
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(7, 0.5 + 0.35 * len(rows)), layout="constrained")
+        panel = figure.subplots()
+    ends = [next(iter(row.at.values())) for row in rows]
+    arms = [[one.mean - one.low for one in ends], [one.high - one.mean for one in ends]]
+    means, names = [one.mean for one in ends], [row.name for row in rows]
+    panel.errorbar(means, names, xerr=arms, fmt="o", capsize=3)
+    panel.axvline(0, color="0.3", linewidth=1)
+    panel.set(xlabel="difference (nats)")
+    panel.invert_yaxis()
+    return figure
+
+
+def _by_length(rows: Sequence[Row]) -> Figure:
     """Return a panel a row: its difference and interval against tokens."""
     with sns.axes_style("whitegrid"):
         across = min(3, len(rows))
@@ -191,7 +207,8 @@ def _figure(rows: Sequence[Row]) -> Figure:
         ]
         panel.errorbar([*row.at], means, arms, marker="o", capsize=3)
         panel.axhline(0, color="0.3", linewidth=1)
-        panel.set(xscale="log", title=f"{row.name} ({_millions(row.parameters)})")
+        panel.set(xscale="log")
+        panel.set_title(f"{row.name} ({_millions(row.parameters)})", fontsize=9)
         panel.set(xlabel="training tokens", ylabel="difference (nats)")
         panel.set_xticks([*row.at], [_millions(tokens) for tokens in row.at])
         panel.minorticks_off()

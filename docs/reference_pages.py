@@ -214,18 +214,18 @@ def _entries(slot: str) -> str:
             options[name] = components.written(option["default"])
             if base and row["name"] not in inherited[base][1]:
                 inherited[base][1].append(row["name"])
-        rows.append([f"`{row['name']}`", row["summary"], _defaults(own)])
-    table = _table(["name", "what it is, and its source", "options and their defaults"], rows)
+        options = f" Options: {_defaults(own)}." if own else ""
+        rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
         f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n"
         + " ".join((inspect.getdoc(base) or "").split("\n\n", 1)[-1].split())
         for base, (options, names) in inherited.items()
     ]
-    return table + "".join(f"\n{text}\n" for text in shared)
+    return _list(rows) + "".join(f"\n{text}\n" for text in shared)
 
 
 def _defaults(options: Mapping[str, str]) -> str:
-    return ", ".join(f"`{name}` = {default}" for name, default in options.items())
+    return ", ".join(f"`{name}: {default}`" for name, default in options.items())
 
 
 def _bases(slot: str, name: str) -> dict[str, type]:
