@@ -277,10 +277,16 @@ def test_the_architecture_names_every_file_and_folder_of_the_package():
         assert name in text, f"docs/architecture.md does not name {name}"
 
 
-def test_the_packs_that_disagree_on_gelu_are_named_with_the_numbers_that_they_hold():
+def test_the_packs_that_disagree_on_gelu_differ_in_initial_scale_as_the_atlas_says():
     text = " ".join((ROOT / "results/reference/README.md").read_text("utf-8").split())
-    for pack in ("prose", "prose-small", "gpu-10m", "systems/feedforward"):
-        rows = la.open(ROOT / "results/reference" / pack).comparison().set_index("variant")
-        ends = rows.loc["gelu", ["difference", "low", "high"]]
-        numbers = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends)
-        assert f"{numbers} in `{pack}`" in text
+    atlas = (ROOT / "docs/atlas.md").read_text("utf-8")
+    packs = {"prose": -1, "prose-small": 0, "gpu-10m": 1, "systems/feedforward": 1}
+    for pack, sign in packs.items():
+        opened = la.open(ROOT / "results/reference" / pack)
+        row = opened.comparison().set_index("variant").loc["gelu"]
+        assert int(row["low"] > 0) - int(row["high"] < 0) == sign
+        spec = opened.frames.table.plan.baseline.model
+        assert (spec["init_std"] == 0.02) == (sign > 0)
+        (line,) = [line for line in atlas.splitlines() if line.startswith(f"| `{pack}`")]
+        assert f"{row['difference']:+.3f}"[:6] in line
+        assert f"{row['difference']:+.3f} in `{pack}`" in text.replace("nats in", "in")
