@@ -15,6 +15,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from analysis.claims.experiments import by_length
+from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import written
 from llama_ablate.findings import agreement, contrasts, hypotheses, lengths
 from llama_ablate.findings.frames import Frames
@@ -95,7 +96,7 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     yield from (f"| {' | '.join(row.cells())} |" for row in rows)
     yield f"\n![{one['alt']}](images/{_image(one).name})\n"
-    yield f"{one['verdict'].strip()}\n"
+    yield one["verdict"].strip().replace("\n", "\n\n") + "\n"
     yield f"*What would overturn it:* {one['overturn'].strip()}\n"
 
 
@@ -113,7 +114,8 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     table = frames.named(stated["table"]) if "table" in stated else frames.table
     if "hypothesis" in stated:
         end, shorter = _hypotheses(pack)[stated["hypothesis"]]
-        table, word = frames.named(end.table) if end.table else frames.table, _said(end)
+        table = frames.named(end.table) if end.table else frames.table
+        word = _said(end, frames.plan.experiment.hypotheses[stated["hypothesis"]])
     elif "effect" in stated:
         end = next(row for row in contrasts.factors(table) if row.effect == stated["effect"])
         shorter, word = _shorter(table, end.effect), end.verdict
@@ -127,11 +129,12 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     return Row(stated["name"], pack, table.plan.baseline.parameters, at, word)
 
 
-def _said(row: hypotheses.HypothesisRow) -> str:
+def _said(row: hypotheses.HypothesisRow, entry: Hypothesis) -> str:
     """Return what a difference says, whatever was stated of it; why it says nothing, where so."""
     if row.result not in ("supported", "refuted", "undecided"):
         return row.result
-    return "better" if row.high < 0 else "worse" if row.low > 0 else "inconclusive"
+    below, above = ("lower", "higher") if entry.minus else ("better", "worse")
+    return below if row.high < 0 else above if row.low > 0 else "inconclusive"
 
 
 def _interval(row: Any, stated: Mapping[str, Any]) -> Interval:
