@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import seaborn as sns
 import yaml
@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from analysis.claims.experiments import by_length
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.evidence import written
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import agreement, contrasts, hypotheses, lengths
-from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results import Results
 
 HERE = Path(__file__).parent
@@ -26,26 +26,14 @@ REFERENCE = HERE.parent / "results" / "reference"
 _PANEL = (4.2, 2.6)  # inches
 
 
-class Interval(NamedTuple):
-    """A difference in nats, with its simultaneous 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return written.interval(*self)
-
-
 @dataclass(frozen=True)
 class Row:
     """One difference at one size, at every length of training."""
 
     name: str
-    pack: str
     parameters: int
-    #: By training tokens; the last is the whole length.
-    at: Mapping[int, Interval]
+    #: Differences in nats by training tokens; the last is the whole length.
+    at: Mapping[int, Estimate]
     word: str
 
     def cells(self) -> list[str]:
@@ -75,8 +63,8 @@ def draw() -> None:
     """Draw each question's differences against the length of training, from atlas.yaml's rows."""
     for one in _asked():
         rows = _rows(one)
-        by_length = [row for row in rows if len(row.at) > 1]
-        figure = _by_length(by_length) if by_length else _at_one_length(rows)
+        longer = [row for row in rows if len(row.at) > 1]
+        figure = _by_length(longer) if longer else _at_one_length(rows)
         figure.savefig(_image(one), dpi=80, bbox_inches="tight")
 
 
@@ -107,8 +95,8 @@ def _rows(one: Mapping[str, Any]) -> list[Row]:
 def _row(stated: Mapping[str, Any], pack: str) -> Row:
     """Return the row of a pack that atlas.yaml names.
 
-    By the place of its `hypothesis`, by the `effect` of a factor, or by the `label` of a variant;
-    `sign: -1` turns it. Raises ValueError where its interval does not say what is stated.
+    By the place of its `hypothesis`, by the `effect` of a factor, or by the `label` of a variant.
+    Raises ValueError where its interval does not say what is stated.
     """
     frames = _frames(pack)
     table = frames.named(stated["table"]) if "table" in stated else frames.table
@@ -125,8 +113,11 @@ def _row(stated: Mapping[str, Any], pack: str) -> Row:
     if word != stated["is"]:
         raise ValueError(f"atlas.yaml: '{stated['name']}' is {word}, not {stated['is']}")
     whole = table.plan.tokens_per_run
-    at = {tokens: _interval(row, stated) for tokens, row in {**shorter, whole: end}.items()}
-    return Row(stated["name"], pack, table.plan.baseline.parameters, at, word)
+    at = {
+        tokens: Estimate(row.difference, row.low, row.high)
+        for tokens, row in {**shorter, whole: end}.items()
+    }
+    return Row(stated["name"], table.plan.baseline.parameters, at, word)
 
 
 def _said(row: hypotheses.HypothesisRow, entry: Hypothesis) -> str:
@@ -137,14 +128,7 @@ def _said(row: hypotheses.HypothesisRow, entry: Hypothesis) -> str:
     return below if row.high < 0 else above if row.low > 0 else "inconclusive"
 
 
-def _interval(row: Any, stated: Mapping[str, Any]) -> Interval:
-    turned = stated.get("sign", 1) < 0
-    return Interval(
-        *((-row.difference, -row.high, -row.low) if turned else (row.difference, row.low, row.high))
-    )
-
-
-def _shorter(table: Any, name: str) -> dict[int, lengths.LengthRow]:
+def _shorter(table: TableFrames, name: str) -> dict[int, lengths.LengthRow]:
     rows = lengths.by_length(table)
     return {row.tokens: row for row in rows if row.name == name and not row.end}
 
@@ -165,19 +149,14 @@ def _alike(one: Mapping[str, Any]) -> str:
     frames = _frames(one["pack"])
     pairs = [
         agreement.pairs(
-            table.plan.name, agreement.settings(frames, table, by_length=True, by_size=False)
+            one["pack"], agreement.settings(frames, table, by_length=True, by_size=False)
         )
         for table in frames.tables
         if table.lengths
     ]
-    found = {row.share: row for row in reversed(agreement.ranked(agreement.joined(pairs)))}
-    return (
-        "; ".join(
-            f"{share:.0%} of the length: {row.alike:.0%} of {row.pairs}"
-            for share, row in sorted(found.items())
-        )
-        or "one length"
-    )
+    found = agreement.ranked(agreement.joined(pairs))
+    shares = [f"{row.share:.0%} of the length: {row.alike:.0%} of {row.pairs}" for row in found]
+    return "; ".join(shares) or "one length"
 
 
 def _at_one_length(rows: Sequence[Row]) -> Figure:
@@ -185,10 +164,8 @@ def _at_one_length(rows: Sequence[Row]) -> Figure:
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(7, 0.5 + 0.35 * len(rows)), layout="constrained")
         panel = figure.subplots()
-    ends = [next(iter(row.at.values())) for row in rows]
-    arms = [[one.mean - one.low for one in ends], [one.high - one.mean for one in ends]]
-    means, names = [one.mean for one in ends], [row.name for row in rows]
-    panel.errorbar(means, names, xerr=arms, fmt="o", capsize=3)
+    means, arms = _bars([end for row in rows for end in row.at.values()])
+    panel.errorbar(means, [row.name for row in rows], xerr=arms, fmt="o", capsize=3)
     panel.axvline(0, color="0.3", linewidth=1)
     panel.set(xlabel="difference (nats)")
     panel.invert_yaxis()
@@ -203,11 +180,7 @@ def _by_length(rows: Sequence[Row]) -> Figure:
         figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
         panels = figure.subplots(down, across, squeeze=False).flat
     for row, panel in zip(rows, panels, strict=False):
-        means = [one.mean for one in row.at.values()]
-        arms = [
-            [one.mean - one.low for one in row.at.values()],
-            [one.high - one.mean for one in row.at.values()],
-        ]
+        means, arms = _bars([*row.at.values()])
         panel.errorbar([*row.at], means, arms, marker="o", capsize=3)
         panel.axhline(0, color="0.3", linewidth=1)
         panel.set(xscale="log")
@@ -218,6 +191,13 @@ def _by_length(rows: Sequence[Row]) -> Figure:
     for panel in [*panels]:
         panel.remove()
     return figure
+
+
+def _bars(estimates: Sequence[Estimate]) -> tuple[list[float], list[list[float]]]:
+    """Return the means, and how far the intervals reach below and above them."""
+    below = [one.value - one.low for one in estimates]
+    above = [one.high - one.value for one in estimates]
+    return [one.value for one in estimates], [below, above]
 
 
 def _image(one: Mapping[str, Any]) -> Path:

@@ -29,13 +29,13 @@ def test_a_sentence_whose_row_says_something_else_is_an_error():
         atlas._row(row, "atlas/documents-crossed")
 
 
-def test_a_row_can_be_turned_and_has_every_length():
-    row = {"name": "continue less mask", "label": "mask", "sign": -1, "is": "better"}
-    turned = atlas._row(row, "atlas/documents-crossed")
-    assert [str(one) for one in turned.at.values()] == [
-        "-0.105 [-0.117, -0.093]",
-        "-0.0130 [-0.0207, -0.0054]",
-        "+0.025 [+0.015, +0.035]",
+def test_a_row_has_every_length():
+    row = {"name": "mask less continue", "label": "mask", "is": "better"}
+    found = atlas._row(row, "atlas/documents-crossed")
+    assert [str(one) for one in found.at.values()] == [
+        "+0.105 [+0.093, +0.117]",
+        "+0.0130 [+0.0054, +0.0207]",
+        "-0.025 [-0.035, -0.015]",
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import llama_ablate as la
 from llama_ablate.commands import cli
+from llama_ablate.evidence.written import Estimate
 
 ROOT = Path(__file__).parents[1]
 PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache", "build"} & set(p.parts)]
@@ -288,5 +289,5 @@ def test_the_packs_that_disagree_on_gelu_differ_in_initial_scale_as_the_atlas_sa
         spec = opened.frames.table.plan.baseline.model
         assert (spec["init_std"] == 0.02) == (sign > 0)
         (line,) = [line for line in atlas.splitlines() if line.startswith(f"| `{pack}`")]
-        assert f"{row['difference']:+.3f}"[:6] in line
-        assert f"{row['difference']:+.3f} in `{pack}`" in text.replace("nats in", "in")
+        assert str(Estimate(row["difference"], row["low"], row["high"])) in line
+        assert f"{row['difference']:+.3f} in `{pack}`" in text

@@ -19,7 +19,8 @@ def weights(most: int) -> list[float]:
     falling = [
         math.log(max(n, 2)) / (n * math.exp(math.sqrt(math.log(n)))) for n in range(1, most + 1)
     ]
-    return [one / sum(falling) for one in falling]
+    total = sum(falling)
+    return [one / total for one in falling]
 
 
 def lord(
@@ -32,10 +33,10 @@ def lord(
     that are independent, and no smaller than uniform where nothing is to be found: fresh baseline
     runs for each test (Ramdas, Yang, Wainwright & Jordan 2017, arXiv:1710.00499).
     """
-    before = sorted(test - at for at in accepted if at < test)
-    paid = [error - wealth if place == 0 else error for place in range(len(before))]
-    earned = zip(paid, reversed(before), strict=True)
-    return wealth * shares[test - 1] + sum(pay * shares[since - 1] for pay, since in earned)
+    since = [test - at for at in accepted if at < test]
+    earned = error * sum(shares[tests - 1] for tests in since)
+    first = shares[max(since) - 1] if since else 0.0  # pays what was not there to spend before it
+    return wealth * (shares[test - 1] - first) + earned
 
 
 def family_wise(test: int, shares: Sequence[float], error: float) -> float:

@@ -24,7 +24,7 @@ OVERLAPPING = [
 
 
 #: As onlineFDR has the weights: over all whole numbers they sum to 1.
-EVERY = [0.07720838 * np.log(2) * one / weights(1000)[0] for one in weights(1000)]
+EVERY = (0.07720838 * np.log(2) / weights(1000)[0] * np.array(weights(1000))).tolist()
 
 
 @pytest.mark.parametrize(("lag", "published"), [(0, IN_ORDER), (1, OVERLAPPING)])
