@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from analysis.claims.experiments import by_length
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import agreement, contrasts, hypotheses, lengths
+from llama_ablate.findings import agreement, contrasts, hypotheses
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results import Results
 
@@ -128,8 +128,8 @@ def _said(row: hypotheses.HypothesisRow, entry: Hypothesis) -> str:
     return below if row.high < 0 else above if row.low > 0 else "inconclusive"
 
 
-def _shorter(table: TableFrames, name: str) -> dict[int, lengths.LengthRow]:
-    rows = lengths.by_length(table)
+def _shorter(table: TableFrames, name: str) -> dict[int, agreement.LengthRow]:
+    rows = agreement.by_length(table)
     return {row.tokens: row for row in rows if row.name == name and not row.end}
 
 

@@ -45,7 +45,12 @@ def pages() -> dict[Path, str]:
         docs / "python.md": {"columns": columns()},
     }
     filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
-    return {**reference_pages.pages(), **filled, schema.FILE: schema.text()}
+    return {
+        **reference_pages.pages(),
+        **filled,
+        schema.FILE: schema.text(),
+        schema.JUDGE: schema.of_judge(),
+    }
 
 
 def columns() -> str:

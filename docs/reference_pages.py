@@ -41,6 +41,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`sizes`": schema.Sizes,
     "`models` of `sizes`, each": schema.Size,
     "`parallel`": schema.Parallel,
+    "`judge`": schema.Terms,
 }
 _SLOTS = {
     "norm": "Norms.",
@@ -279,8 +280,10 @@ def _commands() -> str:
         "# Commands",
         "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
         "JSON document) and `--plugin FILE` (a Python file that registers components; "
-        "repeatable).\n\nExit codes: 0 done, 1 some run did not end `ok`, 2 the input is wrong, "
-        "130 interrupted.\n\n`MODEL` arguments are a run or variant (`results/first/rope`), a "
+        "repeatable); those that print tables `--wide` (all columns), those that compute "
+        "`--device {auto,cpu,cuda}`.\n\nExit codes: 0 done, 1 some run did not end `ok`, 2 the "
+        "input is wrong, 130 interrupted; [`judge`](../loop.md) has more.\n\n`MODEL` arguments are "
+        "a run or variant (`results/first/rope`), a "
         "Hugging Face folder (Llama, Mistral, Qwen 2 and 3, GPT-2), Meta's `params.json` with "
         "`consolidated.NN.pth`, a llama2.c `.bin`, or a preset's name (untrained, with the "
         "initial weights of `--init-seed`). Nothing in a checkpoint is ever executed.",
@@ -307,7 +310,7 @@ def _leaves(command: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
 
 
 def _arguments(command: ArgumentParser) -> list[Action]:
-    common = {"help", "plugins", "json"}
+    common = {"help", "plugins", "json", "wide", "device"}
     return [
         a
         for a in command._actions  # noqa: SLF001
@@ -348,21 +351,24 @@ def _glossary() -> str:
 
 
 def _presets() -> str:
-    rows = []
+    of_source = defaultdict(list)
     for name in sorted(experiment.presets()):
         spec, about = resolve_preset(name)
         total = summarize(name, spec)["total"]["parameters"]
-        rows.append([f"`{name}`", f"{total:,}", about.source])
+        of_source[about.source].append(f"`{name}` {total:,}")
+    rows = [["; ".join(own), source] for source, own in of_source.items()]
     return (
         "# Presets\n\nArchitectures that `base` and `summary` may name, with their exact numbers "
         "of parameters. `llama-ablate summary NAME` counts one part by part.\n\n"
-        + _table(["preset", "parameters", "source"], rows)
+        + _table(["presets and their parameters", "source"], rows)
     )
 
 
 def _experiments() -> str:
     files = defaultdict(list)
     for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
+        if {"atlas", "claims", "templates"} & {*path.parts}:  # which are listed elsewhere
+            continue
         values = yaml.safe_load(path.read_text("utf-8"))
         question = values.get("question", "")
         files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
@@ -370,5 +376,7 @@ def _experiments() -> str:
     return (
         "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. Those of "
         "`experiments/small` have about 0.1M parameters, for two cores. What was found with some "
-        "of them is in [`results/reference`](../../results/reference/README.md).\n\n" + _list(rows)
+        "of them is in [`results/reference`](../../results/reference/README.md). Those of "
+        "`experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` in the "
+        "[claims](../claims.md); `llama-ablate init --list` has the templates.\n\n" + _list(rows)
     )

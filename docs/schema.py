@@ -10,11 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from docs import reference_pages
 from llama_ablate.commands import components
 from llama_ablate.config import schema
+from llama_ablate.findings import judgement
 
 FILE = Path(schema.__file__).with_name("experiment.schema.json")
+JUDGE = FILE.parents[1] / "commands" / "judge.schema.json"
 #: Keys whose entries are of another registry than they are called.
 _REGISTRIES = {"measure": "metric"}
 #: A number as people write it: an editor that reads YAML 1.2 takes `300_000` for a text.
@@ -56,6 +60,12 @@ def text() -> str:
     return (
         json.dumps(made, indent=1, ensure_ascii=False).replace("#/$defs/", "#/definitions/") + "\n"
     )
+
+
+def of_judge() -> str:
+    """Return the JSON Schema of what `judge --json` prints; a number that JSON lacks is null."""
+    made = TypeAdapter(judgement.LedgerState).json_schema()
+    return json.dumps({"title": "A ledger of llama_ablate", **made}, indent=1) + "\n"
 
 
 def _bare(section: dict[str, Any]) -> dict[str, Any]:

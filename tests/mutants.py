@@ -229,7 +229,7 @@ EVIDENCE = (
         "a variant that changes only its training is taken for the base",
         "design/variants.py",
         "is_base",
-        "self.spec == spec and not (self.train or self.data or self.text)",
+        "self.spec == spec and not (self.train or self.data or self.text or self.reseed)",
         "self.spec == spec and not (self.data or self.text)",
         (GRID, "tests/test_experiment.py", "tests/test_plan.py"),
     ),

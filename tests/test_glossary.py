@@ -17,7 +17,6 @@ INSTEAD = {
     "ruling": "verdict",
     "inquiry": "nothing: the audit of sources is analysis/claims",
     "trial": "run",
-    "ledger": "a table of what it lists",
     "still": "snapshot",
     "utils": "a noun",
     "common": "a noun",

@@ -29,6 +29,7 @@ LEAST = {
     "Pair": {"variant": "a"},
     "Size": {"dim": 8},
     "Sizes": {"models": [{"dim": 8}, {"dim": 16}]},
+    "Terms": {"second": {}},
     "Train": {"steps": 1},
 }
 TRIED = (True, -1, 0, 1, 3, 0.5, 2.5, 1e40, "", "words", "none", "0.01 nats", None)

@@ -17,6 +17,7 @@ from llama_ablate.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.forecast import Forecast
     from llama_ablate.evidence.noise import NoiseMemory
     from llama_ablate.findings.power import Known
@@ -48,7 +49,6 @@ class PlanOptions(ExperimentOptions):
 def run(options: PlanOptions) -> Answer:
     """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment
-    from llama_ablate.data import tokens
     from llama_ablate.terminal import say
 
     if options.pilot is not None and options.power is None:
@@ -56,7 +56,14 @@ def run(options: PlanOptions) -> Answer:
             "--pilot: its noise is for --power: give one, such as --power '0.02 nats'"
         )
     say(f"reading {options.file}")
-    source = experiment.load(options.file, options.sets)
+    return of_source(experiment.load(options.file, options.sets), options)
+
+
+def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
+    """Show an experiment that has been read, from a file or from a ledger."""
+    from llama_ablate.data import tokens
+    from llama_ablate.terminal import say
+
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables

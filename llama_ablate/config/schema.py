@@ -329,10 +329,12 @@ class Looks(Keys):
     """
 
     #: How many seeds there are at each look: the first 3, the first 6, all 12.
-    looks: list[int] = Field(min_length=2, max_length=20)
+    looks: list[int] = Field(min_length=1, max_length=20)
     #: The share of the error that each look may spend; in proportion to the seeds that it adds
     #: unless given.
     spend: list[float] = Field(default_factory=list)
+    #: The first of the seeds.
+    first: int = Field(0, ge=0, le=1 << 31)
 
     @model_validator(mode="after")
     def _in_order(self) -> "Looks":
@@ -341,21 +343,41 @@ class Looks(Keys):
             later <= earlier for earlier, later in itertools.pairwise(numbers)
         ):
             raise at(
-                f"{shown(numbers)}: must be two or more numbers of seeds that grow, the first 2 or "
-                f"more, the last at most {MOST_SEEDS:,}",
+                f"{shown(numbers)}: must be numbers of seeds that grow, the first 2 or more, the "
+                f"last at most {MOST_SEEDS:,}",
                 "looks",
             )
         if self.spend and (
-            len(self.spend) != len(numbers)
-            or min(self.spend) <= 0
-            or not math.isclose(sum(self.spend), 1)
+            len(self.spend) != len(numbers) or min(self.spend) <= 0 or sum(self.spend) > 1 + 1e-9
         ):
             raise at(
                 f"{shown(self.spend)}: must be {len(numbers)} shares above 0, one for each look, "
-                "that sum to 1",
+                "that sum to 1 at most",
                 "spend",
             )
         return self
+
+
+class Terms(Keys):
+    """The `judge` section: what every candidate of a ledger is held to."""
+
+    #: The text of gate two, as `data` has it, of other documents than those of gate one.
+    second: Data
+    #: Where a gain's sign must hold, too, at gate two.
+    size: Size | None = None
+    #: How many seeds gate one has at each look, and gate two.
+    looks: list[int] = Field(default=[4, 8], min_length=1, max_length=20)
+    confirm: int = Field(6, ge=2, le=1000)
+    #: How many candidates there may be, which error their acceptances share, and by which rule.
+    candidates: int = Field(100, ge=1, le=10_000)
+    error: float = Field(0.05, gt=0, le=0.2)
+    rule: Literal["lord", "family-wise", "e-lond"] = "lord"
+
+    @field_validator("looks")
+    @classmethod
+    def _grow(cls, looks: list[int]) -> list[int]:
+        Looks.check({"looks": looks})
+        return looks
 
 
 class Experiment(Keys):
@@ -393,6 +415,8 @@ class Experiment(Keys):
     #: of a folder of results.
     noise: str | None = Field(None, min_length=1, max_length=1000)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
+    #: Of the file that opens a ledger: what its candidates are held to.
+    judge: Terms | None = None
 
     _metrics = field_validator("measure")(_without_repeats)
 
@@ -483,8 +507,9 @@ class Experiment(Keys):
     @property
     def seed_list(self) -> tuple[int, ...]:
         """The seeds that are reported: `seeds: 3` stands for 0, 1, 2."""
-        seeds = self.seeds.looks[-1] if isinstance(self.seeds, Looks) else self.seeds
-        return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        if isinstance(self.seeds, Looks):
+            return tuple(range(self.seeds.first, self.seeds.first + self.seeds.looks[-1]))
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
 
     @property
     def race_seeds(self) -> tuple[int, ...]:

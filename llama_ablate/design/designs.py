@@ -17,6 +17,8 @@ TRAIN = "train."  # in front of a key of `train` on an axis
 TOKENIZER = "data.tokenizer"
 #: Keys of `data` that change what a variant is trained on, and nothing of what it is evaluated on.
 DATA = ("data.documents", "data.order", "data.mixture")
+#: Of an entry of a list: what it draws anew, `init`, `order` or `both`.
+DRAWS = "draws"
 #: Keys whose values may be mappings.
 ENTRIES = (
     *(*SLOTS, *RULES, "dropout", TOKENIZER),

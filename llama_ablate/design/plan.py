@@ -131,6 +131,9 @@ def make(source: ExperimentFile) -> Plan:
     """
     from llama_ablate.measure import METRICS
 
+    if source.experiment.judge:
+        what = "this file opens a ledger: llama-ablate judge --new FILE --ledger DIR"
+        raise source.locate(ConfigError(what, ("judge",)))
     try:
         experiment = _resolved(source.experiment)
         metrics = tuple(

@@ -9,7 +9,7 @@ from llama_ablate.config.registry import laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec
 from llama_ablate.config.validation import shown
 from llama_ablate.design import train_config
-from llama_ablate.design.designs import DATA, ENTRIES, SIZES, TOKENIZER, TRAIN, Change
+from llama_ablate.design.designs import DATA, DRAWS, ENTRIES, SIZES, TOKENIZER, TRAIN, Change
 from llama_ablate.design.labels import check_label
 from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
@@ -105,7 +105,7 @@ def spec_of(
     """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
     values = base.model_dump()
     at: dict[str, Where] = {}
-    others = ("label", TOKENIZER, *DATA)
+    others = ("label", DRAWS, TOKENIZER, *DATA)
     own = [c for c in changes if c.key not in others and not c.key.startswith(TRAIN)]
     # An option belongs to the component that the variant has, so components come first.
     for change in sorted(own, key=lambda c: "." in c.key):

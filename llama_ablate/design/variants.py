@@ -11,8 +11,9 @@ from typing import Any, Literal
 from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import ModelSpec, digest
+from llama_ablate.config.validation import shown
 from llama_ablate.design import train_config
-from llama_ablate.design.designs import DATA, DESIGNS, TOKENIZER, TRAIN, Change
+from llama_ablate.design.designs import DATA, DESIGNS, DRAWS, TOKENIZER, TRAIN, Change
 from llama_ablate.design.labels import check_label, label_of, left_out
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.design.specs import change_of, check_key, model_of, parts, spec_of
@@ -40,7 +41,7 @@ class Variant:
     data: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Its own text, where its tokenizer is not that of the table.
     text: TableText | None = field(default=None, compare=False)
-    #: The kind of a control; of an A/A arm, what gets another seed: "init", "order" or "both".
+    #: The kind of a control; what gets another seed than the baseline: "init", "order" or "both".
     role: Role = ""
     reseed: str = ""
     #: In a factorial design: which of its axis' values each factor has.
@@ -76,7 +77,7 @@ class Variant:
 
     def is_base(self, spec: ModelSpec) -> bool:
         """Return whether it is the unchanged base, whose architecture is given."""
-        return self.spec == spec and not (self.train or self.data or self.text)
+        return self.spec == spec and not (self.train or self.data or self.text or self.reseed)
 
 
 def variants_of(
@@ -113,6 +114,10 @@ def variants_of(
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         names = {c.key: c.label for c in changes if c.label} if factorial else {}
+        drawn = next((c for c in changes if c.key == DRAWS), None)
+        if drawn and drawn.value not in ("init", "order", "both"):
+            said = f"{shown(drawn.value)} is not allowed here"
+            raise ConfigError(f"{said}; allowed: init, order, both", drawn.where)
         arm = Variant(
             label,
             spec,
@@ -122,6 +127,7 @@ def variants_of(
             train=train,
             data=own_data,
             text=text,
+            reseed=drawn.value if drawn else "",
         )
         if design == "one-at-a-time" and changes and arm.is_base(base):
             covered.append(label)
@@ -273,7 +279,7 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
         for key, value in entry.items():
             if key == "label":
                 check_label(value, (*at, key))
-            else:
+            elif key != DRAWS:
                 check_key(key, (*at, key))
         axes.append([change_of(key, value, (*at, key)) for key, value in entry.items()])
     return axes

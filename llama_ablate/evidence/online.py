@@ -54,3 +54,11 @@ def e_lond(test: int, accepted: Sequence[int], shares: Sequence[float], error: f
     share included (Xu & Ramdas 2024, arXiv:2311.06412).
     """
     return error * shares[test - 1] * (1 + sum(at < test for at in accepted))
+
+
+def p_of_e(level: float) -> float:
+    """Return the p value whose e-value, 1 / (2 sqrt(p)), is 1 / level (Vovk & Wang 2021).
+
+    It is an e-value whatever the test, and far from the best one of any (arXiv:1912.06116).
+    """
+    return (level / 2) ** 2

@@ -143,7 +143,9 @@ class TableFrames:
         return [
             replace(
                 self,
-                experiment=experiment.model_copy(update={"seeds": seeds}),
+                experiment=experiment.model_copy(
+                    update={"seeds": list(experiment.seed_list[:seeds])}
+                ),
                 planned=[
                     run
                     for run in planned

@@ -20,7 +20,6 @@ from llama_ablate.evidence.power import (
     DOCUMENTS,
     SEEDS,
     TABLES,
-    WANTED,
     DrawnTables,
     Noise,
     OfText,
@@ -167,17 +166,6 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
             }
         )
     return Promise(found, runs)
-
-
-def confirmation(plan: PlanDocument, known: Known, effect: float) -> tuple[float, int | None]:
-    """Return the chance that a plan's first row shows an effect on two texts, and seeds for 0.8.
-
-    Their noise is taken to be independent. None where no number of seeds tried is enough.
-    """
-    (_names, draw), held = _design(plan, known, tables=_FEW_TABLES), _text_of(plan, known)[1]
-    own = float(draw(len(plan.experiment.seed_list), held).power(effect)[0]) ** 2
-    need = fewest(lambda n: draw(int(n), held), effect, SEEDS, 0, math.sqrt(WANTED))
-    return own, None if math.isinf(need) else int(need)
 
 
 def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:

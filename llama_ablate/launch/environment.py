@@ -25,7 +25,7 @@ def environment() -> Environment:
             "torch": str(torch.__version__),  # names the build, as a wheel's metadata may not
             **{name: _version(name) for name in _PACKAGES},
         },
-        "code": _commit(),
+        "code": commit(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
@@ -49,7 +49,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _commit() -> str | None:
+@cache
+def commit() -> str | None:
     """Return the commit of the source tree, with a plus where it has changes; None if installed."""
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():

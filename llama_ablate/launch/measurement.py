@@ -222,7 +222,7 @@ def measure(
         wanted = _wanted(store, plan, asked=asked, again=again)
         for done, (record, choices) in enumerate(wanted, 1):
             arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
-            measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
+            measured = processes.call(measure_run, *arguments, log=store.log(_KEY))
             for name, metric in measured.items():
                 store.runs.add_metric(lease, record.id, name, metric)
             progress(done, len(wanted))
@@ -267,9 +267,10 @@ def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> 
         raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
 
 
-def _measure_run(
+def measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
 ) -> dict[str, Measurement]:
+    """Measure a finished run from its weights: a task of a process."""
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.launch import watch
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = [
@@ -97,7 +98,7 @@ def start(task: Task, *arguments: Any, gpus: str = "", anew: bool = False, log: 
     method = multiprocessing.get_context("spawn") if anew else context()
     process = method.Process(  # type: ignore[attr-defined]
         target=_child,
-        args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
+        args=(theirs, str(log), gpus, plugins.loaded(), watch.given, task, arguments),
         daemon=True,  # stopped when this process ends
     )
     for _ in range(_TRIES):
@@ -218,6 +219,7 @@ def _child(
     log: str,
     gpus: str,
     loaded: dict[str, str],
+    rule: watch.Bounds | None,
     task: Task,
     arguments: tuple[Any, ...],
 ) -> None:
@@ -240,6 +242,11 @@ def _child(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
+        if rule:
+            from llama_ablate.launch import environment
+
+            environment.commit()  # which starts git: nothing may be started from here on
+            watch.hold(rule)
         plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:

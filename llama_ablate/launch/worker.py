@@ -29,6 +29,7 @@ from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.launch import watch
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
@@ -160,6 +161,7 @@ def _run(
             return trained.outcome  # the first rank writes what all have measured together
         metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
+        watch.check()
     except _TakenOver:
         raise
     except Exception as error:  # the other runs go on
@@ -202,6 +204,7 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
     metrics = _measured(choices, subject, store.plan.readings(table))
     tokens.check()
+    watch.check()
     return metrics
 
 

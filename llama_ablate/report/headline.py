@@ -10,7 +10,7 @@ import pandas as pd
 from llama_ablate.config import baselines
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
-from llama_ablate.findings import contrasts, hypotheses, ladder, lengths
+from llama_ablate.findings import agreement, contrasts, hypotheses, ladder
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
@@ -164,7 +164,7 @@ def _turned(frames: Frames) -> Iterator[str]:
     told = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
-        for name, tokens in lengths.turned(lengths.by_length(table)).items()
+        for name, tokens in agreement.contrary(agreement.by_length(table)).items()
     )
     if told:
         yield f"Reverses with the length of training: {_listed([*told], ', ', _FEW)}."

@@ -227,8 +227,8 @@ def _html(
     shown = [one for one in pictures if one.part.interactive]
     made = [Made(one.name, one.table, chart(one.part, one.about), one.about) for one in shown]
     groups = _groups(sections, shown, figures)
-    style = _packaged("page.css")
-    library, script = _packaged("vega/vega.min.js"), _packaged("page.js")
+    style = packaged("page.css")
+    library, script = packaged("vega/vega.min.js"), packaged("page.js")
     left = [figure for figure in figures if all(figure.name != one.name for one in shown)]
     groups.append(Group("runs", "Runs", (), [_runs(frames, folder)]))
     if (speeds := _speeds(frames)).rows:
@@ -259,7 +259,7 @@ def _html(
     )
 
 
-def _packaged(name: str) -> str:
+def packaged(name: str) -> str:
     """Return a file of this package as text."""
     return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
 

@@ -219,8 +219,8 @@ class PlannedTable(_Part):
 
     @property
     def redrawn(self) -> list[str]:
-        """The variants that are the baseline with draws of their own, by id."""
-        return [variant.id for variant in self.variants if variant.reseed == "both"]
+        """The controls that are the baseline with draws of their own, by id."""
+        return [v.id for v in self.variants if v.role == "aa" and v.reseed == "both"]
 
     @cached_property
     def has_tokenizers(self) -> bool:

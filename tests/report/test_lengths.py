@@ -9,8 +9,8 @@ import pytest
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
-from llama_ablate.findings import lengths
-from llama_ablate.findings.lengths import LengthRow, at_half, by_length, turned
+from llama_ablate.findings import agreement
+from llama_ablate.findings.agreement import LengthRow, at_half, by_length, contrary
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
@@ -49,9 +49,9 @@ def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
         "new": "undecided",
         "gone": "was better",
     }
-    assert turned(rows) == {"same": 10, "turned": 50}
+    assert contrary(rows) == {"same": 10, "turned": 50}
     assert at_half([row for row in rows if row.tokens != 50]) == {}
-    assert at_half([]) == {} == turned([])
+    assert at_half([]) == {} == contrary([])
 
 
 def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answer(opened):
@@ -120,7 +120,7 @@ def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
 def test_without_branches_there_are_no_lengths():
     frames = la.open(CLAIMS.parent / "first").frames
     assert by_length(frames.table) == []
-    assert lengths.turned(by_length(frames.table)) == {}
+    assert agreement.contrary(by_length(frames.table)) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,328 @@
+"""How `judge` opens a ledger, and takes a candidate through its gates."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import llama_ablate
+from llama_ablate.commands import plan as planning
+from llama_ablate.commands import run as training
+from llama_ablate.commands.run import LaunchOptions, RunOptions
+from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.config import experiment, plugins
+from llama_ablate.config.marked_yaml import load as load_yaml
+from llama_ablate.data import tokens
+from llama_ablate.design.plan import make
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.findings import judgement
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import cells
+from llama_ablate.launch import measurement, processes, watch
+from llama_ablate.launch.watch import Bounds
+from llama_ablate.measure import METRICS
+from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.report import ledger_page
+from llama_ablate.results import FINAL, Results, Store
+from llama_ablate.results.ledger import (
+    FILE,
+    Begun,
+    Decided,
+    Gated,
+    Ledger,
+    Opened,
+    TakenApart,
+    Verdict,
+)
+
+CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
+#: What no candidate may change: sections that the ledger states once, and keys of `train`.
+_STATED = (
+    *("budget", "context", "controls", "data", "evaluation", "guard", "judge", "margin"),
+    *("measure", "noise", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
+    *(f"train.{key}" for key in ("tokens", "steps", "evals", "branches", "precision", "kernel")),
+)
+_ALIKE = 1e-5  # relative, between a result and the same from the weights
+
+
+def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
+    """Open a ledger in a folder; where its file has a positive control, once that is seen."""
+    if (root / FILE).exists():
+        raise ConfigError(f"'{root}' holds a ledger already: it is opened once")
+    source = experiment.load(file)
+    base = source.experiment
+    if (terms := base.judge) is None:
+        raise ConfigError(f"{file}: needs a section 'judge', with a 'second' text")
+    of_runs = [one for one in base.measure if METRICS.per(METRICS.resolve(one).name) == "run"]
+    wrong = {
+        "variants": base.variants.axes or base.variants.entries,
+        "margin": base.margin is None,
+        "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
+        **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
+    }
+    if keys := [key for key, value in wrong.items() if value]:
+        what = "a ledger states one baseline without variants, its margin, and perplexity"
+        raise source.locate(ConfigError(what, (keys[0],)))
+    values = base.model_dump(mode="json", exclude={"texts", "judge"})
+    values |= {"base": "llama2-tiny", "measure": of_runs}
+    fingerprints = []
+    for data in (base.data, terms.second):
+        text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}}
+        own = experiment.from_mapping(values | text)
+        tokens.look(own)
+        fingerprints.append(make(own).tables[0].text.tokens.fingerprint)
+    if fingerprints[0] == fingerprints[1]:
+        raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
+    if base.controls.positive:
+        again = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
+        best = {"design": "list", "entries": again}
+        held = {"name": "controls", "variants": best, "seeds": terms.looks[-1]}
+        frames = _trained({**values, **held}, root / "runs", launch)
+        if failing := [one.why for one in frames.table.controls.values() if not one.holds]:
+            raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
+    event = Opened(experiment=values, terms=terms, texts=tuple(fingerprints))
+    return shown(Ledger.create(root, event))
+
+
+def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
+    """Take a candidate through both gates, from where it was left."""
+    label, changes, brought = _read(file, ledger)
+
+    def begin(now: Ledger) -> Begun:
+        # What is under way, was decided against this best, or is a part of it, is not begun again.
+        for begun in now.of(Begun):
+            is_current = begun.number not in now.ended or begun in now.path
+            is_current = is_current or begun.best == len(now.path)
+            own = (begun.label, begun.changes, begun.plugins)
+            if is_current and own == (label, changes, brought):
+                return begun
+        if not (level := now.level):
+            raise ConfigError(f"the ledger's {now.terms.candidates} candidates are spent")
+        number, best = len(now.of(Begun)) + 1, len(now.path)
+        return Begun(
+            number=number,
+            label=label,
+            changes=changes,
+            plugins=brought,
+            best=best,
+            level=level,
+            code=_code(),
+        )
+
+    begun = begin(ledger)
+    _load(ledger, *ledger.plugins(begun))
+    if is_new := begun not in ledger.events:
+        _lawful(ledger, begun, file)
+    if dry_run:
+        if not is_new:
+            raise ConfigError(f"candidate {begun.number} has begun: its level is spent")
+        return _forecast(ledger, begun, launch)
+    ledger, begun = ledger.add(begin) if is_new else (ledger, begun)
+    with ledger.working_on(begun) as place:
+        ledger = Ledger.open(ledger.root)
+        if begun.number not in ledger.ended:
+            verdict, why = _decided(ledger, begun, place, launch)
+            ended = Decided(number=begun.number, verdict=verdict, why=why)
+            ledger, _ = ledger.add(ended)
+    return shown(ledger, begun)
+
+
+def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
+    """Leave each accepted change out of the best, and name what no longer helps."""
+    if not ledger.path:
+        raise ConfigError("the best is the baseline: there is nothing to leave out")
+    _load(ledger, *ledger.plugins())
+    table = _trained(ledger.apart(), ledger.root / "runs", launch).table
+    event = TakenApart(best=len(ledger.path), found=judgement.differences(table))
+    return shown(ledger.add(event)[0])
+
+
+def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
+    """Write the ledger's page, and return what a reader and a machine ask of it."""
+    state = judgement.state(ledger, begun, str(ledger_page.write(ledger)))
+    parts = [cells(state.candidates)] if state.candidates else []
+    said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
+    lines = "\n".join([*said, *ledger_page.told(ledger), f"page: {state.page}"])
+    return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
+
+
+def _read(file: Path, ledger: Ledger) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Return a candidate's label, its differences, and the plug-in that it brings.
+
+    Raises ConfigError for a key that the ledger has stated, and where nothing differs.
+    """
+    label, plugin, changes = file.stem, file, dict[str, Any]()
+    if file.suffix != ".py":
+        marked = load_yaml(file)
+        changes = dict(marked.values)
+        label, plugin = (
+            str(changes.pop("label", label)),
+            file.parent / str(changes.pop("plugin", "")),
+        )
+        for key in changes:
+            if key in _STATED or key.partition(".")[0] in _STATED:
+                what = f"'{key}' is sealed: the ledger states it once, for all candidates"
+                raise marked.locate(ConfigError(what, (key,)))
+    if plugin == file.parent:
+        if not changes:
+            raise ConfigError(f"{file}: changes nothing of the best")
+        return label, changes, {}
+    code = disk.read(plugin)
+    name = hashlib.sha256(code).hexdigest()
+    place = disk.below(ledger.root, "plugins", f"{name}.py")
+    if not place.exists():
+        disk.make(place.parent)
+        disk.replace(place, code)
+    before = _components()
+    _load(ledger, *ledger.plugins(), place)
+    found = _components() - before
+    if not changes and len(found) != 1:
+        many = ", ".join(f"{slot} {known}" for slot, known in sorted(found)) or "nothing"
+        raise ConfigError(f"{plugin}: registers {many}; a YAML says which of it is used")
+    return label, changes or dict(found), {name: plugin.name}
+
+
+def _components() -> set[tuple[str, str]]:
+    return {(slot, known) for slot, registry in REGISTRIES.items() for known in registry}
+
+
+def _load(ledger: Ledger, *files: Path) -> None:
+    """Load plug-ins, held to write nothing, to start nothing and to replace nothing of ours."""
+    with watch.held(Bounds(str(ledger.root.resolve() / "plugins" / "none"))):
+        plugins.load(files)
+
+
+def _lawful(ledger: Ledger, begun: Begun, file: Path) -> None:
+    """Raise ConfigError, of the candidate's file, where gate one cannot be planned."""
+    try:
+        make(experiment.from_mapping(ledger.gate(begun, 1)))
+    except ConfigError as error:
+        said = re.sub(r"^experiment:\d+:\d+: (variants\.entries\[\d+\]\.?)?", "", str(error))
+        raise ConfigError(f"{file}: {said}") from None
+
+
+def _decided(
+    ledger: Ledger, begun: Begun, place: Path, launch: LaunchOptions
+) -> tuple[Verdict, str]:
+    """Return a candidate's verdict and why, from the gates that it has passed and those to come."""
+    if begun.code != _code():
+        return "invalid", "the code of the judge has changed since it began"
+    passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
+    for gate in judgement.GATES:
+        if gate not in passed:
+            own = place.resolve() / f"gate-{gate}"
+            rule = Bounds(str(own), (str(ledger.root.resolve() / FILE), *_second(ledger, gate)))
+            if ledger.terms.rule == "e-lond" and gate == 1:
+                _reuse(ledger, begun, own)
+            frames = _trained(ledger.gate(begun, gate), place, launch, rule)
+            if frames.table.plan.text.fingerprint != ledger.opened.texts[gate - 1]:
+                raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
+            if why := _fault(frames, begun.label, own, rule):
+                return "invalid", f"{why}, at gate {gate}"
+            found = [judgement.differences(one)[begun.label] for one in frames.tables]
+            passed[gate] = gated = Gated(number=begun.number, gate=gate, found=found)
+            ledger, _ = ledger.add(gated)
+        if decision := judgement.decide(gate, passed[gate].found):
+            return decision
+    raise AssertionError("gate two decides")
+
+
+def _second(ledger: Ledger, gate: int) -> list[str]:
+    """Return where the second text lies, as tokens and as files: sealed until gate two."""
+    if gate == 2:
+        return []
+    corpus = ledger.terms.second.corpus
+    files = [Path(str(corpus["path"]))] if isinstance(corpus, dict) and "path" in corpus else []
+    return [
+        str(path.resolve())
+        for path in (tokens.cache_folder() / "tokens" / ledger.opened.texts[1], *files)
+    ]
+
+
+def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
+    """Copy what earlier candidates ran of the same best with the same seeds."""
+    into = own / "runs"
+    disk.make(into)
+    for other in ledger.of(Begun)[: begun.number - 1]:
+        runs = ledger.root / "runs" / f"{other.number:04d}" / own.name / into.name
+        for name in disk.names(runs) if other.best == begun.best else ():
+            with disk.partial_folder(into) as partial:
+                for file in filter(Path.is_file, (runs / name).rglob("*")):
+                    copy = partial / file.relative_to(runs / name)
+                    disk.make(copy.parent)
+                    disk.write(copy, disk.read(file))
+                disk.place(partial, disk.below(into, name))
+
+
+@contextmanager
+def _held(rule: Bounds | None) -> Iterator[None]:
+    """Hold the processes that start meanwhile to a rule."""
+    watch.given = rule
+    try:
+        yield
+    finally:
+        watch.given = None
+
+
+def _trained(
+    values: Mapping[str, Any], root: Path, launch: LaunchOptions, rule: Bounds | None = None
+) -> Frames:
+    """Run an experiment, its processes held to a rule, and return its results."""
+    source = experiment.from_mapping(values)
+    name = source.experiment.slug
+    with _held(rule):
+        training.of_source(source, RunOptions(file=Path(name), results=root, launch=launch))
+    return Frames.of(Results.open(root / name))
+
+
+def _fault(frames: Frames, label: str, root: Path, rule: Bounds) -> str:
+    """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
+    if failed := [run for run in frames.runs if run.outcome not in FINAL]:
+        return f"a run ended in {failed[0].outcome}: {failed[0].reason}"
+    store = Store(root)
+    for record in store.records():
+        if record.label != label or not record.ok:
+            continue
+        known = {row.name: row.value for row in record.metrics["perplexity"].rows}
+        asked = (str(root), record.id, ["perplexity"])
+        try:
+            with _held(rule):
+                again = processes.call(measurement.measure_run, *asked, log=store.log("again"))
+        except ConfigError as error:
+            return str(error)
+        for row in again["perplexity"].rows:
+            if not math.isclose(row.value, known.get(row.name, math.nan), rel_tol=_ALIKE):
+                return f"its {row.name} is {known.get(row.name)}, by its weights {row.value}"
+    return ""
+
+
+def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
+    """Say what gate one would cost, at which level, and with which power to show the margin.
+
+    Its noise is that of the candidate before, else of earlier experiments; it decides nothing.
+    """
+    source = experiment.from_mapping(ledger.gate(begun, 1) | {"noise": None})
+    before = [ledger.root / "runs" / f"{one.number:04d}" / "gate-1" for one in ledger.of(Gated)]
+    pilot = next((folder for folder in reversed(before) if folder.is_dir()), None)
+    asked = planning.PlanOptions(
+        file=Path(begun.label),
+        device=launch.device,
+        power=source.experiment.margin if pilot else None,
+        pilot=pilot,
+    )
+    planned = planning.of_source(source, asked)
+    said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided)"
+    return Answer([said, *planned.shown], {**planned.values, "level": begun.level})
+
+
+def _code() -> str:
+    """Return the SHA-256 of this package's code."""
+    root, sums = Path(llama_ablate.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        sums.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sums.hexdigest()

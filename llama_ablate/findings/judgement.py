@@ -1,0 +1,144 @@
+"""What a gate shows of a candidate, and how the candidates of a ledger stand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from llama_ablate.config.registry import entry_text
+from llama_ablate.evidence.written import interval, number, seeds
+from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.rows import Row, column
+from llama_ablate.results.ledger import Begun, Difference, Gated, Ledger, TakenApart, Verdict
+
+GATES: tuple[Literal[1, 2], ...] = (1, 2)
+_LOST = ("worse", "diverged", "collapsed")
+#: What the best without a change shows of the change.
+_HELPS = dict.fromkeys(_LOST, "yes") | {"better": "harms"}
+
+
+def differences(table: TableFrames) -> dict[str, Difference]:
+    """Return what a table shows of each variant but the baseline, by label."""
+    plan, found = table.plan, {}
+    base = table.losses[plan.baseline.id]
+    for variant, row in zip(plan.variants, table.comparison, strict=True):
+        own = table.losses[variant.id]
+        also = {
+            "table": plan.name,
+            "guards": {one.measure: one.result for one in table.guards if one.label == row.label},
+            "losses": {str(seed): (own[seed], base[seed]) for seed in own if seed in base},
+        }
+        shown = Difference.model_validate(row, from_attributes=True)
+        found[row.label] = shown.model_copy(update=also)
+    del found[plan.baseline.label]
+    return found
+
+
+def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None:
+    """Return how a gate decides a candidate, and why; None where it goes on to gate two."""
+    own, said = found[0], f"{written(found[0])} at gate {gate}"
+    undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
+    broken = [guard for guard in undecided if guard.endswith(" worse")]
+    turned = [f"{size.table}, {written(size)}" for size in found[1:] if not size.difference < 0]
+    needed = seeds(own.seeds_low, own.seeds_high)
+    needed = f"; {needed} would decide" if needed else ""
+    cases: tuple[tuple[bool, Verdict, str], ...] = (
+        (own.verdict in _LOST, "rejected", f"{own.verdict}, {said}"),
+        (own.verdict == "equivalent", "rejected", f"no gain larger than the margin, {said}"),
+        (bool(broken), "rejected", f"breaks a guard, {''.join(broken[:1])}; {said}"),
+        (own.verdict != "better", "inconclusive", f"{own.verdict}, {said}{needed}"),
+        (gate == 2 and bool(undecided), "inconclusive", f"guard {''.join(undecided[:1])}; {said}"),
+        (bool(turned), "rejected", f"no gain at {''.join(turned[:1])}; {said}"),
+        (gate == 2, "accepted", said),
+    )
+    return next(((verdict, why) for holds, verdict, why in cases if holds), None)
+
+
+def written(found: Difference) -> str:
+    """Write a difference with its interval and its seeds."""
+    level = number(100 * (1 - found.alpha), ".4g", "%")
+    by = interval(found.difference, found.low, found.high)
+    return f"{by} {found.unit} ({level}, {found.n} seeds)"
+
+
+@dataclass(frozen=True)
+class CandidateRow(Row):
+    """A candidate of a ledger."""
+
+    number: int = column("which of the ledger's candidates it is", "no.", leading=True)
+    label: str = column("its label", "candidate", leading=True)
+    verdict: str = column(
+        "`accepted`, `rejected`, `inconclusive`, `invalid`; `running`", "verdict", leading=True
+    )
+    why: str = column("what decided it: difference from the best, interval, seeds", "why")
+    helps: str = column(
+        "of a change of the best, left out of it when it was last taken apart: `yes`, `not shown`, "
+        "`harms`",
+        "still helps",
+    )
+    changes: str = column("what it changes of the best", "changes")
+    best: int = column("how often the best had moved when it began", "against best")
+    moved: str = column("which move of the best it is", "moves best to")
+    level: float = column("one-sided level that gate one was granted", "level", ".2g")
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """How a ledger stands, and the candidate that was judged: what `judge --json` prints."""
+
+    ledger: str
+    number: int | None
+    verdict: str
+    why: str
+    best: dict[str, Any]
+    candidates: list[CandidateRow]
+    candidates_left: int
+    next_level: float
+    page: str
+
+
+def rows(ledger: Ledger) -> list[CandidateRow]:
+    """Return one row for each candidate, in the order in which they began."""
+    moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
+    apart = [one.found for one in ledger.of(TakenApart) if one.best == len(moves)][-1:]
+    made = []
+    for begun in ledger.of(Begun):
+        ended = ledger.ended.get(begun.number)
+        verdict, why = (ended.verdict, ended.why) if ended else ("running", "")
+        if verdict == "accepted" and begun.number not in moves:
+            why += "; against an old best: judged again, it may move the present one"
+        row = CandidateRow(
+            number=begun.number,
+            label=begun.label,
+            verdict=verdict,
+            why=why,
+            helps=_HELPS.get(apart[0][begun.left_out].verdict, "not shown")
+            if apart and begun.number in moves
+            else "",
+            changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
+            best=begun.best,
+            moved=str(moves.get(begun.number, "")),
+            level=begun.level,
+        )
+        made.append(row)
+    return made
+
+
+def state(ledger: Ledger, judged: Begun | None, page: str) -> LedgerState:
+    """Return how a ledger stands, after a candidate was judged or as it is."""
+    ended = ledger.ended[judged.number] if judged else None
+    return LedgerState(
+        ledger=ledger.opened.experiment["name"],
+        number=ended.number if ended else None,
+        verdict=ended.verdict if ended else "",
+        why=ended.why if ended else "",
+        best=ledger.best(),
+        candidates=rows(ledger),
+        candidates_left=ledger.terms.candidates - len(ledger.of(Begun)),
+        next_level=ledger.level,
+        page=page,
+    )
+
+
+def shown_at_gates(ledger: Ledger) -> dict[int, Gated]:
+    """Return what the last gate of each candidate showed, by its number."""
+    return {gated.number: gated for gated in ledger.of(Gated)}

@@ -1,0 +1,124 @@
+"""What a candidate's processes may do: a list of what is sealed, held by an audit hook.
+
+A hook sees what Python opens, moves and starts; it keeps mistakes and shortcuts out, and is no
+sandbox: native code, or Python that takes the hook's own state apart, goes past it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llama_ablate.errors import ConfigError
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Audit events that change the disk, and how many of their arguments are paths.
+_CHANGES = {
+    **dict.fromkeys(("os.rename", "os.link", "os.symlink"), 2),
+    **dict.fromkeys(("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod"), 1),
+}
+#: Events that lead out of the process, where no hook sees.
+_OUT = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect")
+_PACKAGE = __name__.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a process is held to."""
+
+    #: The one folder in which it may write.
+    own: str
+    #: Files and folders that it may not read.
+    sealed: tuple[str, ...] = ()
+
+
+#: What the processes that start from here on are held to.
+given: Bounds | None = None
+_held: list[Bounds] = []  # at most one
+_broken: list[str] = []
+_before: dict[tuple[str, str], int] = {}
+
+
+def hold(rule: Bounds | None) -> None:
+    """Hold this process to a rule from now on; to none, it is free."""
+    if rule and not _before:
+        sys.dont_write_bytecode = True
+        sys.addaudithook(_hook)
+    _before.update(_names() if rule else {})
+    _held[:] = [rule] if rule else []
+
+
+@contextmanager
+def held(rule: Bounds) -> Iterator[None]:
+    """Hold this process to a rule for a while. Raises ConfigError where it was broken."""
+    hold(rule)
+    try:
+        yield
+        check()
+    finally:
+        hold(None)
+
+
+def check() -> None:
+    """Raise ConfigError where this process has broken its rule, though it went on."""
+    if _held:
+        replaced = (f"replaces {module}.{name}" for module, name in _replaced())
+        if said := next(iter(_broken), "") or next(replaced, ""):
+            raise ConfigError(f"the candidate's code {said}, which is sealed")
+
+
+def _names() -> Mapping[tuple[str, str], int]:
+    """Return what the names of this package's modules and classes stand for, by identity."""
+    found = {}
+    for module, of_module in list(sys.modules.items()):
+        if module.partition(".")[0] == _PACKAGE:
+            own = {k: v for k, v in list(vars(of_module).items()) if not k.startswith("__")}
+            for name, value in own.items():
+                found[module, name] = id(value)
+                if isinstance(value, type) and value.__module__ == module:
+                    inner = {f"{name}.{key}": id(own) for key, own in list(vars(value).items())}
+                    found |= {(module, key): own for key, own in inner.items()}
+                elif hasattr(value, "__code__"):
+                    found[module, f"{name}.__code__"] = id(value.__code__)
+    return found
+
+
+def _replaced() -> Iterator[tuple[str, str]]:
+    now = _names()
+    yield from (at for at, value in _before.items() if now.get(at, value) != value)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _held:
+        return
+    rule = _held[0]
+    if event == "open":
+        path, _mode, flags = arguments
+        if isinstance(path, int) or path is None:
+            return
+        if isinstance(flags, int) and flags & _WRITING:
+            _refuse_outside(path, rule)
+        elif any(_is_below(path, sealed) for sealed in rule.sealed):
+            _refuse(f"reads '{os.fsdecode(path)}'")
+    elif event in _CHANGES:
+        for path in arguments[: _CHANGES[event]]:
+            _refuse_outside(path, rule)
+    elif event in _OUT:
+        _refuse(f"calls {event}")
+
+
+def _refuse_outside(path: Any, rule: Bounds) -> None:
+    if not isinstance(path, int) and not _is_below(path, rule.own) and path != os.devnull:
+        _refuse(f"writes '{os.fsdecode(path)}'")
+
+
+def _is_below(path: Any, folder: str) -> bool:
+    real = os.path.realpath(os.fsdecode(path))
+    return real == folder or real.startswith(folder + os.sep)
+
+
+def _refuse(said: str) -> None:
+    _broken.append(said)
+    raise PermissionError(f"the candidate's code {said}, which is sealed")

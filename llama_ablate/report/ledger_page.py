@@ -1,0 +1,82 @@
+"""The page of a ledger: what was tried, what is left to spend, and the path of the best."""
+
+import io
+from collections import Counter
+from pathlib import Path
+
+import jinja2
+
+from llama_ablate.config.registry import entry_text
+from llama_ablate.evidence.written import Estimate
+from llama_ablate.files.strict_json import write_text
+from llama_ablate.findings import judgement
+from llama_ablate.findings.rows import cells, explained
+from llama_ablate.report import embedding, plots
+from llama_ablate.report.page import Shown, packaged
+from llama_ablate.report.picture import Axis, Dot, Dots, Picture
+from llama_ablate.results.ledger import Ledger
+
+_RULES = {
+    "lord": "false discovery rate, LORD++ (arXiv:1710.00499)",
+    "family-wise": "chance of any false acceptance",
+    "e-lond": "false discovery rate under any dependence, e-LOND (arXiv:2311.06412)",
+}
+
+
+def told(ledger: Ledger) -> list[str]:
+    """Say where a ledger stands, under which terms, and what is left to spend."""
+    terms, rows = ledger.terms, judgement.rows(ledger)
+    counted = Counter(row.verdict for row in rows)
+    tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
+    best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
+    looks = ", ".join(map(str, terms.looks))
+    size = f" and with {terms.size.changes}" if terms.size else ""
+    return [
+        f"Candidates: {tried}. The best is the baseline{' with ' * bool(best)}{best}.",
+        f"Error of the whole ledger: {terms.error:.3g}, {_RULES[terms.rule]}. Left: "
+        f"{terms.candidates - len(rows)} of {terms.candidates} candidates; the next is granted a "
+        f"one-sided level of {ledger.level:.2g}.",
+        f"Accepted is whose interval lies below 0 at gate one ({looks} seeds, paired with runs of "
+        f"the best), at its level, and at gate two ({terms.confirm} fresh seeds on another "
+        f"text{size}), at 95%. Margin {ledger.opened.experiment['margin']}.",
+    ]
+
+
+def write(ledger: Ledger) -> Path:
+    """Write the page beside the ledger, and return its path."""
+    style, page, rows = packaged("page.css"), ledger.root / "ledger.html", judgement.rows(ledger)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("llama_ablate", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    html = environment.get_template("ledger.html").render(
+        name=ledger.opened.experiment["name"],
+        question=ledger.opened.experiment["question"],
+        told=told(ledger),
+        table=Shown.of(cells(rows), about=explained(rows)) if rows else None,
+        image=_image(ledger),
+        policy=embedding.policy(style, []),
+        style=style,
+    )
+    write_text(page, html)
+    return page
+
+
+def _image(ledger: Ledger) -> str:
+    """Return what gates showed, as the address of an image; "" before there is any."""
+    gates, marks = judgement.shown_at_gates(ledger), []
+    for row in (row for row in judgement.rows(ledger) if row.number in gates):
+        gated = gates[row.number]
+        own = gated.found[0]
+        at = Estimate(own.difference, own.low, own.high)
+        remark = f"gate {gated.gate}" + ", accepted" * (row.verdict == "accepted")
+        marks.append(Dot(f"{row.number} {row.label}", at, own.verdict, remark))
+    if not marks:
+        return ""
+    figure, svg = (
+        plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))])),
+        io.BytesIO(),
+    )
+    figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return embedding.image(svg.getvalue().decode())

@@ -1,0 +1,309 @@
+"""A ledger: what was tried against the best so far, one after another, and the error it spent.
+
+`<ledger>/ledger.jsonl` is an event a line, sealed by a chain: the SHA-256 of a line is that of the
+one before it and of its own text. `<ledger>/runs/` holds the experiments that its events are from,
+`<ledger>/plugins/` what candidates brought. The file tells everything by itself: a copy is a pack.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from llama_ablate.config.schema import Terms
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.online import e_lond, family_wise, lord, p_of_e, weights
+from llama_ablate.evidence.sequential import spending
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import parse, to_line
+
+FILE = "ledger.jsonl"
+Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]
+_SEAL = ',"sha256":"{}"}}'
+_OF_TABLE = 0.05
+_MOST_LEVEL = 0.025  # one-sided, as a test alone has
+_APART = 1 << 10  # seeds of one step: more than a gate may have
+_SHARED, _OF_BEST = 1 << 30, 3 << 29  # the first that candidates share, and of taking apart
+Word = TypeVar("Word", bound="_Event")
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+
+
+class Opened(_Event):
+    """What the ledger was opened with: its first event."""
+
+    event: Literal["opened"] = "opened"
+    format: Literal[1] = 1
+    experiment: dict[str, Any]
+    terms: Terms
+    #: Fingerprints of the texts of both gates, as tokens.
+    texts: tuple[str, str]
+
+
+class Begun(_Event):
+    """A candidate that began, with the level that was granted to it."""
+
+    event: Literal["begun"] = "begun"
+    number: int
+    label: str
+    changes: dict[str, Any]
+    #: Its plug-ins in `plugins/`, by their SHA-256.
+    plugins: dict[str, str] = Field(default_factory=dict)
+    #: How often the best had moved.
+    best: int
+    level: float
+    code: str
+
+    @property
+    def left_out(self) -> str:
+        """The label of the best without it."""
+        return f"without {self.number} {self.label}"[:80].strip()
+
+
+class Difference(_Event):
+    """What a table shows of a candidate: its difference from the best, and by which runs."""
+
+    unit: str
+    n: int
+    difference: float
+    low: float
+    high: float
+    alpha: float
+    verdict: str
+    seeds_low: float
+    seeds_high: float
+    table: str = ""
+    guards: dict[str, str] = Field(default_factory=dict)
+    #: Losses by seed, of the candidate and of the best.
+    losses: dict[str, tuple[float, float]] = Field(default_factory=dict)
+
+
+class Gated(_Event):
+    """What a gate showed."""
+
+    event: Literal["gated"] = "gated"
+    number: int
+    gate: Literal[1, 2]
+    found: list[Difference]
+
+
+class Decided(_Event):
+    """How a candidate was decided."""
+
+    event: Literal["ended"] = "ended"
+    number: int
+    verdict: Verdict
+    why: str
+
+
+class TakenApart(_Event):
+    """What each accepted change still adds to the best, left out alone."""
+
+    event: Literal["taken apart"] = "taken apart"
+    best: int
+    found: dict[str, Difference]
+
+
+Event = Annotated[Opened | Begun | Gated | Decided | TakenApart, Field(discriminator="event")]
+_EVENT: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The events of a ledger, in order."""
+
+    root: Path
+    events: tuple[Any, ...]
+    #: As they stand in the file.
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def open(cls, root: Path) -> "Ledger":
+        """Read a ledger. Raises ConfigError where there is none, or a line is not as written."""
+        file = root / FILE
+        if not file.is_file():
+            raise ConfigError(f"'{root}' holds no ledger: --new FILE opens one")
+        events, before = [], ""
+        lines = disk.read(file).decode("utf-8", "replace").removesuffix("\n").split("\n")
+        for number, line in enumerate(lines, 1):
+            text, _, seal = line.rpartition(',"sha256":"')
+            before = _digest(before, text)
+            if seal != f'{before}"}}':
+                raise ConfigError(f"{file}:{number}: edited or damaged, not what was written there")
+            try:
+                events.append(_EVENT.validate_python(parse(f"{text}}}".encode(), file)))
+            except ValidationError as error:
+                raise ConfigError(f"{file}:{number}: not an event of this version") from error
+        if not events or not isinstance(events[0], Opened):
+            raise ConfigError(f"{file}: damaged, its first event opens no ledger")
+        return cls(root, tuple(events), tuple(lines))
+
+    @classmethod
+    def create(cls, root: Path, opened: Opened) -> "Ledger":
+        """Open a new ledger in a folder. Raises ConfigError where one is there."""
+        disk.make(root)
+        with disk.locked(root):
+            if (root / FILE).exists():
+                raise ConfigError(f"'{root}' holds a ledger already: it is opened once")
+            return cls(root, ()).written_with(opened)
+
+    def add(self, make: Callable[["Ledger"], Word] | Word) -> tuple["Ledger", Word]:
+        """Add an event, or what `make` makes of the ledger as it is now, unless it is there.
+
+        Nobody else adds meanwhile. Returns the ledger with it.
+        """
+        with disk.locked(self.root):
+            now = Ledger.open(self.root)
+            event = make if isinstance(make, _Event) else make(now)
+            return now if event in now.events else now.written_with(event), event
+
+    def written_with(self, event: _Event) -> "Ledger":
+        """Write the ledger with one event more, and return it."""
+        text = to_line(event.model_dump(mode="json")).removesuffix("}")
+        before = self.lines[-1][-66:-2] if self.lines else ""
+        lines = (*self.lines, text + _SEAL.format(_digest(before, text)))
+        # Written whole and renamed: no reader sees a part of a line.
+        disk.replace(self.root / FILE, "".join(f"{line}\n" for line in lines).encode())
+        return Ledger(self.root, (*self.events, event), lines)
+
+    @property
+    def opened(self) -> Opened:
+        """What it was opened with."""
+        first: Opened = self.events[0]
+        return first
+
+    @property
+    def terms(self) -> Terms:
+        """What its candidates are held to."""
+        return self.opened.terms
+
+    def of(self, kind: type[Word]) -> list[Word]:
+        """Return its events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @cached_property
+    def ended(self) -> Mapping[int, Decided]:
+        """How candidates were decided, by number."""
+        return {event.number: event for event in self.of(Decided)}
+
+    @cached_property
+    def path(self) -> list[Begun]:
+        """The candidates that moved the best, in order: accepted against the best of their time."""
+        begun = {event.number: event for event in self.of(Begun)}
+        path: list[Begun] = []
+        for event in self.of(Decided):
+            if event.verdict == "accepted" and begun[event.number].best == len(path):
+                path.append(begun[event.number])
+        return path
+
+    def best(self, version: int | None = None) -> dict[str, Any]:
+        """Return what a version of the best changes of the baseline, by default the present one."""
+        return merged(*(one.changes for one in self.path[:version]))
+
+    def plugins(self, *more: Begun) -> list[Path]:
+        """Return the plug-ins that the best needs, and some candidates."""
+        names = dict.fromkeys(name for one in (*self.path, *more) for name in one.plugins)
+        return [disk.below(self.root, "plugins", f"{name}.py") for name in names]
+
+    @property
+    def level(self) -> float:
+        """The one-sided level of the next candidate; 0 where no candidates are left.
+
+        What has begun and is not decided counts as not accepted.
+        """
+        terms, tests, accepted = self.terms, 0, []
+        for event in self.events:
+            tests += isinstance(event, Begun)
+            if isinstance(event, Decided) and event.verdict == "accepted":
+                accepted.append(tests)
+        if tests == terms.candidates:
+            return 0.0
+        shares, error = weights(terms.candidates), terms.error
+        level = {
+            "lord": lambda: lord(tests + 1, accepted, shares, error, error / 2),
+            "family-wise": lambda: family_wise(tests + 1, shares, error),
+            "e-lond": lambda: p_of_e(e_lond(tests + 1, accepted, shares, error)),
+        }[terms.rule]()
+        return min(level, _MOST_LEVEL)
+
+    @contextmanager
+    def working_on(self, begun: Begun) -> Iterator[Path]:
+        """Hold a candidate, and yield the folder of its experiments.
+
+        Raises ConfigError where another process judges it.
+        """
+        folder = self.root / "runs" / f"{begun.number:04d}"
+        disk.make(folder)
+        try:
+            with disk.locked(folder, wait=False):
+                yield folder
+        except BlockingIOError:
+            raise ConfigError(f"candidate {begun.number} is being judged elsewhere") from None
+
+    def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
+        """Return the experiment of a gate: the candidate, paired with the best of its time."""
+        terms, best = self.terms, self.best(begun.best)
+        first = (2 * begun.number + gate - 1) * _APART
+        shared = _SHARED + begun.best * _APART if terms.rule == "e-lond" else first
+        arms = [("best", best), (begun.label, merged(best, begun.changes))]
+        if gate == 1:
+            both = 2 * begun.level / _OF_TABLE  # sides, as shares of what a table may spend
+            spend = [both * share for share in spending(terms.looks)]
+            seeds: Any = {"looks": terms.looks, "spend": spend}
+            return self._experiment(arms, {**seeds, "first": shared}, "gate 1")
+        values = self._experiment(arms, list(range(first, first + terms.confirm)), "gate 2")
+        values["data"] = terms.second.model_dump(mode="json")
+        if terms.size:
+            own = {key: values["model"][key] for key in terms.size.changes}
+            values["sizes"] = {"models": [own, terms.size.changes]}
+        return values
+
+    def apart(self) -> dict[str, Any]:
+        """Return the experiment that leaves each accepted change out of the best."""
+        arms = [("best", self.best())]
+        for out in self.path:
+            others = (one.changes for one in self.path if one is not out)
+            arms.append((out.left_out, merged(*others)))
+        times = len(self.of(TakenApart))
+        first = _OF_BEST + times * _APART
+        seeds = list(range(first, first + self.terms.confirm))
+        return self._experiment(arms, seeds, f"apart {times + 1}")
+
+    def _experiment(
+        self, arms: Sequence[tuple[str, dict[str, Any]]], seeds: object, name: str
+    ) -> dict[str, Any]:
+        variants = {**self.opened.experiment["variants"], "design": "list", "baseline": "best"}
+        variants["entries"] = [{"label": label, **changes} for label, changes in arms]
+        return {
+            **self.opened.experiment,
+            "name": name,
+            "variants": variants,
+            "seeds": seeds,
+            "controls": {"aa": []},
+            "noise": "none",  # a p value that rests on what was expected is none
+        }
+
+
+def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes one after another; one of a component drops what was changed of its options.
+
+    Draws of its own are a candidate's, and never the best's.
+    """
+    found: dict[str, Any] = {}
+    for later in changes:
+        kept = {
+            k: v for k, v in found.items() if k not in later and k.partition(".")[0] not in later
+        }
+        found = {key: value for key, value in kept.items() if key != "draws"} | dict(later)
+    return found
+
+
+def _digest(before: str, text: str) -> str:
+    return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()

@@ -1,0 +1,434 @@
+"""The command `judge`: candidates through both gates, and the ledger that they leave."""
+
+import json
+import math
+import os
+import re
+import shutil
+from hashlib import sha256
+
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.online import lord, weights
+from llama_ablate.launch import measurement
+from llama_ablate.results.ledger import Begun, Decided, Gated, Ledger, TakenApart, merged
+from tests.reliability.harness import crash_at, in_child
+
+BETTER, WORSE, NULL = "train.lr: 2e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
+ACCEPTED, REJECTED, INCONCLUSIVE, INVALID = 0, 3, 4, 5
+
+
+def test_a_change_that_helps_is_accepted_and_moves_the_best(ledger):
+    assert ledger.judge(BETTER) == ACCEPTED
+    found = ledger.read()
+    (begun,), gates, (ended,) = found.of(Begun), found.of(Gated), found.of(Decided)
+    assert [gated.gate for gated in gates] == [1, 2]
+    assert (begun.number, begun.best, ended.verdict) == (1, 0, "accepted")
+    assert found.best() == {"train.lr": 0.02}
+    one, two = (gated.found[0] for gated in gates)
+    assert one.losses.keys().isdisjoint(two.losses)  # the seeds of gate two are fresh
+    assert one.alpha <= 2 * begun.level < 0.05
+    assert two.alpha == 0.05
+    assert f"{two.difference:.2f}" in ended.why
+
+
+def test_harm_is_rejected_and_a_null_is_not_accepted(ledger):
+    assert ledger.judge(WORSE) == REJECTED
+    assert ledger.judge(NULL) in (REJECTED, INCONCLUSIVE)
+    found = ledger.read()
+    assert found.best() == {}
+    gated = found.of(Gated)[-1].found[0]
+    assert all(own != base for own, base in gated.losses.values())  # its draws are its own
+
+
+def test_a_candidate_is_compared_with_the_best_and_not_with_the_baseline(ledger):
+    assert ledger.judge(BETTER) == ACCEPTED
+    assert ledger.judge("norm: layernorm", "norm.yaml") in (REJECTED, INCONCLUSIVE)
+    begun = ledger.read().of(Begun)[-1]
+    experiment = ledger.read().gate(begun, 1)
+    best, own = experiment["variants"]["entries"]
+    assert best == {"label": "best", "train.lr": 0.02}
+    assert own == {"label": "norm", "train.lr": 0.02, "norm": "layernorm"}
+    assert begun.level == pytest.approx(lord(2, [1], weights(20), 0.05, 0.025))
+
+
+def test_what_was_judged_is_not_judged_again_and_spends_nothing(ledger):
+    assert ledger.judge(WORSE) == ledger.judge(WORSE) == REJECTED
+    assert len(ledger.read().of(Begun)) == 1
+    assert ledger.judge(f"{{label: again, {WORSE}}}", "again.yaml") == REJECTED
+    assert len(ledger.read().of(Begun)) == 2
+
+
+def test_a_later_change_of_a_component_drops_what_was_changed_of_the_one_before():
+    best = merged({"norm": "dyt", "norm.slope": 5, "train.lr": 0.1}, {"norm.slope": 4})
+    assert best == {"norm": "dyt", "train.lr": 0.1, "norm.slope": 4}
+    assert merged(best, {"norm": "layernorm"}) == {"train.lr": 0.1, "norm": "layernorm"}
+    assert merged({"draws": "both", "norm": "dyt"}, {"train.lr": 1}) == {
+        "norm": "dyt",
+        "train.lr": 1,
+    }
+
+
+def begin(ledger, label, **more):
+    return Begun(
+        number=len(ledger.of(Begun)) + 1,
+        label=label,
+        changes={"train.lr": 0.02},
+        best=len(ledger.path),
+        level=ledger.level,
+        code="",
+        **more,
+    )
+
+
+def test_what_has_begun_counts_as_not_accepted_until_it_is_decided(ledger):
+    found = ledger.read()
+    found, first = found.add(lambda now: begin(now, "first"))
+    found, second = found.add(lambda now: begin(now, "second"))
+    shares = weights(20)
+    assert first.level == pytest.approx(0.025 * shares[0])
+    assert second.level == pytest.approx(0.025 * shares[1])
+    found, _ = found.add(Decided(number=1, verdict="accepted", why=""))
+    # Accepted when two had begun: the third is the first that it pays for.
+    assert found.level == pytest.approx(lord(3, [2], shares, 0.05, 0.025))
+    assert found.level > 0.025 * shares[2]
+
+
+def test_what_began_against_an_old_best_does_not_move_the_present_one(ledger):
+    found = ledger.read()
+    found, _ = found.add(lambda now: begin(now, "first"))
+    found, _ = found.add(lambda now: begin(now, "second"))
+    for number in (2, 1):
+        found, _ = found.add(Decided(number=number, verdict="accepted", why=""))
+    assert [begun.label for begun in found.path] == ["second"]
+    found, third = found.add(lambda now: begin(now, "third"))
+    assert third.best == 1
+
+
+def test_a_ledger_grants_no_more_candidates_than_it_was_opened_for(bench, capsys):
+    terms = bench.write()
+    terms.write_text(terms.read_text("utf-8").replace("candidates: 20", "candidates: 1"), "utf-8")
+    assert bench("--new", terms) == 0
+    assert bench.judge(WORSE) == REJECTED
+    assert bench.judge(BETTER, "more.yaml") == 2
+    assert "the ledger's 1 candidates are spent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["family-wise", "e-lond"])
+def test_another_rule_grants_other_levels(bench, rule):
+    terms = bench.write()
+    text = terms.read_text("utf-8").replace("confirm: 3", f"confirm: 3, rule: {rule}")
+    terms.write_text(text, "utf-8")
+    assert bench("--new", terms) == 0
+    share = 0.05 * weights(20)[0]
+    # e = 1 / (2 sqrt(p)) is at least 1 / level where p is at most (level / 2)^2.
+    assert bench.read().level == pytest.approx(share if rule == "family-wise" else share**2 / 4)
+
+
+def test_runs_of_the_best_are_shared_under_the_rule_that_allows_it_alone(bench):
+    terms = bench.write()
+    text = terms.read_text("utf-8").replace("confirm: 3", "confirm: 3, rule: e-lond")
+    terms.write_text(text, "utf-8")
+    assert bench("--new", terms) == 0
+    for candidate in (WORSE, "train.lr: 6e-3"):
+        assert bench.judge(f"{{label: '{candidate}', {candidate}}}") in (REJECTED, INCONCLUSIVE)
+    one, two = (gated.found[0].losses for gated in bench.read().of(Gated))
+    assert {seed: base for seed, (_, base) in one.items()} == {s: b for s, (_, b) in two.items()}
+    of_best = (bench.root / "ledger" / "runs").glob("*/gate-1/runs/best*/record.json")
+    assert len({path.read_bytes() for path in of_best}) == len(one)  # the same bytes twice
+
+
+def test_a_dry_run_says_level_power_and_cost_and_writes_nothing(ledger, capsys):
+    assert ledger.judge(WORSE, "first.yaml") == REJECTED
+    before, there = ledger.file.read_bytes(), sorted(ledger.root.rglob("*"))
+    capsys.readouterr()
+    candidate = ledger.candidate(BETTER)
+    assert ledger(candidate, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "candidate 2 'candidate': level 0.0021 (one-sided)" in said
+    assert "power for 0.02 nats" in said
+    assert "predicted: about" in said
+    assert ledger.file.read_bytes() == before
+    assert sorted(ledger.root.rglob("*")) == sorted([*there, candidate])
+
+
+def test_each_change_of_the_best_is_left_out_in_one_design(ledger, capsys):
+    assert ledger.judge(BETTER) == ACCEPTED
+    found, null = ledger.read().add(
+        lambda now: begin(now, "nothing").model_copy(update={"changes": {"norm.eps": 1e-6}})
+    )
+    gated = found.of(Gated)[-1].model_copy(update={"number": null.number})
+    found, _ = found.add(gated)
+    found.add(Decided(number=null.number, verdict="accepted", why=""))
+    capsys.readouterr()
+    assert ledger("--leave-one-out", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["candidates"]
+    assert [row["helps"] for row in rows] == ["yes", "not shown"]
+    (apart,) = ledger.read().of(TakenApart)
+    assert apart.found.keys() == {"without 1 candidate", "without 2 nothing"}
+
+
+def test_a_second_size_must_have_the_sign(bench):
+    terms = bench.write()
+    text = terms.read_text("utf-8").replace("confirm: 3", "confirm: 3, size: {dim: 32}")
+    terms.write_text(text, "utf-8")
+    assert bench("--new", terms) == 0
+    ended = bench.judge(BETTER)
+    own, other = bench.read().of(Gated)[-1].found
+    assert (own.table, other.table, own.verdict) == ("dim 16", "dim 32", "better")
+    assert ended == (ACCEPTED if other.difference < 0 else REJECTED)
+    assert ("no gain at dim 32" in bench.read().of(Decided)[0].why) == (ended == REJECTED)
+
+
+def test_a_result_that_the_weights_do_not_bear_out_is_invalid(ledger, monkeypatch):
+    measured = measurement.measure_run
+
+    def other(*arguments):
+        found = measured(*arguments)
+        rows = [
+            one.__class__(**{**vars(one), "value": one.value + 0.01})
+            for one in found["perplexity"].rows
+        ]
+        return {"perplexity": found["perplexity"].__class__(tuple(rows))}
+
+    monkeypatch.setattr(measurement, "measure_run", other)
+    assert ledger.judge(BETTER) == INVALID
+    (ended,) = ledger.read().of(Decided)
+    assert "by its weights" in ended.why
+    assert ledger.read().best() == {}
+
+
+def test_a_run_that_fails_makes_a_candidate_invalid(ledger):
+    code = """
+import torch
+from llama_ablate.model.norms import NORMS
+
+@NORMS.register("failing")
+class Failing(torch.nn.Module):
+    '''Fails near the end of its training.'''
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain, self.calls = torch.nn.Parameter(torch.ones(dim)), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls > 58:
+            raise RuntimeError("no more")
+        return torch.tanh(x) * self.gain
+"""
+
+    def work():
+        os._exit(ledger.judge(code, "failing.py"))
+
+    assert in_child(work) == INVALID
+    (ended,) = ledger.read().of(Decided)
+    assert "a run ended in error: RuntimeError: no more" in ended.why
+
+
+def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume):
+    """Killed before the n-th call that changes the disk, half way into a write."""
+    start = ledger.file.read_bytes()
+    candidate = ledger.candidate(BETTER)
+    assert ledger(candidate) == ACCEPTED
+    expected = ledger.file.read_bytes()
+    for number in range(volume(100, 12, 12), 4000, volume(400, 21, 21)):
+        shutil.rmtree(ledger.root / "ledger")
+        ledger.file.parent.mkdir()
+        ledger.file.write_bytes(start)
+
+        def crash(number=number):
+            crash_at(number).install()
+            ledger(candidate)
+
+        ended = in_child(crash)
+        Ledger.open(ledger.root / "ledger")  # whole, whenever that was
+        if ended != -9:
+            break
+        assert in_child(lambda: os._exit(ledger(candidate)), shown=(2,)) == ACCEPTED, number
+        assert ledger.file.read_bytes() == expected, number
+    assert number > 1000
+
+
+def test_two_judges_of_one_ledger_spend_no_level_twice(ledger):
+    first, second = (ledger.candidate(f"train.lr: {lr}", f"c{lr}.yaml") for lr in (2e-2, 25e-3))
+
+    def both():
+        child = os.fork()
+        if child == 0:
+            os._exit(ledger(first))
+        code = ledger(second)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (ACCEPTED, INCONCLUSIVE)
+        os._exit(code)
+
+    assert in_child(both) in (ACCEPTED, INCONCLUSIVE)
+    found = ledger.read()
+    assert sorted(begun.number for begun in found.of(Begun)) == [1, 2]
+    assert len({begun.level for begun in found.of(Begun)}) == 2
+    assert len(found.of(Decided)) == 2
+
+
+def test_a_candidate_that_is_being_judged_is_refused(ledger, capsys):
+    candidate = ledger.candidate(BETTER)
+    found, begun = ledger.read().add(
+        lambda now: begin(now, "candidate").model_copy(update={"code": ""})
+    )
+    with found.working_on(begun):
+        assert ledger(candidate) == 2
+    assert "candidate 1 is being judged elsewhere" in capsys.readouterr().err
+
+
+def test_code_that_changed_while_a_candidate_was_judged_makes_it_invalid(ledger):
+    ledger.read().add(lambda now: begin(now, "candidate").model_copy(update={"code": "older"}))
+    assert ledger.judge(BETTER) == INVALID
+    assert "the code of the judge has changed" in ledger.read().of(Decided)[0].why
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_an_edited_ledger_is_refused_at_its_line(ledger, line, capsys):
+    assert ledger.judge(WORSE) == REJECTED
+    lines = ledger.file.read_text("utf-8").splitlines(keepends=True)
+    assert len(lines) == 4
+    edited = [re.sub(r"([0-8])(?=\D)", lambda m: str(int(m[1]) + 1), lines[line], count=1)]
+    edited = edited if line < 3 else [lines[3].replace("rejected", "accepted")]
+    for changed in ([*lines[:line], *edited, *lines[line + 1 :]], lines[:line] + lines[line + 1 :]):
+        if "".join(changed) == "".join(lines[:3]):
+            continue  # an end that was cut off is the ledger as it was
+        ledger.file.write_text("".join(changed), "utf-8")
+        assert ledger() == 2
+        assert f"ledger.jsonl:{line + 1}: edited or damaged" in capsys.readouterr().err
+
+
+def test_a_ledger_written_by_hand_is_typed_whoever_sealed_it(ledger, capsys):
+    lines = ledger.file.read_text("utf-8").splitlines()
+    text = '{"event":"ended","number":"one","verdict":"accepted","why":""'
+    seal = sha256(f"{lines[-1][-66:-2]}\n{text}".encode()).hexdigest()
+    ledger.file.write_text("\n".join([*lines, f'{text},"sha256":"{seal}"}}', ""]), "utf-8")
+    assert ledger() == 2
+    assert "ledger.jsonl:2: not an event of this version" in capsys.readouterr().err
+
+
+def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, tmp_path):
+    assert ledger.judge(BETTER) == ACCEPTED
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "ledger.jsonl").write_bytes(ledger.file.read_bytes())
+    assert ledger("--ledger", tmp_path / "copy") == 0
+    assert (tmp_path / "copy" / "ledger.html").is_file()
+    worse = ledger.candidate("train.lr: 6e-3", "worse.yaml")
+    assert ledger(worse, "--ledger", tmp_path / "copy") == REJECTED
+
+
+def test_its_page_says_what_was_tried_and_what_is_left(ledger):
+    ledger.judge("{label: '<b>faster</b>', train.lr: 2e-2}")
+    page = (ledger.root / "ledger" / "ledger.html").read_text("utf-8")
+    assert "Candidates: 1 accepted. The best is the baseline with train.lr 0.02." in page
+    assert "Left: 19 of 20 candidates" in page
+    assert "&lt;b&gt;faster&lt;/b&gt;" in page
+    assert "<b>faster" not in page
+    assert not any(word in page for word in ("http://", "https://", 'src="//'))
+
+
+def test_its_answer_is_of_the_published_schema(ledger, capsys):
+    import jsonschema
+
+    from docs import schema
+
+    assert ledger.judge(WORSE, "candidate.yaml", "--json") == REJECTED
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, json.loads(schema.of_judge()))
+    assert (answer["number"], answer["verdict"]) == (1, "rejected")
+    assert math.isclose(answer["next_level"], 0.025 * weights(20)[1])
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"margin": None}, "margin: a ledger states one baseline"),
+        ({"margin": "0.02"}, "margin: '0.02': must be a number above 0 and its unit"),
+        ({"judge": None}, "needs a section 'judge', with a 'second' text"),
+        ({"judge": "{looks: [3]}"}, "judge.second: the key 'second' is needed here"),
+        ({"judge": "{second: {corpus: {name: files, path: one.txt}}}"}, "judge.second: the second"),
+        ({"judge": "{second: {corpus: {name: files, path: no.txt}}}"}, "there is no file 'no.txt'"),
+        ({"judge": "{second: {}, look: [3]}"}, "did you mean 'looks'?"),
+        ({"variants": "{axes: {norm: [dyt]}}"}, "variants: a ledger states one baseline"),
+        ({"tune": "{lr: [1e-3, 1e-2]}"}, "tune: a ledger states one baseline"),
+        ({"measure": "[kv_cache]"}, "measure: a ledger states one baseline"),
+        ({"controls": "{positive: {norm.eps: 1e-6}}"}, "controls of its best fail"),
+    ],
+)
+def test_a_ledger_is_not_opened_with(bench, capsys, sections, said):
+    assert bench("--new", bench.write(**sections)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said in error
+    assert not bench.file.exists()
+
+
+def test_a_best_whose_controls_hold_opens_a_ledger_and_keeps_their_runs(bench):
+    bench.open(controls="{positive: {train.lr: 8e-3}}", margin="0.1 nats")
+    assert (bench.root / "ledger" / "runs" / "controls" / "plan.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "changes nothing of the best"),
+        ("label: best", "changes nothing of the best"),
+        ("norm: layernrm", "'layernrm'"),
+        ("train.lr: 1e-2", "is the same variant as 'best'"),
+        ("{label: best, train.lr: 2e-2}", "two variants have the label 'best'"),
+        ("draws: all", "'all' is not allowed here; allowed: init, order, both"),
+        ("nrm: layernorm", "'nrm' cannot vary"),
+        ("plugin: none.py", "none.py"),
+        ("[1]", "candidate.yaml"),
+        ("train.lr: -1", "train.lr"),
+    ],
+)
+def test_what_is_no_candidate_is_refused_in_one_line_and_spends_nothing(ledger, capsys, text, said):
+    before = ledger.file.read_bytes()
+    assert ledger.judge(text) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said in error
+    assert "candidate.yaml" in error or "none.py" in error
+    assert ledger.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("data.documents", "data.tokenizer", "seeds", "margin", "measure", "evaluation.documents"),
+        *("train.tokens", "train.steps", "train.evals", "context", "guard", "judge.error"),
+    ],
+)
+def test_what_the_ledger_states_no_candidate_changes(ledger, capsys, key):
+    assert ledger.judge(f"{key}: 1") == 2
+    assert f"'{key}' is sealed: the ledger states it once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["c.yaml", "--leave-one-out"], "one of CANDIDATE"),
+        (["--dry-run"], "one of CANDIDATE"),
+        (["--leave-one-out"], "there is nothing to leave out"),
+        (["c.yaml", "--ledger", "nowhere"], "'nowhere' holds no ledger: --new FILE opens one"),
+        (["--new", "terms.yaml"], "holds a ledger already"),
+        (["missing.yaml"], "missing.yaml: No such file"),
+    ],
+)
+def test_a_command_that_asks_for_nothing_sensible_is_refused(ledger, capsys, words, said):
+    ledger.candidate(BETTER, "c.yaml")
+    assert ledger(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_text_that_has_changed_since_is_refused(ledger, capsys):
+    (ledger.root / "one.txt").write_text("another text " * 4_000, "utf-8")
+    assert ledger.judge(BETTER) == 2
+    assert "is not what the ledger was opened with" in capsys.readouterr().err
+
+
+def test_a_ledger_whose_first_event_opens_none_is_damaged(tmp_path):
+    (tmp_path / "ledger.jsonl").write_text("", "utf-8")
+    with pytest.raises(ConfigError, match="edited or damaged"):
+        Ledger.open(tmp_path)
