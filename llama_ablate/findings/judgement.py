@@ -35,19 +35,20 @@ def differences(table: TableFrames) -> dict[str, Difference]:
 
 def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None:
     """Return how a gate decides a candidate, and why; None where it goes on to gate two."""
-    own, said = found[0], f"{written(found[0])} at gate {gate}"
+    own, said = found[0], f"gate {gate}: {written(found[0])}"
     undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
     broken = [guard for guard in undecided if guard.endswith(" worse")]
     turned = [f"{size.table}, {written(size)}" for size in found[1:] if not size.difference < 0]
     needed = seeds(own.seeds_low, own.seeds_high)
     needed = f"; {needed} would decide" if needed else ""
+    word = "" if own.verdict == "inconclusive" else f", {own.verdict}"
     cases: tuple[tuple[bool, Verdict, str], ...] = (
-        (own.verdict in _LOST, "rejected", f"{own.verdict}, {said}"),
-        (own.verdict == "equivalent", "rejected", f"no gain larger than the margin, {said}"),
-        (bool(broken), "rejected", f"breaks a guard, {''.join(broken[:1])}; {said}"),
-        (own.verdict != "better", "inconclusive", f"{own.verdict}, {said}{needed}"),
-        (gate == 2 and bool(undecided), "inconclusive", f"guard {''.join(undecided[:1])}; {said}"),
-        (bool(turned), "rejected", f"no gain at {''.join(turned[:1])}; {said}"),
+        (own.verdict in _LOST, "rejected", f"{said}{word}"),
+        (own.verdict == "equivalent", "rejected", f"{said}, no gain larger than the margin"),
+        (bool(broken), "rejected", f"{said}, but breaks a guard: {''.join(broken[:1])}"),
+        (own.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
+        (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
+        (bool(turned), "rejected", f"{said}, but no gain at {''.join(turned[:1])}"),
         (gate == 2, "accepted", said),
     )
     return next(((verdict, why) for holds, verdict, why in cases if holds), None)
@@ -66,6 +67,7 @@ class CandidateRow(Row):
 
     number: int = column("which of the ledger's candidates it is", "no.", leading=True)
     label: str = column("its label", "candidate", leading=True)
+    changes: str = column("what it changes of the best", "changes", leading=True)
     verdict: str = column(
         "`accepted`, `rejected`, `inconclusive`, `invalid`; `running`", "verdict", leading=True
     )
@@ -74,11 +76,11 @@ class CandidateRow(Row):
         "of a change of the best, left out of it when it was last taken apart: `yes`, `not shown`, "
         "`harms`",
         "still helps",
+        optional=True,
     )
-    changes: str = column("what it changes of the best", "changes")
-    best: int = column("how often the best had moved when it began", "against best")
-    moved: str = column("which move of the best it is", "moves best to")
     level: float = column("one-sided level that gate one was granted", "level", ".2g")
+    best: int = column("how often the best had moved when it began", "against best")
+    moved: str = column("which move of the best it is", "moves best to", optional=True)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,7 @@ def _image(ledger: Ledger) -> str:
         gated = gates[row.number]
         own = gated.found[0]
         at = Estimate(own.difference, own.low, own.high)
-        remark = f"gate {gated.gate}" + ", accepted" * (row.verdict == "accepted")
-        marks.append(Dot(f"{row.number} {row.label}", at, own.verdict, remark))
+        marks.append(Dot(f"{row.number} {row.label}", at, own.verdict))
     if not marks:
         return ""
     figure, svg = (
