@@ -5,14 +5,21 @@ import math
 import os
 import re
 import shutil
+import subprocess
+from contextlib import redirect_stderr, redirect_stdout
 from hashlib import sha256
+from io import StringIO
+from pathlib import Path
 
 import pytest
 
+from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.online import lord, weights
+from llama_ablate.launch import environment as launch_environment
 from llama_ablate.launch import measurement
 from llama_ablate.results.ledger import Begun, Decided, Gated, Ledger, TakenApart, merged
+from tests.in_process import in_process
 from tests.reliability.harness import crash_at, in_child
 
 BETTER, WORSE, NULL = "train.lr: 2e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
@@ -432,3 +439,27 @@ def test_a_ledger_whose_first_event_opens_none_is_damaged(tmp_path):
     (tmp_path / "ledger.jsonl").write_text("", "utf-8")
     with pytest.raises(ConfigError, match="edited or damaged"):
         Ledger.open(tmp_path)
+
+
+@pytest.mark.full
+def test_the_pages_program_judges_until_no_candidate_is_left(bench, monkeypatch):
+    terms = bench.write()
+    terms.write_text(terms.read_text("utf-8").replace("candidates: 20", "candidates: 2"), "utf-8")
+    assert bench("--new", terms) == 0
+    page = (Path(__file__).parents[2] / "docs" / "loop.md").read_text("utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(program.splitlines()) <= 40
+
+    def run(words, **_):
+        out, error = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(error), in_process():
+            code = main([*words[1:], *(["--device", "cpu"] if "judge" in words else [])])
+        return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(launch_environment, "commit", lambda: None)  # which starts git
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(program, "loop.md", "exec"), {})  # noqa: S102  the page's own
+    assert [line.split()[0] for line in printed.getvalue().splitlines()][:2] == ["1", "2"]
+    assert len(bench.read().of(Decided)) == 2
