@@ -47,6 +47,8 @@ def run(options: JudgeOptions) -> Answer:
 
     The exit code is 0 where a candidate is accepted, 3 rejected, 4 inconclusive, 5 invalid.
     """
+    if options.plugins:
+        raise ConfigError("--plugin: a candidate brings its own, as 'plugin: FILE' in its YAML")
     asked = (options.candidate, options.new, options.leave_one_out)
     if sum(map(bool, asked)) > 1 or (options.dry_run and not options.candidate):
         raise ConfigError(

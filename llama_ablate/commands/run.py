@@ -123,7 +123,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     from llama_ablate.track.sinks import checked
 
     launch = options.launch
-    _check_launcher(launch)
+    check_launcher(launch)
     sinks = checked(launch.track, "--track")
     tokens.look(source)
     say("planning")
@@ -334,7 +334,7 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
         )
 
 
-def _check_launcher(launch: LaunchOptions) -> None:
+def check_launcher(launch: LaunchOptions) -> None:
     """Raise ConfigError for a launcher that is not installed, and for options of another one."""
     if launch.workers is not None and launch.workers < 1:
         raise ConfigError(f"--workers {launch.workers}: must be 1 or more")

@@ -38,7 +38,10 @@ def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None
     own, said = found[0], f"gate {gate}: {written(found[0])}"
     undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
     broken = [guard for guard in undecided if guard.endswith(" worse")]
-    turned = [f"{size.table}, {written(size)}" for size in found[1:] if not size.difference < 0]
+    sizes = [one for one in found[1:] if one.n]
+    turned = [f"{one.table}, {written(one)}" for one in sizes if not one.difference < 0]
+    turned += [f"{one.table}, {one.verdict}" for one in found[1:] if one.verdict in _LOST]
+    turned += [f"{one.table}, guard" for one in found[1:] if "worse" in one.guards.values()]
     needed = seeds(own.seeds_low, own.seeds_high)
     needed = f"; {needed} would decide" if needed else ""
     word = "" if own.verdict == "inconclusive" else f", {own.verdict}"
@@ -49,6 +52,7 @@ def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None
         (own.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
         (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
         (bool(turned), "rejected", f"{said}, but no gain at {''.join(turned[:1])}"),
+        (len(sizes) < len(found[1:]), "inconclusive", f"{said}, and nothing at a second size"),
         (gate == 2, "accepted", said),
     )
     return next(((verdict, why) for holds, verdict, why in cases if holds), None)
@@ -74,7 +78,7 @@ class CandidateRow(Row):
     why: str = column("what decided it: difference from the best, interval, seeds", "why")
     helps: str = column(
         "of a change of the best, left out of it when it was last taken apart: `yes`, `not shown`, "
-        "`harms`",
+        "`harms`, or `cannot be left out alone`",
         "still helps",
         optional=True,
     )
@@ -98,6 +102,10 @@ class LedgerState:
     page: str
 
 
+def _helps(without: Difference | None) -> str:
+    return _HELPS.get(without.verdict, "not shown") if without else "cannot be left out alone"
+
+
 def rows(ledger: Ledger) -> list[CandidateRow]:
     """Return one row for each candidate, in the order in which they began."""
     moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
@@ -113,9 +121,7 @@ def rows(ledger: Ledger) -> list[CandidateRow]:
             label=begun.label,
             verdict=verdict,
             why=why,
-            helps=_HELPS.get(apart[0][begun.left_out].verdict, "not shown")
-            if apart and begun.number in moves
-            else "",
+            helps=_helps(apart[0].get(begun.left_out)) if apart and begun.number in moves else "",
             changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
             best=begun.best,
             moved=str(moves.get(begun.number, "")),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
@@ -246,7 +247,9 @@ def _child(
             from llama_ablate.launch import environment
 
             environment.commit()  # which starts git: nothing may be started from here on
-            watch.hold(rule)
+            run = next((name for name in arguments[1:2] if isinstance(name, str)), "")
+            watch.hold(replace(rule, run=run))
+            loaded = dict(watch.plugins_of("best", loaded))
         plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:

@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 from llama_ablate.errors import ConfigError
@@ -22,23 +23,28 @@ _CHANGES = {
 #: Events that lead out of the process, where no hook sees.
 _OUT = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect")
 _PACKAGE = __name__.partition(".")[0]
+_WRAPPED = (staticmethod, classmethod)
+_OTHERS = ("numpy", "builtins", "json", "hashlib", "math")  # torch replaces names of its own
 
 
 @dataclass(frozen=True)
 class Bounds:
     """What a process is held to."""
 
-    #: The one folder in which it may write.
+    #: The one folder in which it may write, and there what bears the id of its run.
     own: str
     #: Files and folders that it may not read.
     sealed: tuple[str, ...] = ()
+    #: The plug-ins that runs of the best need: those load no other.
+    of_best: tuple[str, ...] = ()
+    run: str = ""
 
 
 #: What the processes that start from here on are held to.
 given: Bounds | None = None
 _held: list[Bounds] = []  # at most one
 _broken: list[str] = []
-_before: dict[tuple[str, str], int] = {}
+_before: dict[tuple[str, str], tuple[int, ...]] = {}
 
 
 def hold(rule: Bounds | None) -> None:
@@ -61,28 +67,53 @@ def held(rule: Bounds) -> Iterator[None]:
         hold(None)
 
 
-def check() -> None:
-    """Raise ConfigError where this process has broken its rule, though it went on."""
-    if _held:
+def plugins_of(label: str, plugins: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the plug-ins that a run loads, by the label of its variant.
+
+    Where a candidate is judged, those of the best alone for the best: what a candidate's code
+    changes of torch would change its opponent, too.
+    """
+    rule = _held[0] if _held and label == "best" else None
+    return {name: own for name, own in plugins.items() if rule is None or name in rule.of_best}
+
+
+def check(*, always: bool = False) -> None:
+    """Raise ConfigError where this process has broken its rule, though it went on.
+
+    `always`: also of one that is no longer held to any.
+    """
+    if _held or always:
         replaced = (f"replaces {module}.{name}" for module, name in _replaced())
         if said := next(iter(_broken), "") or next(replaced, ""):
             raise ConfigError(f"the candidate's code {said}, which is sealed")
 
 
-def _names() -> Mapping[tuple[str, str], int]:
-    """Return what the names of this package's modules and classes stand for, by identity."""
+def _names() -> Mapping[tuple[str, str], tuple[int, ...]]:
+    """Return what names stand for, by identity: all of this package, functions of a few others.
+
+    Of a function also its code and its defaults.
+    """
     found = {}
     for module, of_module in list(sys.modules.items()):
-        if module.partition(".")[0] == _PACKAGE:
-            own = {k: v for k, v in list(vars(of_module).items()) if not k.startswith("__")}
-            for name, value in own.items():
-                found[module, name] = id(value)
-                if isinstance(value, type) and value.__module__ == module:
-                    inner = {f"{name}.{key}": id(own) for key, own in list(vars(value).items())}
-                    found |= {(module, key): own for key, own in inner.items()}
-                elif hasattr(value, "__code__"):
-                    found[module, f"{name}.__code__"] = id(value.__code__)
+        is_ours = module.partition(".")[0] == _PACKAGE
+        if not (is_ours or module in _OTHERS):
+            continue
+        for name, value in list(vars(of_module).items()):
+            if name.startswith("__") or not (is_ours or callable(value)):
+                continue
+            found[module, name] = _identity(value)
+            if isinstance(value, type) and value.__module__ == module:
+                inner = {f"{name}.{key}": _identity(own) for key, own in list(vars(value).items())}
+                found |= {(module, key): own for key, own in inner.items()}
     return found
+
+
+def _identity(value: Any) -> tuple[int, ...]:
+    function = getattr(value, "__func__", value) if isinstance(value, _WRAPPED) else value
+    if not isinstance(function, FunctionType):
+        return (id(value),)
+    named = (function.__kwdefaults__ or {}).values()
+    return (id(value), id(function.__code__), id(function.__defaults__), *map(id, named))
 
 
 def _replaced() -> Iterator[tuple[str, str]]:
@@ -103,14 +134,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         elif any(_is_below(path, sealed) for sealed in rule.sealed):
             _refuse(f"reads '{os.fsdecode(path)}'")
     elif event in _CHANGES:
+        own = replace(rule, run="") if event == "os.mkdir" else rule  # of the run's and above it
         for path in arguments[: _CHANGES[event]]:
-            _refuse_outside(path, rule)
+            _refuse_outside(path, own)
     elif event in _OUT:
         _refuse(f"calls {event}")
 
 
 def _refuse_outside(path: Any, rule: Bounds) -> None:
-    if not isinstance(path, int) and not _is_below(path, rule.own) and path != os.devnull:
+    if isinstance(path, int) or path == os.devnull:
+        return
+    if not _is_below(path, rule.own) or rule.run not in os.path.realpath(os.fsdecode(path)):
         _refuse(f"writes '{os.fsdecode(path)}'")
 
 

@@ -77,5 +77,6 @@ def _image(ledger: Ledger) -> str:
         plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))])),
         io.BytesIO(),
     )
+    plots.without_formulas(figure)
     figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
     return embedding.image(svg.getvalue().decode())

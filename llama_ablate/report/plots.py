@@ -420,7 +420,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
-    _without_formulas(figure)
+    without_formulas(figure)
     with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
         drawn = {".svg": BytesIO(), ".png": BytesIO()}
         figure.savefig(drawn[".svg"], format="svg", bbox_inches="tight", metadata={"Date": None})
@@ -455,7 +455,7 @@ def for_paper(picture: Picture, width: float) -> bytes:
     for text in (one for one in figure.findobj(Text) if isinstance(one, Text)):
         text.set_text(textwrap.fill(text.get_text(), letters // (2 if text.get_rotation() else 1)))
         text.set_fontsize(_POINTS)
-    _without_formulas(figure)
+    without_formulas(figure)
     height = height * math.ceil(len(panels) / columns) + _MARK * legend
     figure.set_size_inches(width, min(height, _PAGE))
     drawn = BytesIO()
@@ -465,7 +465,7 @@ def for_paper(picture: Picture, width: float) -> bytes:
     return drawn.getvalue()
 
 
-def _without_formulas(figure: Figure) -> None:
+def without_formulas(figure: Figure) -> None:
     """Turn off formulas between two $, and spell out control characters, which have no glyphs.
 
     Matplotlib may still write powers of ten along a logarithmic axis.

@@ -2,10 +2,11 @@
 
 `<ledger>/ledger.jsonl` is an event a line, sealed by a chain: the SHA-256 of a line is that of the
 one before it and of its own text. `<ledger>/runs/` holds the experiments that its events are from,
-`<ledger>/plugins/` what candidates brought. The file tells everything by itself: a copy is a pack.
+`<ledger>/plugins/` the code that candidates brought, as the events have it: a copy is a pack.
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,12 +55,19 @@ class Begun(_Event):
     number: int
     label: str
     changes: dict[str, Any]
-    #: Its plug-ins in `plugins/`, by their SHA-256.
+    #: The code of its plug-in, by its SHA-256.
     plugins: dict[str, str] = Field(default_factory=dict)
+    #: The first of its seeds: drawn when it begins, so that nobody can rehearse its gates.
+    first: int = 0
     #: How often the best had moved.
     best: int
     level: float
     code: str
+
+    @classmethod
+    def bringing(cls, plugins: dict[str, str]) -> "Begun":
+        """Return a candidate that is nothing but its plug-ins."""
+        return cls(number=0, label="", changes={}, plugins=plugins, best=0, level=0.0, code="")
 
     @property
     def left_out(self) -> str:
@@ -205,12 +213,26 @@ class Ledger:
 
     def best(self, version: int | None = None) -> dict[str, Any]:
         """Return what a version of the best changes of the baseline, by default the present one."""
-        return merged(*(one.changes for one in self.path[:version]))
+        best = merged(*(one.changes for one in self.path[:version]))
+        return {key: value for key, value in best.items() if key != "draws"}
 
     def plugins(self, *more: Begun) -> list[Path]:
-        """Return the plug-ins that the best needs, and some candidates."""
-        names = dict.fromkeys(name for one in (*self.path, *more) for name in one.plugins)
-        return [disk.below(self.root, "plugins", f"{name}.py") for name in names]
+        """Return the plug-ins of the best, and of some candidates, as files with their code."""
+        found = {}
+        for name, code in (item for one in (*self.path, *more) for item in one.plugins.items()):
+            found[name] = place = disk.below(self.root, "plugins", f"{name}.py")
+            if not place.is_file() or disk.read(place) != code.encode():
+                disk.make(place.parent)
+                disk.replace(place, code.encode())
+        return list(found.values())
+
+    @property
+    def fresh(self) -> int:
+        """The first of seeds that no candidate has."""
+        taken = {begun.first for begun in self.of(Begun)}
+        while (first := 2 * _APART * secrets.randbelow(_SHARED // (2 * _APART))) in taken:
+            pass
+        return first
 
     @property
     def level(self) -> float:
@@ -250,7 +272,7 @@ class Ledger:
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
         """Return the experiment of a gate: the candidate, paired with the best of its time."""
         terms, best = self.terms, self.best(begun.best)
-        first = (2 * begun.number + gate - 1) * _APART
+        first = begun.first + (gate - 1) * _APART
         shared = _SHARED + begun.best * _APART if terms.rule == "e-lond" else first
         arms = [("best", best), (begun.label, merged(best, begun.changes))]
         if gate == 1:
@@ -265,10 +287,10 @@ class Ledger:
             values["sizes"] = {"models": [own, terms.size.changes]}
         return values
 
-    def apart(self) -> dict[str, Any]:
-        """Return the experiment that leaves each accepted change out of the best."""
+    def apart(self, left_out: Sequence[Begun]) -> dict[str, Any]:
+        """Return the experiment that leaves each of some accepted changes out of the best."""
         arms = [("best", self.best())]
-        for out in self.path:
+        for out in left_out:
             others = (one.changes for one in self.path if one is not out)
             arms.append((out.left_out, merged(*others)))
         times = len(self.of(TakenApart))

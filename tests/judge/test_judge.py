@@ -16,9 +16,18 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.online import lord, weights
+from llama_ablate.findings.judgement import decide
 from llama_ablate.launch import environment as launch_environment
 from llama_ablate.launch import measurement
-from llama_ablate.results.ledger import Begun, Decided, Gated, Ledger, TakenApart, merged
+from llama_ablate.results.ledger import (
+    Begun,
+    Decided,
+    Difference,
+    Gated,
+    Ledger,
+    TakenApart,
+    merged,
+)
 from tests.in_process import in_process
 from tests.reliability.harness import crash_at, in_child
 
@@ -234,8 +243,9 @@ class Failing(torch.nn.Module):
     assert "a run ended in error: RuntimeError: no more" in ended.why
 
 
-def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume):
+def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume, monkeypatch):
     """Killed before the n-th call that changes the disk, half way into a write."""
+    monkeypatch.setattr("secrets.randbelow", lambda _: 7)  # its seeds are drawn when it begins
     start = ledger.file.read_bytes()
     candidate = ledger.candidate(BETTER)
     assert ledger(candidate) == ACCEPTED
@@ -386,7 +396,7 @@ def test_a_best_whose_controls_hold_opens_a_ledger_and_keeps_their_runs(bench):
         ("{label: best, train.lr: 2e-2}", "two variants have the label 'best'"),
         ("draws: all", "'all' is not allowed here; allowed: init, order, both"),
         ("nrm: layernorm", "'nrm' cannot vary"),
-        ("plugin: none.py", "none.py"),
+        ("plugin: none.py", "none.py: No such file"),
         ("[1]", "candidate.yaml"),
         ("train.lr: -1", "train.lr"),
     ],
@@ -463,3 +473,120 @@ def test_the_pages_program_judges_until_no_candidate_is_left(bench, monkeypatch)
         exec(compile(program, "loop.md", "exec"), {})  # noqa: S102  the page's own
     assert [line.split()[0] for line in printed.getvalue().splitlines()][:2] == ["1", "2"]
     assert len(bench.read().of(Decided)) == 2
+
+
+BRINGS = """
+import torch
+from llama_ablate.model.norms import NORMS
+
+@NORMS.register("{name}")
+class Brought(torch.nn.Module):
+    '''A norm that a candidate brings.'''
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return {scale} * torch.tanh(x) * self.gain
+"""
+
+
+def test_a_plug_in_is_kept_in_the_ledger_and_made_again_from_it(ledger):
+    def work():
+        code = BRINGS.format(name="brought", scale=1.5)
+        ledger.candidate(code, "mine.py")
+        ledger.judge("{norm: brought, train.lr: 2e-2, plugin: mine.py}")
+        found = ledger.read()
+        (begun,) = found.of(Begun)
+        assert list(begun.plugins.values()) == [code]
+        (file,) = found.plugins(begun)
+        file.write_text("broken", "utf-8")
+        assert found.plugins(begun)[0].read_text("utf-8") == code
+
+    assert in_child(work) == 0
+
+
+def test_a_dollar_in_a_label_is_drawn_as_it_is(ledger):
+    assert ledger.judge("{label: 'a $x^{ $', train.lr: 7e-3}") == REJECTED
+    assert ledger() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["c.yaml", "--plugin", "one.py"], "a candidate brings its own"),
+        (["c.yaml", "--workers", "0"], "--workers 0: must be 1 or more"),
+    ],
+)
+def test_what_a_command_lacks_is_told_before_a_level_is_spent(ledger, capsys, words, said):
+    ledger.candidate(BETTER, "c.yaml")
+    ledger.candidate("", "one.py")
+    before = ledger.file.read_bytes()
+    assert ledger(*words) == 2
+    assert said in capsys.readouterr().err
+    assert ledger.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"train": "{steps: 60, compile: always}"}, "train: a candidate's processes start no"),
+        ({"parallel": "{data: 2}"}, "parallel: a candidate's processes start no others"),
+    ],
+)
+def test_what_an_audit_hook_would_refuse_opens_no_ledger(bench, capsys, sections, said):
+    assert bench("--new", bench.write(**sections)) == 2
+    assert said in capsys.readouterr().err
+
+
+def gated(verdict, difference=-1.0, n=5, guards=None):
+    return Difference(
+        unit="nats",
+        n=n,
+        difference=difference,
+        low=-1.5,
+        high=-0.5,
+        alpha=0.05,
+        verdict=verdict,
+        seeds_low=math.nan,
+        seeds_high=math.nan,
+        guards=guards or {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "verdict"),
+    [
+        (gated("better"), "accepted"),
+        (gated("inconclusive", 0.1), "rejected"),
+        (gated("diverged", -0.01, 1), "rejected"),
+        (gated("better", guards={"calibration": "worse"}), "rejected"),
+        (gated("failed", math.nan, 0), "inconclusive"),
+    ],
+)
+def test_a_second_size_may_veto(size, verdict):
+    assert decide(2, [gated("better"), size])[0] == verdict
+
+
+def test_draws_of_its_own_never_stay_in_the_best(ledger):
+    found, begun = ledger.read().add(
+        lambda now: begin(now, "x").model_copy(update={"changes": {"draws": "both", "dim": 8}})
+    )
+    found, _ = found.add(Decided(number=begun.number, verdict="accepted", why=""))
+    assert found.best() == {"dim": 8}
+
+
+def test_what_cannot_be_left_out_alone_is_said(ledger, capsys):
+    found = ledger.read()
+    for number, changes in enumerate(({"norm": "dyt"}, {"norm.slope": 3.0}), 1):
+        found, _ = found.add(
+            lambda now, own=changes: begin(now, str(own)).model_copy(update={"changes": own})
+        )
+        found, _ = found.add(Gated(number=number, gate=2, found=[gated("better")]))
+        found, _ = found.add(Decided(number=number, verdict="accepted", why=""))
+    capsys.readouterr()
+    assert ledger("--leave-one-out", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["candidates"]
+    assert rows[0]["helps"] == "cannot be left out alone"
+    assert rows[1]["helps"] in ("yes", "not shown", "harms")

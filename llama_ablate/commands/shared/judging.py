@@ -3,8 +3,9 @@
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from llama_ablate.commands import run as training
 from llama_ablate.commands.run import LaunchOptions, RunOptions
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment, plugins
+from llama_ablate.config.experiment import Experiment, ExperimentFile
 from llama_ablate.config.marked_yaml import load as load_yaml
+from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.design.labels import check_label
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -39,6 +44,8 @@ from llama_ablate.results.ledger import (
     TakenApart,
     Verdict,
 )
+from llama_ablate.training.compute import pick_device
+from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 #: What no candidate may change: sections that the ledger states once, and keys of `train`.
@@ -68,16 +75,14 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
     if keys := [key for key, value in wrong.items() if value]:
         what = "a ledger states one baseline without variants, its margin, and perplexity"
         raise source.locate(ConfigError(what, (keys[0],)))
+    for key, is_more in (("parallel", base.parallel.data > 1), ("train", _compiles(base))):
+        if is_more:  # which an audit hook would refuse
+            what = "a candidate's processes start no others: no 'parallel', and compile: never"
+            raise source.locate(ConfigError(what, (key,)))
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
     values |= {"base": "llama2-tiny", "measure": of_runs}
-    fingerprints = []
-    for data in (base.data, terms.second):
-        text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}}
-        own = experiment.from_mapping(values | text)
-        tokens.look(own)
-        fingerprints.append(make(own).tables[0].text.tokens.fingerprint)
-    if fingerprints[0] == fingerprints[1]:
-        raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
+    texts = _texts(source, terms, values)
+    fingerprints = (texts[0].fingerprint, texts[1].fingerprint)
     if base.controls.positive:
         again = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
         best = {"design": "list", "entries": again}
@@ -85,8 +90,40 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         frames = _trained({**values, **held}, root / "runs", launch)
         if failing := [one.why for one in frames.table.controls.values() if not one.holds]:
             raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
-    event = Opened(experiment=values, terms=terms, texts=tuple(fingerprints))
+    event = Opened(experiment=values, terms=terms, texts=fingerprints)
     return shown(Ledger.create(root, event))
+
+
+def _texts(
+    source: ExperimentFile, terms: Terms, values: Mapping[str, Any]
+) -> tuple[Tokens, Tokens]:
+    """Return the texts of both gates, whose experiments can be planned. Raises ConfigError."""
+    found: list[Tokens] = []
+    for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
+        more = _sizes(terms, values) if found else {}
+        text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}} | more
+        try:
+            own = experiment.from_mapping({**values, **text})
+            tokens.look(own)
+            found.append(make(own).tables[0].text.tokens)
+        except ConfigError as error:
+            raise source.locate(ConfigError(str(error), where)) from None
+    first, second = found
+    if first.corpus == second.corpus:
+        raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
+    return first, second
+
+
+def _compiles(base: Experiment) -> bool:
+    return base.train.compile != "never"
+
+
+def _sizes(terms: Terms, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section `sizes` of gate two, where a second size is asked for."""
+    if terms.size is None:
+        return {}
+    own = {key: values["model"][key] for key in terms.size.changes}
+    return {"sizes": {"models": [own, terms.size.changes]}}
 
 
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
@@ -112,10 +149,12 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
             best=best,
             level=level,
             code=_code(),
+            first=now.fresh,
         )
 
     begun = begin(ledger)
-    _load(ledger, *ledger.plugins(begun))
+    training.check_launcher(launch)
+    pick_device(launch.device)
     if is_new := begun not in ledger.events:
         _lawful(ledger, begun, file)
     if dry_run:
@@ -137,7 +176,12 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
     _load(ledger, *ledger.plugins())
-    table = _trained(ledger.apart(), ledger.root / "runs", launch).table
+    out: list[Begun] = []
+    for begun in ledger.path:  # of those that others rest on there is no best without them
+        with suppress(ConfigError):
+            make(experiment.from_mapping(ledger.apart([*out, begun])))
+            out.append(begun)
+    table = _trained(ledger.apart(out), ledger.root / "runs", launch).table
     event = TakenApart(best=len(ledger.path), found=judgement.differences(table))
     return shown(ledger.add(event)[0])
 
@@ -160,50 +204,76 @@ def _read(file: Path, ledger: Ledger) -> tuple[str, dict[str, Any], dict[str, st
     if file.suffix != ".py":
         marked = load_yaml(file)
         changes = dict(marked.values)
-        label, plugin = (
-            str(changes.pop("label", label)),
-            file.parent / str(changes.pop("plugin", "")),
-        )
-        for key in changes:
-            if key in _STATED or key.partition(".")[0] in _STATED:
-                what = f"'{key}' is sealed: the ledger states it once, for all candidates"
-                raise marked.locate(ConfigError(what, (key,)))
-    if plugin == file.parent:
-        if not changes:
-            raise ConfigError(f"{file}: changes nothing of the best")
-        return label, changes, {}
-    code = disk.read(plugin)
-    name = hashlib.sha256(code).hexdigest()
-    place = disk.below(ledger.root, "plugins", f"{name}.py")
-    if not place.exists():
-        disk.make(place.parent)
-        disk.replace(place, code)
+        label, named = changes.pop("label", label), changes.pop("plugin", "")
+        plugin = file.parent / str(named)
+        try:
+            check_label(label, ("label",))
+            _refuse_stated(changes)
+        except ConfigError as error:
+            raise marked.locate(error) from None
+        if not named:
+            if not changes:
+                raise ConfigError(f"{file}: changes nothing of the best")
+            _load(ledger, *ledger.plugins())
+            return str(label), changes, {}
+    if plugin.suffix != ".py":
+        raise ConfigError(f"{file}: plugin: '{plugin.name}' is no Python file, which ends in .py")
+    code = _code_of(plugin)
+    brought = {hashlib.sha256(code.encode()).hexdigest(): code}
+    _load(ledger, *ledger.plugins())
     before = _components()
-    _load(ledger, *ledger.plugins(), place)
+    try:
+        _load(ledger, *ledger.plugins(Begun.bringing(brought)))
+    except ConfigError as error:
+        said = re.sub(r"--plugin \S+/plugins/\w+\.py", str(plugin), str(error))
+        raise ConfigError(said) from None
     found = _components() - before
     if not changes and len(found) != 1:
         many = ", ".join(f"{slot} {known}" for slot, known in sorted(found)) or "nothing"
         raise ConfigError(f"{plugin}: registers {many}; a YAML says which of it is used")
-    return label, changes or dict(found), {name: plugin.name}
+    return str(label), changes or dict(found), brought
+
+
+def _code_of(plugin: Path) -> str:
+    try:
+        return disk.read(plugin).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{plugin}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{plugin}: is no UTF-8 text") from None
+
+
+def _refuse_stated(changes: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key that the ledger states."""
+    for key in changes:
+        if key in _STATED or key.partition(".")[0] in _STATED:
+            what = f"'{key}' is sealed: the ledger states it once, for all candidates"
+            raise ConfigError(what, (key,))
 
 
 def _components() -> set[tuple[str, str]]:
-    return {(slot, known) for slot, registry in REGISTRIES.items() for known in registry}
+    of_train = {f"train.{key}": registry for key, registry in TRAINING.items()}
+    every = {**REGISTRIES, **of_train}
+    return {(slot, known) for slot, registry in every.items() for known in registry}
 
 
 def _load(ledger: Ledger, *files: Path) -> None:
     """Load plug-ins, held to write nothing, to start nothing and to replace nothing of ours."""
-    with watch.held(Bounds(str(ledger.root.resolve() / "plugins" / "none"))):
+    own = str(ledger.root.resolve() / "plugins" / "none")
+    with watch.held(Bounds(own, tuple(_second(ledger, 1)))), redirect_stdout(sys.stderr):
         plugins.load(files)
 
 
 def _lawful(ledger: Ledger, begun: Begun, file: Path) -> None:
-    """Raise ConfigError, of the candidate's file, where gate one cannot be planned."""
-    try:
-        make(experiment.from_mapping(ledger.gate(begun, 1)))
-    except ConfigError as error:
-        said = re.sub(r"^experiment:\d+:\d+: (variants\.entries\[\d+\]\.?)?", "", str(error))
-        raise ConfigError(f"{file}: {said}") from None
+    """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
+    for gate, fingerprint in zip(judgement.GATES, ledger.opened.texts, strict=True):
+        try:
+            plan = make(experiment.from_mapping(ledger.gate(begun, gate)))
+        except ConfigError as error:
+            said = re.sub(r"^(experiment:\d+:\d+: )?variants\.entries(\[\d+\]\.?)?", "", str(error))
+            raise ConfigError(f"{file}: {said.removeprefix(': ')}") from None
+        if plan.tables[0].text.tokens.fingerprint != fingerprint:
+            raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
 
 
 def _decided(
@@ -216,14 +286,15 @@ def _decided(
     for gate in judgement.GATES:
         if gate not in passed:
             own = place.resolve() / f"gate-{gate}"
-            rule = Bounds(str(own), (str(ledger.root.resolve() / FILE), *_second(ledger, gate)))
+            sealed = (str(ledger.root.resolve() / FILE), *_second(ledger, gate))
+            of_best = tuple(map(str, (path.resolve() for path in ledger.plugins())))
+            rule = Bounds(str(own), sealed, of_best)
             if ledger.terms.rule == "e-lond" and gate == 1:
                 _reuse(ledger, begun, own)
             frames = _trained(ledger.gate(begun, gate), place, launch, rule)
-            if frames.table.plan.text.fingerprint != ledger.opened.texts[gate - 1]:
-                raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
-            if why := _fault(frames, begun.label, own, rule):
+            if why := _fault(frames, begun.label, own, rule, brought=bool(begun.plugins)):
                 return "invalid", f"{why}, at gate {gate}"
+            watch.check(always=True)
             found = [judgement.differences(one)[begun.label] for one in frames.tables]
             passed[gate] = gated = Gated(number=begun.number, gate=gate, found=found)
             ledger, _ = ledger.add(gated)
@@ -251,6 +322,8 @@ def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
     for other in ledger.of(Begun)[: begun.number - 1]:
         runs = ledger.root / "runs" / f"{other.number:04d}" / own.name / into.name
         for name in disk.names(runs) if other.best == begun.best else ():
+            if not name.startswith("best--") or (into / name).exists():
+                continue
             with disk.partial_folder(into) as partial:
                 for file in filter(Path.is_file, (runs / name).rglob("*")):
                     copy = partial / file.relative_to(runs / name)
@@ -280,14 +353,17 @@ def _trained(
     return Frames.of(Results.open(root / name))
 
 
-def _fault(frames: Frames, label: str, root: Path, rule: Bounds) -> str:
+def _fault(frames: Frames, label: str, root: Path, rule: Bounds, *, brought: bool) -> str:
     """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
-    if failed := [run for run in frames.runs if run.outcome not in FINAL]:
-        return f"a run ended in {failed[0].outcome}: {failed[0].reason}"
+    for run in (run for run in frames.runs if run.outcome not in FINAL):
+        if run.label == label:
+            return f"a run ended in {run.outcome}: {run.reason}"
+        what = f"a run of the best ended in {run.outcome}: {run.reason}"
+        raise ConfigError(f"{what}; the same command tries it again")
     store = Store(root)
     for record in store.records():
-        if record.label != label or not record.ok:
-            continue
+        if not record.ok or (record.label == "best" and not brought):
+            continue  # of a candidate without code the best's runs are ours alone
         known = {row.name: row.value for row in record.metrics["perplexity"].rows}
         asked = (str(root), record.id, ["perplexity"])
         try:

@@ -51,9 +51,9 @@ _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 def metrics(frames: Frames) -> Section | None:
     """Return every measured value: each is a row of the CSV, the cells are means by variant."""
     values = frames.metrics
-    if not values:
-        return None
     means = [row for table in frames.tables for row in of_reported(table)]
+    if all(math.isnan(row.value) for row in means):
+        return None
     missing = dict.fromkeys(why for table in frames.tables for why in reasons(table))
     note = f"""Everything that was measured, as the mean over a variant's reported runs that ended
         ok. The values of each run are in tables/metrics.csv.
