@@ -16,7 +16,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.online import lord, weights
-from llama_ablate.findings.judgement import decide
+from llama_ablate.findings.judgement import decide, written
 from llama_ablate.launch import environment as launch_environment
 from llama_ablate.launch import measurement
 from llama_ablate.results.ledger import (
@@ -46,7 +46,7 @@ def test_a_change_that_helps_is_accepted_and_moves_the_best(ledger):
     assert one.losses.keys().isdisjoint(two.losses)  # the seeds of gate two are fresh
     assert one.alpha <= 2 * begun.level < 0.05
     assert two.alpha == 0.05
-    assert f"{two.difference:.2f}" in ended.why
+    assert ended.why == f"gate 2: {written(two)}"
 
 
 def test_harm_is_rejected_and_a_null_is_not_accepted(ledger):
