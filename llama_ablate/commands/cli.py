@@ -55,10 +55,7 @@ class Command(Protocol):
 
 #: In two groups, in the order of `--help`: the main job first.
 GROUPS: dict[str, tuple[Command, ...]] = {
-    "experiments": (
-        *(init, plan, run, status, show, compare, report, measure, pack),
-        judge,
-    ),
+    "experiments": (init, plan, run, status, show, compare, report, measure, pack, judge),
     "models and trackers": (components, summary, generate, trace, attention, export, track),
 }
 COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}

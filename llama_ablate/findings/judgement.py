@@ -8,7 +8,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
-from llama_ablate.results.ledger import Begun, Difference, Gated, Ledger, TakenApart, Verdict
+from llama_ablate.results.ledger import Begun, Difference, Ledger, TakenApart, Verdict
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
 _LOST = ("worse", "diverged", "collapsed")
@@ -145,8 +145,3 @@ def state(ledger: Ledger, judged: Begun | None, page: str) -> LedgerState:
         next_level=ledger.level,
         page=page,
     )
-
-
-def shown_at_gates(ledger: Ledger) -> dict[int, Gated]:
-    """Return what the last gate of each candidate showed, by its number."""
-    return {gated.number: gated for gated in ledger.of(Gated)}

@@ -2,9 +2,8 @@
 
 import io
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-
-import jinja2
 
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence.written import Estimate
@@ -12,9 +11,9 @@ from llama_ablate.files.strict_json import write_text
 from llama_ablate.findings import judgement
 from llama_ablate.findings.rows import cells, explained
 from llama_ablate.report import embedding, plots
-from llama_ablate.report.page import Shown, packaged
+from llama_ablate.report.page import Shown, packaged, template
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
-from llama_ablate.results.ledger import Ledger
+from llama_ablate.results.ledger import Gated, Ledger
 
 _RULES = {
     "lord": "false discovery rate, LORD++ (arXiv:1710.00499)",
@@ -45,17 +44,12 @@ def told(ledger: Ledger) -> list[str]:
 def write(ledger: Ledger) -> Path:
     """Write the page beside the ledger, and return its path."""
     style, page, rows = packaged("page.css"), ledger.root / "ledger.html", judgement.rows(ledger)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llama_ablate", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    html = environment.get_template("ledger.html").render(
+    html = template("ledger.html").render(
         name=ledger.opened.experiment["name"],
         question=ledger.opened.experiment["question"],
         told=told(ledger),
         table=Shown.of(cells(rows), about=explained(rows)) if rows else None,
-        image=_image(ledger),
+        image=_image(ledger, rows),
         policy=embedding.policy(style, []),
         style=style,
     )
@@ -63,12 +57,11 @@ def write(ledger: Ledger) -> Path:
     return page
 
 
-def _image(ledger: Ledger) -> str:
+def _image(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> str:
     """Return what gates showed, as the address of an image; "" before there is any."""
-    gates, marks = judgement.shown_at_gates(ledger), []
-    for row in (row for row in judgement.rows(ledger) if row.number in gates):
-        gated = gates[row.number]
-        own = gated.found[0]
+    found, marks = {gated.number: gated.found for gated in ledger.of(Gated)}, []
+    for row in (row for row in rows if row.number in found):
+        own = found[row.number][0]
         at = Estimate(own.difference, own.low, own.high)
         marks.append(Dot(f"{row.number} {row.label}", at, own.verdict))
     if not marks:

@@ -217,11 +217,6 @@ def _html(
     figures: Sequence[DrawnFigure],
     folder: Path,
 ) -> Iterable[str]:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llama_ablate", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
     shown = [one for one in pictures if one.part.interactive]
@@ -235,7 +230,7 @@ def _html(
         groups.append(Group("measured", "Speed and memory", (), [speeds]))
     base = frames.table.plan.baseline
     recipe = [[key, entry_text(value)] for key, value in base.model.items()]
-    return environment.get_template("page.html").generate(
+    return template("page.html").generate(
         name=experiment.name,
         question=experiment.question,
         answer=answer(frames),
@@ -257,6 +252,16 @@ def _html(
         glossary=GLOSSARY,
         data=embedding.packed(embedding.charts(made, _curves(frames))) if made else "",
     )
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a template of this package, which escapes what it is given."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("llama_ablate", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(name)
 
 
 def packaged(name: str) -> str:

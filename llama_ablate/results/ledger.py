@@ -281,11 +281,7 @@ class Ledger:
             seeds: Any = {"looks": terms.looks, "spend": spend}
             return self._experiment(arms, {**seeds, "first": shared}, "gate 1")
         values = self._experiment(arms, list(range(first, first + terms.confirm)), "gate 2")
-        values["data"] = terms.second.model_dump(mode="json")
-        if terms.size:
-            own = {key: values["model"][key] for key in terms.size.changes}
-            values["sizes"] = {"models": [own, terms.size.changes]}
-        return values
+        return values | {"data": terms.second.model_dump(mode="json")} | sizes_of(terms, values)
 
     def apart(self, left_out: Sequence[Begun]) -> dict[str, Any]:
         """Return the experiment that leaves each of some accepted changes out of the best."""
@@ -311,6 +307,14 @@ class Ledger:
             "controls": {"aa": []},
             "noise": "none",  # a p value that rests on what was expected is none
         }
+
+
+def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section `sizes` of gate two, where a second size is asked for."""
+    if terms.size is None:
+        return {}
+    own = {key: experiment["model"][key] for key in terms.size.changes}
+    return {"sizes": {"models": [own, terms.size.changes]}}
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:

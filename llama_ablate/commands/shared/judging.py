@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from llama_ablate.commands import run as training
 from llama_ablate.commands.run import LaunchOptions, RunOptions
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment, plugins
-from llama_ablate.config.experiment import Experiment, ExperimentFile
+from llama_ablate.config.experiment import ExperimentFile
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
@@ -43,6 +44,7 @@ from llama_ablate.results.ledger import (
     Opened,
     TakenApart,
     Verdict,
+    sizes_of,
 )
 from llama_ablate.training.compute import pick_device
 from llama_ablate.training.registries import REGISTRIES as TRAINING
@@ -75,7 +77,10 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
     if keys := [key for key, value in wrong.items() if value]:
         what = "a ledger states one baseline without variants, its margin, and perplexity"
         raise source.locate(ConfigError(what, (keys[0],)))
-    for key, is_more in (("parallel", base.parallel.data > 1), ("train", _compiles(base))):
+    for key, is_more in (
+        ("parallel", base.parallel.data > 1),
+        ("train", base.train.compile != "never"),
+    ):
         if is_more:  # which an audit hook would refuse
             what = "a candidate's processes start no others: no 'parallel', and compile: never"
             raise source.locate(ConfigError(what, (key,)))
@@ -100,7 +105,7 @@ def _texts(
     """Return the texts of both gates, whose experiments can be planned. Raises ConfigError."""
     found: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
-        more = _sizes(terms, values) if found else {}
+        more = sizes_of(terms, values) if found else {}
         text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}} | more
         try:
             own = experiment.from_mapping({**values, **text})
@@ -112,18 +117,6 @@ def _texts(
     if first.corpus == second.corpus:
         raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
     return first, second
-
-
-def _compiles(base: Experiment) -> bool:
-    return base.train.compile != "never"
-
-
-def _sizes(terms: Terms, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `sizes` of gate two, where a second size is asked for."""
-    if terms.size is None:
-        return {}
-    own = {key: values["model"][key] for key in terms.size.changes}
-    return {"sizes": {"models": [own, terms.size.changes]}}
 
 
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
@@ -161,7 +154,7 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
         if not is_new:
             raise ConfigError(f"candidate {begun.number} has begun: its level is spent")
         return _forecast(ledger, begun, launch)
-    ledger, begun = ledger.add(begin) if is_new else (ledger, begun)
+    ledger, begun = ledger.add(begin)
     with ledger.working_on(begun) as place:
         ledger = Ledger.open(ledger.root)
         if begun.number not in ledger.ended:
@@ -396,6 +389,7 @@ def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
     return Answer([said, *planned.shown], {**planned.values, "level": begun.level})
 
 
+@cache
 def _code() -> str:
     """Return the SHA-256 of this package's code."""
     root, sums = Path(llama_ablate.__file__).parent, hashlib.sha256()
