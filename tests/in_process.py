@@ -4,6 +4,8 @@ A real grid starts a fork server that imports torch, a process for each run and 
 and draws ten figures: ten seconds of CPU, where its training takes a tenth of one.
 """
 
+import os
+import pickle
 import runpy
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -14,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import local, measurement, processes, worker
+from llama_ablate.launch import local, measurement, processes, watch, worker
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.report import page
 
@@ -48,6 +50,7 @@ def in_process(*, figures=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
+        patch.setattr(processes, "command", _command)
         patch.setattr(
             measurement, "_PROCESSES", 2
         )  # which are one, and take speeds again and again
@@ -76,11 +79,39 @@ def run_script(path, *words):
     return CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
-def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noqa: ARG001
+def _call(task, *arguments, log, report=lambda _value: None, anew=False, bounds=None):  # noqa: ARG001
     """Do what `processes.call` does in a fresh process."""
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
-    return task(report, *arguments)
+    if bounds is None:
+        return task(report, *arguments)
+    ours, theirs = os.pipe()  # code that is held to bounds is loaded in no test's process
+    if (child := os.fork()) == 0:
+        try:
+            watch.hold(bounds)
+            found = task(report, *arguments)
+        except Exception as error:  # noqa: BLE001  raised by the one that waits
+            found = error
+        watch.hold(None)
+        with os.fdopen(theirs, "wb") as pipe:
+            pickle.dump(found, pipe)
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    if not said:
+        raise ChildProcessError("the process ended")
+    found = pickle.loads(said)  # noqa: S301  of our own child
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _command(words, _bounds):
+    """Do what `processes.command` does in a fresh interpreter."""
+    with redirect_stdout(StringIO()):
+        return main(words)
 
 
 def save_nothing(_figure, file, **_options):

@@ -168,7 +168,7 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     return Promise(found, runs)
 
 
-def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:
+def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, float | None]:
     """Return how wide rows will be, at least and at most, and how many documents an effect needs.
 
     `half_low` and `half_high` are the least and the most median half width of a row;

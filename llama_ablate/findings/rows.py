@@ -26,6 +26,7 @@ Method = TypeVar("Method", bound=Callable[..., str])
 Filled = TypeVar("Filled", bound="Row")
 Thing = TypeVar("Thing")
 Key = TypeVar("Key", bound=Hashable)
+_NO_DEFAULT: Any = MISSING
 #: What is written of a difference: its intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
 _NOTHING = ("", "-")  # cells that show nothing
@@ -61,8 +62,8 @@ def column(
     leading: bool = False,
     optional: bool = False,
     when: Callable[..., bool] | None = None,
-    default: object = MISSING,
-) -> Any:
+    default: Thing = _NO_DEFAULT,
+) -> Thing:
     """Declare a field as a column of its table: see `Column`.
 
     As with `dataclasses.field`, what is returned stands for a value of the field's type.
@@ -92,7 +93,7 @@ def cell(
     return enter
 
 
-def keys() -> Any:
+def keys() -> dict[str, Key]:
     """Declare a field whose keys are columns: numbers by their names, or coordinates."""
     return field(default_factory=dict, metadata={_KEYS: True}, kw_only=True)
 

@@ -1,15 +1,17 @@
 """Start processes from a fork server that has imported torch and computed nothing, or anew."""
 
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
@@ -23,6 +25,7 @@ from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.launch import watch
+from llama_ablate.launch.watch import Bounds
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = [
@@ -88,18 +91,26 @@ def _take_short_folder() -> None:
         tempfile.tempdir = before
 
 
-def start(task: Task, *arguments: Any, gpus: str = "", anew: bool = False, log: Path) -> "Child":
+def start(
+    task: Task,
+    *arguments: Any,
+    gpus: str = "",
+    anew: bool = False,
+    log: Path,
+    bounds: Bounds | None = None,
+) -> "Child":
     """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`.
 
-    `anew` starts Python again, some seconds, instead of forking: forked processes have their
-    libraries and memory at the same addresses, so that their timings differ too little. Raises
-    ChildProcessError where the fork server is killed again and again.
+    It is held to `bounds`, or to those that this process was given, and then loads no plug-in of
+    itself. `anew` starts Python again, some seconds, instead of forking: forked processes have
+    their libraries and memory at the same addresses, so that their timings differ too little.
+    Raises ChildProcessError where the fork server is killed again and again.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     method = multiprocessing.get_context("spawn") if anew else context()
     process = method.Process(  # type: ignore[attr-defined]
         target=_child,
-        args=(theirs, str(log), gpus, plugins.loaded(), watch.given, task, arguments),
+        args=(theirs, str(log), gpus, plugins.loaded(), bounds or watch.given, task, arguments),
         daemon=True,  # stopped when this process ends
     )
     for _ in range(_TRIES):
@@ -139,13 +150,15 @@ def call(
     log: Path,
     report: Callable[[Any], None] | None = None,
     anew: bool = False,
+    bounds: Bounds | None = None,
 ) -> Any:
     """Run `task(report, *arguments)` in a fresh process and return what it returns.
 
-    `anew` as for `start`. Raises the ConfigError that the task raises; OSError where the log cannot
-    be written; ChildProcessError where the process died, with the end of what it printed.
+    `anew` and `bounds` as for `start`. Raises the ConfigError that the task raises; OSError where
+    the log cannot be written; ChildProcessError where the process died, with the end of what it
+    printed.
     """
-    child = start(task, *arguments, anew=anew, log=log)
+    child = start(task, *arguments, anew=anew, log=log, bounds=bounds)
     try:
         while True:
             try:
@@ -165,6 +178,26 @@ def call(
                 report(value)
     finally:
         child.end()
+
+
+def command(words: Sequence[str], bounds: Bounds | None) -> int:
+    """Run a command of ours in an interpreter of its own, and return its exit code.
+
+    What it loads is not loaded here. Its answer is thrown away; its processes are held to `bounds`.
+    It is interrupted with this process, and ends soon after it.
+    """
+    with subprocess.Popen(  # noqa: S603  our own command
+        [sys.executable, "-P", "-m", "llama_ablate", *words],
+        stdin=subprocess.PIPE,  # which closes when this process ends
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, watch.VARIABLE: json.dumps(bounds and asdict(bounds))},
+        start_new_session=True,  # a terminal interrupts this process alone
+    ) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.communicate()
+            raise
 
 
 class Child:
@@ -220,7 +253,7 @@ def _child(
     log: str,
     gpus: str,
     loaded: dict[str, str],
-    rule: watch.Bounds | None,
+    bounds: Bounds | None,
     task: Task,
     arguments: tuple[Any, ...],
 ) -> None:
@@ -243,14 +276,13 @@ def _child(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
-        if rule:
+        if bounds:
             from llama_ablate.launch import environment
 
             environment.commit()  # which starts git: nothing may be started from here on
-            run = next((name for name in arguments[1:2] if isinstance(name, str)), "")
-            watch.hold(replace(rule, run=run))
-            loaded = dict(watch.plugins_of("best", loaded))
-        plugins.again(loaded)
+            watch.hold(bounds)
+        else:
+            plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
         tell("refused", error)

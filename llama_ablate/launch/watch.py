@@ -4,10 +4,10 @@ A hook sees what Python opens, moves and starts; it keeps mistakes and shortcuts
 sandbox: native code, or Python that takes the hook's own state apart, goes past it.
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -40,49 +40,39 @@ class Bounds:
     run: str = ""
 
 
-#: What the processes that start from here on are held to.
-given: Bounds | None = None
+#: The variable of a command that a judge starts: what its processes are held to, as JSON, or null.
+VARIABLE = "LLAMA_ABLATE_BOUNDS"
+_stated = json.loads(os.environ.get(VARIABLE, "null"))
+#: What the processes that this one starts are held to.
+given: Bounds | None = _stated and Bounds(**_stated)
 _held: list[Bounds] = []  # at most one
 _broken: list[str] = []
 _before: dict[tuple[str, str], tuple[int, ...]] = {}
 
 
-def hold(rule: Bounds | None) -> None:
-    """Hold this process to a rule from now on; to none, it is free."""
-    if rule and not _before:
+def hold(bounds: Bounds | None) -> None:
+    """Hold this process to bounds from now on; to none, it is free."""
+    if bounds and not _before:
         sys.dont_write_bytecode = True
         sys.addaudithook(_hook)
-    _before.update(_names() if rule else {})
-    _held[:] = [rule] if rule else []
+    _before.update(_names() if bounds else {})
+    _held[:] = [bounds] if bounds else []
 
 
-@contextmanager
-def held(rule: Bounds) -> Iterator[None]:
-    """Hold this process to a rule for a while. Raises ConfigError where it was broken."""
-    hold(rule)
-    try:
-        yield
-        check()
-    finally:
-        hold(None)
+def narrow(run: str, label: str, plugins: Mapping[str, str]) -> Mapping[str, str]:
+    """Hold this process to one run, where it is held, and return the plug-ins that the run loads.
 
-
-def plugins_of(label: str, plugins: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the plug-ins that a run loads, by the label of its variant.
-
-    Where a candidate is judged, those of the best alone for the best: what a candidate's code
+    Of the best those of the best alone, by the label of its variant: what a candidate's code
     changes of torch would change its opponent, too.
     """
-    rule = _held[0] if _held and label == "best" else None
-    return {name: own for name, own in plugins.items() if rule is None or name in rule.of_best}
+    _held[:] = [replace(bounds, run=run) for bounds in _held]
+    of_best = _held[0].of_best if _held and label == "best" else plugins
+    return {name: digest for name, digest in plugins.items() if name in of_best}
 
 
-def check(*, always: bool = False) -> None:
-    """Raise ConfigError where this process has broken its rule, though it went on.
-
-    `always`: also of one that is no longer held to any.
-    """
-    if _held or always:
+def check() -> None:
+    """Raise ConfigError where this process went past its bounds, though it went on."""
+    if _held:
         replaced = (f"replaces {module}.{name}" for module, name in _replaced())
         if said := next(iter(_broken), "") or next(replaced, ""):
             raise ConfigError(f"the candidate's code {said}, which is sealed")
@@ -124,27 +114,27 @@ def _replaced() -> Iterator[tuple[str, str]]:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _held:
         return
-    rule = _held[0]
+    bounds = _held[0]
     if event == "open":
         path, _mode, flags = arguments
         if isinstance(path, int) or path is None:
             return
         if isinstance(flags, int) and flags & _WRITING:
-            _refuse_outside(path, rule)
-        elif any(_is_below(path, sealed) for sealed in rule.sealed):
+            _refuse_outside(path, bounds)
+        elif any(_is_below(path, sealed) for sealed in bounds.sealed):
             _refuse(f"reads '{os.fsdecode(path)}'")
     elif event in _CHANGES:
-        own = replace(rule, run="") if event == "os.mkdir" else rule  # of the run's and above it
+        is_folder = event == "os.mkdir"  # of the run's, or above it
         for path in arguments[: _CHANGES[event]]:
-            _refuse_outside(path, own)
+            _refuse_outside(path, replace(bounds, run="") if is_folder else bounds)
     elif event in _OUT:
         _refuse(f"calls {event}")
 
 
-def _refuse_outside(path: Any, rule: Bounds) -> None:
+def _refuse_outside(path: Any, bounds: Bounds) -> None:
     if isinstance(path, int) or path == os.devnull:
         return
-    if not _is_below(path, rule.own) or rule.run not in os.path.realpath(os.fsdecode(path)):
+    if not _is_below(path, bounds.own) or bounds.run not in os.path.realpath(os.fsdecode(path)):
         _refuse(f"writes '{os.fsdecode(path)}'")
 
 

@@ -64,7 +64,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     table = store.table_of(run_id)  # refuses a run that is not planned
     plan = store.plan
     label = table.variant(plan.runs[run_id].variant).label
-    plugins.again(watch.plugins_of(label, plan.settings.plugins))
+    plugins.again(watch.narrow(run_id, label, plan.settings.plugins))
     compute = Compute.of(plan.compute)
     ranks = replace(join(), shards=compute.shards)
     if compute.ranks > ranks.count:
@@ -199,7 +199,7 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     assert record is not None, run_id
     assert file is not None, run_id
     table = store.table_of(run_id)
-    plugins.again(watch.plugins_of(record.label, store.plan.settings.plugins))
+    plugins.again(watch.narrow(run_id, record.label, store.plan.settings.plugins))
     tokens = open_tokens(table.text_of(table.variant(record.variant)))
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))

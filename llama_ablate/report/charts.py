@@ -245,23 +245,23 @@ def _row(mark: Dot) -> Spec:
     return {**mark.told, **row, "verdict": mark.verdict, "hollow": mark.hollow}
 
 
-def _view(height: int, layers: Sequence[Spec], *, of: str, **more: Any) -> Spec:
+def _view(height: int, layers: Sequence[Spec], *, of: str, **more: object) -> Spec:
     """Return a specification as wide as its place, of layers that draw the dataset `of`."""
     return {"data": {"name": of}, "width": "container", "height": height, **more, "layer": layers}
 
 
-def _layer(kind: str, look: Spec, where: Sequence[Spec] = (), **encoding: Any) -> Spec:
+def _layer(kind: str, look: Spec, where: Sequence[Spec] = (), **encoding: object) -> Spec:
     """Return a layer of marks of a kind: how they look, which data they draw, and by what."""
     transform = {"transform": list(where)} if where else {}
     return {**transform, "mark": {"type": kind, **look}, "encoding": encoding}
 
 
-def _number(field: str, title: str = "", **more: Any) -> Spec:
+def _number(field: str, title: str = "", **more: object) -> Spec:
     """Return the encoding of a field of numbers."""
     return {"field": field, "type": "quantitative", "title": title or None, **more}
 
 
-def _nominal(field: str, **more: Any) -> Spec:
+def _nominal(field: str, **more: object) -> Spec:
     """Return the encoding of a field of names."""
     return {"field": field, "type": "nominal", "title": None, **more}
 

@@ -8,7 +8,6 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -98,10 +97,9 @@ def curves(frames: Frames) -> pd.DataFrame:
 
 def curve_parts(frames: Frames) -> Iterator[pd.DataFrame]:
     """Yield `curves` in parts: those of thousands of runs would take a gigabyte."""
-    tables = [(_runs(frames, table), _points(table)) for table in frames.tables]
-    names = {name: None for _, points in tables for name in points if name != _PLACE}
-    for about, points in tables:
-        places = points[_PLACE]
+    tables = [(_runs(frames, table), *_points(table)) for table in frames.tables]
+    names = {name: None for _, _, points in tables for name in points}
+    for about, places, points in tables:
         for at in range(0, max(1, len(places)), _MANY):
             part = about[[*_OWNER, *_RUN]].take(places[at : at + _MANY]).reset_index(drop=True)
             for name in names:
@@ -125,10 +123,9 @@ FILES: Mapping[str, Callable[[Frames], Iterable[pd.DataFrame]]] = {
     "curves": curve_parts,
 }
 _MANY = 10_000  # points of a part
-_PLACE = "place"
 
 
-def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
+def _table(frames: Frames, table: TableFrames) -> dict[str, object]:
     plan, text = table.plan, table.plan.text
     return {
         "experiment": frames.plan.experiment.name,
@@ -162,19 +159,17 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     return _owned(frames, of_rows([plain(run) for run in table.runs], RunRow), table)
 
 
-def _points(table: TableFrames) -> "dict[str, array[Any]]":
-    """Return the points of all curves by column, and of each the place of its run."""
-    points: dict[str, array[Any]] = {_PLACE: array("q")}
-    points |= {name: array("d") for name in CURVE}
+def _points(table: TableFrames) -> "tuple[array[int], dict[str, array[float]]]":
+    """Return of each point of all curves the place of its run, and the points by column."""
+    places, points = array("q"), {name: array("d") for name in CURVE}
     for place, run in enumerate(table.runs):
         for point in table.curve(run.id):
-            read = len(points[_PLACE])
-            points[_PLACE].append(place)
             for name in point.keys() - points.keys():
-                points[name] = array("d", [math.nan]) * read
-            for name in points.keys() - {_PLACE}:
-                points[name].append(point.get(name, math.nan))
-    return points
+                points[name] = array("d", [math.nan]) * len(places)
+            places.append(place)
+            for name, values in points.items():
+                values.append(point.get(name, math.nan))
+    return places, points
 
 
 def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
@@ -205,7 +200,7 @@ def _joined(parts: Sequence[pd.DataFrame], columns: Columns) -> pd.DataFrame:
     return _frame(pd.concat(filled, ignore_index=True) if filled else parts[0], columns)
 
 
-def _frame(values: Any, columns: Columns) -> pd.DataFrame:
+def _frame(values: pd.DataFrame | Sequence[Mapping[str, object]], columns: Columns) -> pd.DataFrame:
     """Return a frame with the documented columns first, and all others behind them."""
     frame = pd.DataFrame(values)
     others = [column for column in frame.columns if column not in columns]

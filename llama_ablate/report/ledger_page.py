@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llama_ablate.config.registry import entry_text
@@ -48,7 +49,7 @@ def write(ledger: Ledger) -> Path:
         name=ledger.opened.experiment["name"],
         question=ledger.opened.experiment["question"],
         told=told(ledger),
-        table=Shown.of(cells(rows), about=explained(rows)) if rows else None,
+        table=replace(Shown.of(cells(rows)), about=explained(rows)) if rows else None,
         image=_image(ledger, rows),
         policy=embedding.policy(style, []),
         style=style,

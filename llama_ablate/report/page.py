@@ -10,9 +10,9 @@ simple-datatables 10.3 is under the LGPL, which binds whoever hands a page on.
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -125,12 +125,12 @@ class Shown:
         return f"{verdict} {word if self.words[column] else ''}".strip()
 
     @classmethod
-    def of(cls, cells: pd.DataFrame, **more: Any) -> "Shown":
+    def of(cls, cells: pd.DataFrame) -> "Shown":
         """Return a data frame of cells, without the columns that have nothing to show."""
         cells = cells.astype(str)
         cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
-        more = {"variants": list(cells.get("variant", ()))} | more
-        return cls(list(map(str, cells.columns)), cells.to_numpy().tolist(), **more)
+        columns, rows = list(map(str, cells.columns)), cells.to_numpy().tolist()
+        return cls(columns, rows, variants=list(cells.get("variant", ())))
 
 
 @dataclass(frozen=True)
@@ -294,8 +294,8 @@ def _groups(
 
 def _shown(section: Section) -> Shown:
     """Return a section as the template needs it."""
-    return Shown.of(
-        section.cells,
+    return replace(
+        Shown.of(section.cells),
         note=section.note,
         table=section.table,
         short=section.short,
@@ -326,20 +326,20 @@ def _runs(frames: Frames, folder: Path) -> Shown:
         quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
         for place in places
     ]
-    return Shown.of(cells, links=links, link_at=1)
+    return replace(Shown.of(cells), links=links, link_at=1)
 
 
-def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
+def _curves(frames: Frames) -> dict[str, dict[str, object]]:
     """Return the curve of each finished run, by its id, with the tables that have it.
 
     Of a long curve, `of` points, some are left out: evenly, and of those with a held-out loss by
     themselves, so that both are drawn whole.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found, placed = dict[str, dict[str, object]](), defaultdict[str, list[str]](list)
     for table in frames.tables:
         for run in (run.id for run in table.runs if run.outcome in FINAL):
+            placed[run].append(table.plan.name)
             if run in found:  # of a table before
-                found[run]["tables"].append(table.plan.name)
                 continue
             curve = table.curve(run)
             every = range(len(curve))
@@ -348,7 +348,7 @@ def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
             points = [
                 [embedding.plain(curve[at].get(k), 4) for k in _CURVE] for at in sorted({*thin})
             ]
-            found[run] = {"tables": [table.plan.name], "of": len(curve), "points": points}
+            found[run] = {"tables": placed[run], "of": len(curve), "points": points}
     return found
 
 
@@ -369,7 +369,7 @@ def _speeds(frames: Frames) -> Shown:
         shown, columns=["variant", "table", "measure", "median", "lowest", "highest"]
     )
     said = "Every number measured of variants, with the lowest and highest turn."
-    return Shown.of(cells, answer=said)
+    return replace(Shown.of(cells), answer=said)
 
 
 def _recipes(frames: Frames) -> Shown:

@@ -64,11 +64,6 @@ class Begun(_Event):
     level: float
     code: str
 
-    @classmethod
-    def bringing(cls, plugins: dict[str, str]) -> "Begun":
-        """Return a candidate that is nothing but its plug-ins."""
-        return cls(number=0, label="", changes={}, plugins=plugins, best=0, level=0.0, code="")
-
     @property
     def left_out(self) -> str:
         """The label of the best without it."""
@@ -216,10 +211,10 @@ class Ledger:
         best = merged(*(one.changes for one in self.path[:version]))
         return {key: value for key, value in best.items() if key != "draws"}
 
-    def plugins(self, *more: Begun) -> list[Path]:
-        """Return the plug-ins of the best, and of some candidates, as files with their code."""
+    def plugins(self, *brought: Begun) -> list[Path]:
+        """Return the plug-ins of some candidates, as files with their code."""
         found = {}
-        for name, code in (item for one in (*self.path, *more) for item in one.plugins.items()):
+        for name, code in (item for one in brought for item in one.plugins.items()):
             found[name] = place = disk.below(self.root, "plugins", f"{name}.py")
             if not place.is_file() or disk.read(place) != code.encode():
                 disk.make(place.parent)

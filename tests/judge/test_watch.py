@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.quiet import until
 from tests.reliability.harness import in_child
 
 #: Code, and what it is refused for; `own` is the run's folder, `sealed` the second text.
@@ -144,3 +145,46 @@ def test_a_plug_in_that_replaces_the_evaluation_is_refused_by_name(ledger, capfd
         in capfd.readouterr().err
     )
     assert ledger.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("when_loaded", "when_planned", "said"),
+    [
+        ("os._exit(0)", "", "candidate.py: the process ended"),
+        ("open('ledger/ledger.jsonl', 'a')", "", "writes 'ledger/ledger.jsonl'"),
+        ("", "os._exit(0)", "candidate.py: the process ended"),
+        ("", "open('leak', 'w')", "writes 'leak'"),
+        ("", "judgement.decide = lambda *_: ('accepted', '')", "judgement.decide, which is sealed"),
+    ],
+)
+def test_code_that_acts_before_a_run_reaches_no_process_that_decides(
+    ledger, capsys, when_loaded, when_planned, said
+):
+    head = "import os\nfrom llama_ablate.findings import judgement\n" + when_loaded
+    code = head + CHEAT.format(path="").replace(
+        "self.calls += 1", f"self.calls += 1\n        {when_planned}"
+    )
+    before = ledger.file.read_bytes()
+    assert ledger.judge(code, "candidate.py") == 2
+    assert said in capsys.readouterr().err
+    assert ledger.file.read_bytes() == before
+    assert not list(ledger.root.glob("ledger/plugins/*"))
+    assert not (ledger.root / "leak").exists()
+
+
+@pytest.mark.full
+def test_the_runs_of_a_judge_that_is_killed_end_soon_after_it(ledger):
+    """In processes, as users have them."""
+    words = [sys.executable, "-m", "llama_ablate", "judge", "slow.yaml", "--device", "cpu"]
+    ledger.candidate("{train.lr: 2e-2, layers: 8, dim: 64}", "slow.yaml")
+    mark = b"ledger/runs/0001/gate-1.yaml"
+
+    def running():
+        commands = Path("/proc").glob("[0-9]*/cmdline")
+        return [one for one in commands if mark in one.read_bytes()]
+
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
+        assert until(lambda: list(ledger.root.glob("ledger/runs/0001/gate-1/working/*")))
+        assert running()
+        judge.kill()
+    assert until(lambda: not running())

@@ -3,21 +3,24 @@
 import hashlib
 import math
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import llama_ablate
+from llama_ablate.commands import components
 from llama_ablate.commands import plan as planning
 from llama_ablate.commands import run as training
-from llama_ablate.commands.run import LaunchOptions, RunOptions
+from llama_ablate.commands.run import LaunchOptions
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment, plugins
 from llama_ablate.config.experiment import ExperimentFile
+from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
@@ -32,7 +35,6 @@ from llama_ablate.findings.rows import cells
 from llama_ablate.launch import measurement, processes, watch
 from llama_ablate.launch.watch import Bounds
 from llama_ablate.measure import METRICS
-from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.report import ledger_page
 from llama_ablate.results import FINAL, Results, Store
 from llama_ablate.results.ledger import (
@@ -49,6 +51,7 @@ from llama_ablate.results.ledger import (
 from llama_ablate.training.compute import pick_device
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
+_INTERRUPTED = 130
 CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 #: What no candidate may change: sections that the ledger states once, and keys of `train`.
 _STATED = (
@@ -56,6 +59,8 @@ _STATED = (
     *("measure", "noise", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
     *(f"train.{key}" for key in ("tokens", "steps", "evals", "branches", "precision", "kernel")),
 )
+#: What an experiment says of a variant that is wrong: its key, and the sentence.
+_OF_ENTRY = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]\.?([^:]*))?: (.*)")
 _ALIKE = 1e-5  # relative, between a result and the same from the weights
 
 
@@ -77,13 +82,10 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
     if keys := [key for key, value in wrong.items() if value]:
         what = "a ledger states one baseline without variants, its margin, and perplexity"
         raise source.locate(ConfigError(what, (keys[0],)))
-    for key, is_more in (
-        ("parallel", base.parallel.data > 1),
-        ("train", base.train.compile != "never"),
-    ):
-        if is_more:  # which an audit hook would refuse
-            what = "a candidate's processes start no others: no 'parallel', and compile: never"
-            raise source.locate(ConfigError(what, (key,)))
+    more = {"parallel": base.parallel.data > 1, "train": base.train.compile != "never"}
+    for key in (key for key, is_more in more.items() if is_more):  # an audit hook would refuse it
+        what = "a candidate's processes start no others: no 'parallel', and compile: never"
+        raise source.locate(ConfigError(what, (key,)))
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
     values |= {"base": "llama2-tiny", "measure": of_runs}
     texts = _texts(source, terms, values)
@@ -92,7 +94,7 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         again = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
         best = {"design": "list", "entries": again}
         held = {"name": "controls", "variants": best, "seeds": terms.looks[-1]}
-        frames = _trained({**values, **held}, root / "runs", launch)
+        frames = _trained({**values, **held}, root / "runs", launch, ())
         if failing := [one.why for one in frames.table.controls.values() if not one.holds]:
             raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
     event = Opened(experiment=values, terms=terms, texts=fingerprints)
@@ -121,39 +123,37 @@ def _texts(
 
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
     """Take a candidate through both gates, from where it was left."""
-    label, changes, brought = _read(file, ledger)
+    marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
+    label, changes, plugin = _read(file, marked)
+    brought = {hashlib.sha256(code.encode()).hexdigest(): code for code in plugin.values()}
+    of_best = (known for known in ledger.plugins(*ledger.path) if known.stem not in brought)
+    files = [*of_best, *plugin]
+    changes = changes or _brought(files)
 
     def begin(now: Ledger) -> Begun:
         # What is under way, was decided against this best, or is a part of it, is not begun again.
         for begun in now.of(Begun):
             is_current = begun.number not in now.ended or begun in now.path
             is_current = is_current or begun.best == len(now.path)
-            own = (begun.label, begun.changes, begun.plugins)
-            if is_current and own == (label, changes, brought):
+            same = (begun.label, begun.changes, begun.plugins) == (label, changes, brought)
+            if is_current and same:
                 return begun
         if not (level := now.level):
             raise ConfigError(f"the ledger's {now.terms.candidates} candidates are spent")
+        own = {"label": label, "changes": changes, "plugins": brought, "code": _code()}
         number, best = len(now.of(Begun)) + 1, len(now.path)
-        return Begun(
-            number=number,
-            label=label,
-            changes=changes,
-            plugins=brought,
-            best=best,
-            level=level,
-            code=_code(),
-            first=now.fresh,
-        )
+        return Begun(number=number, best=best, level=level, first=now.fresh, **own)
 
     begun = begin(ledger)
     training.check_launcher(launch)
     pick_device(launch.device)
     if is_new := begun not in ledger.events:
-        _lawful(ledger, begun, file)
+        _lawful(ledger, begun, file, marked, files)
     if dry_run:
         if not is_new:
             raise ConfigError(f"candidate {begun.number} has begun: its level is spent")
-        return _forecast(ledger, begun, launch)
+        forecast: Answer = _apart(_forecast, files, ledger, begun, launch)
+        return forecast
     ledger, begun = ledger.add(begin)
     with ledger.working_on(begun) as place:
         ledger = Ledger.open(ledger.root)
@@ -168,13 +168,12 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
     """Leave each accepted change out of the best, and name what no longer helps."""
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
-    _load(ledger, *ledger.plugins())
-    out: list[Begun] = []
+    files, out = ledger.plugins(*ledger.path), list[Begun]()
     for begun in ledger.path:  # of those that others rest on there is no best without them
         with suppress(ConfigError):
-            make(experiment.from_mapping(ledger.apart([*out, begun])))
+            _apart(_planned, files, ledger.apart([*out, begun]))
             out.append(begun)
-    table = _trained(ledger.apart(out), ledger.root / "runs", launch).table
+    table = _trained(ledger.apart(out), ledger.root / "runs", launch, files).table
     event = TakenApart(best=len(ledger.path), found=judgement.differences(table))
     return shown(ledger.add(event)[0])
 
@@ -188,48 +187,27 @@ def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
     return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
 
-def _read(file: Path, ledger: Ledger) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return a candidate's label, its differences, and the plug-in that it brings.
+def _read(file: Path, marked: Marked) -> tuple[str, dict[str, Any], dict[Path, str]]:
+    """Return a candidate's label, its differences, and the code of its plug-in, by its file.
 
     Raises ConfigError for a key that the ledger has stated, and where nothing differs.
     """
-    label, plugin, changes = file.stem, file, dict[str, Any]()
-    if file.suffix != ".py":
-        marked = load_yaml(file)
-        changes = dict(marked.values)
-        label, named = changes.pop("label", label), changes.pop("plugin", "")
-        plugin = file.parent / str(named)
-        try:
-            check_label(label, ("label",))
-            _refuse_stated(changes)
-        except ConfigError as error:
-            raise marked.locate(error) from None
-        if not named:
-            if not changes:
-                raise ConfigError(f"{file}: changes nothing of the best")
-            _load(ledger, *ledger.plugins())
-            return str(label), changes, {}
+    changes = dict(marked.values)
+    label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
+    try:
+        check_label(label, ("label",))
+        _refuse_stated(changes)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+    if named is None:
+        if not changes:
+            raise ConfigError(f"{file}: changes nothing of the best")
+        return str(label), changes, {}
+    plugin = file.parent / str(named)
     if plugin.suffix != ".py":
         raise ConfigError(f"{file}: plugin: '{plugin.name}' is no Python file, which ends in .py")
-    code = _code_of(plugin)
-    brought = {hashlib.sha256(code.encode()).hexdigest(): code}
-    _load(ledger, *ledger.plugins())
-    before = _components()
     try:
-        _load(ledger, *ledger.plugins(Begun.bringing(brought)))
-    except ConfigError as error:
-        said = re.sub(r"--plugin \S+/plugins/\w+\.py", str(plugin), str(error))
-        raise ConfigError(said) from None
-    found = _components() - before
-    if not changes and len(found) != 1:
-        many = ", ".join(f"{slot} {known}" for slot, known in sorted(found)) or "nothing"
-        raise ConfigError(f"{plugin}: registers {many}; a YAML says which of it is used")
-    return str(label), changes or dict(found), brought
-
-
-def _code_of(plugin: Path) -> str:
-    try:
-        return disk.read(plugin).decode("utf-8")
+        return str(label), changes, {plugin: disk.read(plugin).decode("utf-8")}
     except OSError as error:
         raise ConfigError(f"{plugin}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -244,29 +222,61 @@ def _refuse_stated(changes: Mapping[str, Any]) -> None:
             raise ConfigError(what, (key,))
 
 
-def _components() -> set[tuple[str, str]]:
-    of_train = {f"train.{key}": registry for key, registry in TRAINING.items()}
-    every = {**REGISTRIES, **of_train}
-    return {(slot, known) for slot, registry in every.items() for known in registry}
+def _apart(task: Callable[..., Any], files: Sequence[Path], *arguments: Any) -> Any:
+    """Do a task in a process that has loaded these plug-ins and writes to the token cache alone.
 
-
-def _load(ledger: Ledger, *files: Path) -> None:
-    """Load plug-ins, held to write nothing, to start nothing and to replace nothing of ours."""
-    own = str(ledger.root.resolve() / "plugins" / "none")
-    with watch.held(Bounds(own, tuple(_second(ledger, 1)))), redirect_stdout(sys.stderr):
-        plugins.load(files)
-
-
-def _lawful(ledger: Ledger, begun: Begun, file: Path) -> None:
-    """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
-    for gate, fingerprint in zip(judgement.GATES, ledger.opened.texts, strict=True):
+    The process that decides never loads what a candidate brings. Raises ConfigError as the task
+    does, and where a plug-in fails.
+    """
+    whole = [str(file.resolve()) for file in files]
+    with tempfile.NamedTemporaryFile() as log:
+        place, bounds = Path(log.name), Bounds(str(tokens.cache_folder().resolve()))
         try:
-            plan = make(experiment.from_mapping(ledger.gate(begun, gate)))
-        except ConfigError as error:
-            said = re.sub(r"^(experiment:\d+:\d+: )?variants\.entries(\[\d+\]\.?)?", "", str(error))
-            raise ConfigError(f"{file}: {said.removeprefix(': ')}") from None
-        if plan.tables[0].text.tokens.fingerprint != fingerprint:
+            return processes.call(_loading, whole, task, *arguments, log=place, bounds=bounds)
+        except ChildProcessError as error:
+            raise ConfigError(": ".join([*map(str, files[-1:]), str(error)])) from None
+
+
+def _loading(_report: object, files: list[str], task: Callable[..., Any], *arguments: Any) -> Any:
+    plugins.load([Path(file) for file in files])
+    found = task(*arguments)
+    watch.check()
+    return found
+
+
+def _brought(files: Sequence[Path]) -> dict[str, Any]:
+    """Return the one component that the last of some plug-ins registers, as differences."""
+    before = _apart(components.listing, files[:-1])
+    found = [row for row in _apart(components.listing, files) if row not in before]
+    if len(found) != 1:
+        many = ", ".join(f"{row['slot']} {row['name']}" for row in found) or "nothing"
+        raise ConfigError(f"{files[-1]}: registers {many}; a YAML says which of it is used")
+    slot = found[0]["slot"]
+    return {f"train.{slot}" if slot in TRAINING else slot: found[0]["name"]}
+
+
+def _lawful(
+    ledger: Ledger, begun: Begun, file: Path, marked: Marked, files: Sequence[Path]
+) -> None:
+    """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
+    opened = ledger.opened
+    texts = _texts(experiment.from_mapping(opened.experiment), opened.terms, opened.experiment)
+    for gate, text, fingerprint in zip(judgement.GATES, texts, opened.texts, strict=True):
+        if text.fingerprint != fingerprint:
             raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
+        try:
+            _apart(_planned, files, ledger.gate(begun, gate))
+        except ConfigError as error:
+            if not (found := _OF_ENTRY.match(str(error))):
+                raise
+            key = (found[1],) if found[1] else ()
+            said = marked.locate(ConfigError(found[2], key))
+            raise said if key in marked.marks else ConfigError(f"{file}: {said}") from None
+
+
+def _planned(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where an experiment cannot be planned."""
+    make(experiment.from_mapping(values))
 
 
 def _decided(
@@ -276,18 +286,18 @@ def _decided(
     if begun.code != _code():
         return "invalid", "the code of the judge has changed since it began"
     passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
+    path = ledger.path[: begun.best]
+    files, of_best = ledger.plugins(*path, begun), ledger.plugins(*path)
     for gate in judgement.GATES:
         if gate not in passed:
             own = place.resolve() / f"gate-{gate}"
             sealed = (str(ledger.root.resolve() / FILE), *_second(ledger, gate))
-            of_best = tuple(map(str, (path.resolve() for path in ledger.plugins())))
-            rule = Bounds(str(own), sealed, of_best)
+            bounds = Bounds(str(own), sealed, tuple(str(file.resolve()) for file in of_best))
             if ledger.terms.rule == "e-lond" and gate == 1:
                 _reuse(ledger, begun, own)
-            frames = _trained(ledger.gate(begun, gate), place, launch, rule)
-            if why := _fault(frames, begun.label, own, rule, brought=bool(begun.plugins)):
+            frames = _trained(ledger.gate(begun, gate), place, launch, files, bounds)
+            if why := _fault(frames, begun.label, own, bounds, brought=bool(begun.plugins)):
                 return "invalid", f"{why}, at gate {gate}"
-            watch.check(always=True)
             found = [judgement.differences(one)[begun.label] for one in frames.tables]
             passed[gate] = gated = Gated(number=begun.number, gate=gate, found=found)
             ledger, _ = ledger.add(gated)
@@ -318,35 +328,35 @@ def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
             if not name.startswith("best--") or (into / name).exists():
                 continue
             with disk.partial_folder(into) as partial:
-                for file in filter(Path.is_file, (runs / name).rglob("*")):
-                    copy = partial / file.relative_to(runs / name)
-                    disk.make(copy.parent)
-                    disk.write(copy, disk.read(file))
+                shutil.copytree(runs / name, partial, dirs_exist_ok=True)
                 disk.place(partial, disk.below(into, name))
 
 
-@contextmanager
-def _held(rule: Bounds | None) -> Iterator[None]:
-    """Hold the processes that start meanwhile to a rule."""
-    watch.given = rule
-    try:
-        yield
-    finally:
-        watch.given = None
-
-
 def _trained(
-    values: Mapping[str, Any], root: Path, launch: LaunchOptions, rule: Bounds | None = None
+    values: Mapping[str, Any],
+    root: Path,
+    launch: LaunchOptions,
+    files: Sequence[Path],
+    bounds: Bounds | None = None,
 ) -> Frames:
-    """Run an experiment, its processes held to a rule, and return its results."""
+    """Run an experiment, its runs held to bounds, and return its results: `llama-ablate run`."""
     source = experiment.from_mapping(values)
     name = source.experiment.slug
-    with _held(rule):
-        training.of_source(source, RunOptions(file=Path(name), results=root, launch=launch))
+    file = disk.below(root, f"{name}.yaml")
+    disk.make(root)
+    disk.replace(file, source.text.encode())
+    words = [file, "--results", root, "--device", launch.device]
+    words += ["--workers", launch.workers] if launch.workers else []
+    words += [word for plugin in files for word in ("--plugin", plugin)]
+    code = processes.command(["run", *map(str, words)], bounds)
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code not in (0, 1):
+        raise ConfigError(f"{file}: its runs ended with exit code {code}, which says why above")
     return Frames.of(Results.open(root / name))
 
 
-def _fault(frames: Frames, label: str, root: Path, rule: Bounds, *, brought: bool) -> str:
+def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: bool) -> str:
     """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
     for run in (run for run in frames.runs if run.outcome not in FINAL):
         if run.label == label:
@@ -360,8 +370,8 @@ def _fault(frames: Frames, label: str, root: Path, rule: Bounds, *, brought: boo
         known = {row.name: row.value for row in record.metrics["perplexity"].rows}
         asked = (str(root), record.id, ["perplexity"])
         try:
-            with _held(rule):
-                again = processes.call(measurement.measure_run, *asked, log=store.log("again"))
+            log = store.log("again")
+            again = processes.call(measurement.measure_run, *asked, log=log, bounds=bounds)
         except ConfigError as error:
             return str(error)
         for row in again["perplexity"].rows:
