@@ -361,16 +361,23 @@ def test_its_answer_is_of_the_published_schema(ledger, capsys):
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"margin": None}, "margin: a ledger states one baseline"),
+        ({"margin": None}, "margin: a ledger states a baseline"),
         ({"margin": "0.02"}, "margin: '0.02': must be a number above 0 and its unit"),
         ({"judge": None}, "needs a section 'judge', with a 'second' text"),
         ({"judge": "{looks: [3]}"}, "judge.second: the key 'second' is needed here"),
         ({"judge": "{second: {corpus: {name: files, path: one.txt}}}"}, "judge.second: the second"),
         ({"judge": "{second: {corpus: {name: files, path: no.txt}}}"}, "there is no file 'no.txt'"),
         ({"judge": "{second: {}, look: [3]}"}, "did you mean 'looks'?"),
-        ({"variants": "{axes: {norm: [dyt]}}"}, "variants: a ledger states one baseline"),
-        ({"tune": "{lr: [1e-3, 1e-2]}"}, "tune: a ledger states one baseline"),
-        ({"measure": "[kv_cache]"}, "measure: a ledger states one baseline"),
+        ({"variants": "{axes: {norm: [dyt]}}"}, "variants: a ledger states a baseline"),
+        ({"tune": "{lr: [1e-3, 1e-2]}"}, "tune: a ledger states a baseline"),
+        ({"measure": "[kv_cache]"}, "measure: a ledger states a baseline"),
+        (
+            {
+                "measure": "[perplexity, train_speed]",
+                "guard": "{metric: train_speed, worse_by: 5%}",
+            },
+            "guard: a ledger states a baseline, no variants, a margin, perplexity, no guard",
+        ),
         ({"controls": "{positive: {norm.eps: 1e-6}}"}, "controls of its best fail"),
     ],
 )

@@ -76,11 +76,12 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
     wrong = {
         "variants": base.variants.axes or base.variants.entries,
         "margin": base.margin is None,
+        "guard": any(METRICS.per(METRICS.resolve(one.metric).name) != "run" for one in base.guard),
         "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
         **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
     }
     if keys := [key for key, value in wrong.items() if value]:
-        what = "a ledger states one baseline without variants, its margin, and perplexity"
+        what = "a ledger states a baseline, no variants, a margin, perplexity, no guard of speeds"
         raise source.locate(ConfigError(what, (keys[0],)))
     more = {"parallel": base.parallel.data > 1, "train": base.train.compile != "never"}
     for key in (key for key, is_more in more.items() if is_more):  # an audit hook would refuse it
