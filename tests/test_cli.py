@@ -586,6 +586,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     [
         (["plan", "nothing.yaml"], "nothing.yaml: No such file or directory"),
         (["status", "nowhere"], "'nowhere' holds no results"),
+        (["status", "nowhere", "--watch", "--pending"], "--pending lists what waits now"),
         (["report", "."], "holds no results"),
     ],
 )

@@ -1,12 +1,13 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
 import json
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
@@ -61,7 +62,7 @@ def looked(tmp_path_factory):
     return file, Store(folder / "looked")
 
 
-def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path):
+def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, capsys):
     file = tmp_path / "looked.yaml"
     file.write_text(FILE, "utf-8")
     Stopping.left = 0
@@ -69,20 +70,49 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path):
         patch.setattr(local, "Local", Stopping)
         assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
     page = Path(__file__).parents[1] / "docs" / "launchers.md"
-    (command,) = re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    for shown, here in (
-        ("llama-ablate", f"{sys.executable} -m llama_ablate"),
-        ("python -c", f"{sys.executable} -c"),
-        ("results/quickstart", str(tmp_path / "looked")),
-        ("results/ids", str(tmp_path / "ids")),
-    ):
-        assert shown in command
-        command = command.replace(shown, here)
-    subprocess.run(["bash", "-o", "pipefail", "-ec", command], check=True)
+    (command,) = re.findall(r"    llama-ablate (status .* --pending.*)", page.read_text("utf-8"))
+    words = command.replace("results/quickstart", str(tmp_path / "looked")).split(" > ")[0]
+    capsys.readouterr()
+    assert main(words.split()) == 0
     planned = Store(tmp_path / "looked").plan.runs
     raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
-    assert (tmp_path / "ids").read_text().split() == raced
+    assert capsys.readouterr().out.split() == raced
     assert len(raced) == RACED < len(planned)
+
+
+#: Stands in for the commands of a recipe: what waits shrinks by what was done.
+STUB = """#!/bin/sh
+case "$*" in
+  *--pending) grep -vxFf {folder}/done {folder}/ids ;;
+  *worker*) for run; do :; done; echo "$run" >> {folder}/done ;;
+esac
+true
+"""
+
+
+@pytest.mark.parametrize("recipe", ["kubernetes", "skypilot"])
+def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
+    file = Path(__file__).parents[1] / "docs" / "launchers" / f"{recipe}.yaml"
+    stated = yaml.safe_load(file.read_text("utf-8"))
+    ids = [f"run{number}" for number in range(5)]
+    (tmp_path / "ids").write_text("".join(f"{run}\n" for run in ids), "utf-8")
+    (tmp_path / "done").write_text("none\n", "utf-8")
+    for name in ("python", "llama-ablate", "sleep"):
+        (tmp_path / name).write_text(STUB.format(folder=tmp_path), "utf-8")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    if recipe == "kubernetes":
+        (container,) = stated["spec"]["template"]["spec"]["containers"]
+        words = [*container["command"], *container["args"]]
+        places = [{"JOB_COMPLETION_INDEX": str(index)} for index in range(len(ids))]
+    else:
+        words = ["bash", "-c", stated["run"]]
+        nodes = {"SKYPILOT_NUM_NODES": "2"}
+        places = [nodes | {"SKYPILOT_NODE_RANK": rank} for rank in ("0", "1")]
+    words = [word.replace("/results/ids", str(tmp_path / "ids")) for word in words]
+    started = [subprocess.Popen(words, env=path | place) for place in places]
+    assert [one.wait() for one in started] == [0] * len(started)
+    assert {*(tmp_path / "done").read_text("utf-8").split()} == {"none", *ids}
 
 
 @pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")

@@ -32,6 +32,9 @@ class StatusOptions(ResultsOptions):
     watch: bool = option(
         False, "show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"
     )
+    pending: bool = option(
+        False, "print the ids of the runs that wait to be trained by now, one a line, and no more"
+    )
     wide: bool = option(False, WIDE)
 
 
@@ -40,7 +43,12 @@ def run(options: StatusOptions) -> Answer:
     from llama_ablate.commands.shared import notes
     from llama_ablate.results import Results
 
+    if options.watch and options.pending:
+        raise ConfigError("--pending lists what waits now: leave out --watch")
     results = Results.open(options.folder)
+    if options.pending:
+        waiting = [run.id for run in _needed(results, _asked(results)) if run.outcome == "pending"]
+        return Answer("\n".join(waiting), waiting)
     if options.watch:
         if options.json or terminal.width() is None or terminal.dumb():
             raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
