@@ -89,13 +89,15 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False, bounds=
     if (child := os.fork()) == 0:
         try:
             watch.hold(bounds)
-            found = task(report, *arguments)
-        except Exception as error:  # noqa: BLE001  raised by the one that waits
-            found = error
-        watch.hold(None)
-        with os.fdopen(theirs, "wb") as pipe:
-            pickle.dump(found, pipe)
-        os._exit(0)
+            try:
+                found = task(report, *arguments)
+            except Exception as error:  # noqa: BLE001  raised by the one that waits
+                found = error
+            watch.hold(None)
+            with os.fdopen(theirs, "wb") as pipe:
+                pickle.dump(found, pipe)
+        finally:
+            os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         said = pipe.read()

@@ -83,10 +83,9 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, ca
 #: Stands in for the commands of a recipe: what waits shrinks by what was done.
 STUB = """#!/bin/sh
 case "$*" in
-  *--pending) grep -vxFf {folder}/done {folder}/ids ;;
+  *--pending) grep -vxFf {folder}/done {folder}/ids || true ;;
   *worker*) for run; do :; done; echo "$run" >> {folder}/done ;;
 esac
-true
 """
 
 

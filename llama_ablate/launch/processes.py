@@ -101,9 +101,9 @@ def start(
 ) -> "Child":
     """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`.
 
-    It is held to `bounds`, or to those that this process was given, and then loads no plug-in of
-    itself. `anew` starts Python again, some seconds, instead of forking: forked processes have
-    their libraries and memory at the same addresses, so that their timings differ too little.
+    It is held to `bounds`, or to those that this process was given; then it loads installed
+    plug-ins alone. `anew` starts Python again, some seconds, instead of forking: forked processes
+    have their libraries and memory at the same addresses, so that their timings differ too little.
     Raises ChildProcessError where the fork server is killed again and again.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -169,10 +169,10 @@ def call(
                 last = last_words(log)
                 raise ChildProcessError(f"the process ended with code {code}: {last}") from None
             if kind == "refused":
-                child.process.join()
+                child.process.join(GRACE_S)
                 raise value
             if kind == "result":
-                child.process.join()
+                child.process.join(GRACE_S)  # a thread of a plug-in may go on
                 return value
             if report:
                 report(value)
@@ -276,13 +276,13 @@ def _child(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
+        trusted = plugins.INSTALLED if bounds else ""
+        plugins.again({name: own for name, own in loaded.items() if name.startswith(trusted)})
         if bounds:
             from llama_ablate.launch import environment
 
             environment.commit()  # which starts git: nothing may be started from here on
             watch.hold(bounds)
-        else:
-            plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
         tell("refused", error)

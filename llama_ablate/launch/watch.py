@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+from llama_ablate.config.plugins import INSTALLED
 from llama_ablate.errors import ConfigError
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -67,7 +68,9 @@ def narrow(run: str, label: str, plugins: Mapping[str, str]) -> Mapping[str, str
     """
     _held[:] = [replace(bounds, run=run) for bounds in _held]
     of_best = _held[0].of_best if _held and label == "best" else plugins
-    return {name: digest for name, digest in plugins.items() if name in of_best}
+    return {
+        name: own for name, own in plugins.items() if name in of_best or name.startswith(INSTALLED)
+    }
 
 
 def check() -> None:

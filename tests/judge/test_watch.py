@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.quiet import until
@@ -154,7 +155,8 @@ def test_a_plug_in_that_replaces_the_evaluation_is_refused_by_name(ledger, capfd
         ("open('ledger/ledger.jsonl', 'a')", "", "writes 'ledger/ledger.jsonl'"),
         ("", "os._exit(0)", "candidate.py: the process ended"),
         ("", "open('leak', 'w')", "writes 'leak'"),
-        ("", "judgement.decide = lambda *_: ('accepted', '')", "judgement.decide, which is sealed"),
+        ("judgement.decide = 0", "", "replaces llama_ablate.findings.judgement.decide, which is"),
+        ("open('two.txt').read()", "", "reads 'two.txt', which is sealed"),
     ],
 )
 def test_code_that_acts_before_a_run_reaches_no_process_that_decides(
@@ -173,18 +175,14 @@ def test_code_that_acts_before_a_run_reaches_no_process_that_decides(
 
 
 @pytest.mark.full
-def test_the_runs_of_a_judge_that_is_killed_end_soon_after_it(ledger):
+@pytest.mark.parametrize("ended_by", ["kill", "terminate"])
+def test_the_runs_of_a_judge_that_is_ended_end_soon_after_it(ledger, ended_by):
     """In processes, as users have them."""
     words = [sys.executable, "-m", "llama_ablate", "judge", "slow.yaml", "--device", "cpu"]
     ledger.candidate("{train.lr: 2e-2, layers: 8, dim: 64}", "slow.yaml")
-    mark = b"ledger/runs/0001/gate-1.yaml"
-
-    def running():
-        commands = Path("/proc").glob("[0-9]*/cmdline")
-        return [one for one in commands if mark in one.read_bytes()]
-
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
         assert until(lambda: list(ledger.root.glob("ledger/runs/0001/gate-1/working/*")))
-        assert running()
-        judge.kill()
-    assert until(lambda: not running())
+        family = psutil.Process(judge.pid).children(recursive=True)
+        assert len(family) > 2  # the command, its fork server, its workers
+        getattr(judge, ended_by)()
+    assert until(lambda: not any(one.is_running() for one in family))

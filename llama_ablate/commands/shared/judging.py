@@ -2,11 +2,11 @@
 
 import hashlib
 import math
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
 from llama_ablate.data.tokens import Tokens
+from llama_ablate.design import checks
 from llama_ablate.design.labels import check_label
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
@@ -77,6 +78,7 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         "variants": base.variants.axes or base.variants.entries,
         "margin": base.margin is None,
         "guard": any(METRICS.per(METRICS.resolve(one.metric).name) != "run" for one in base.guard),
+        "budget": "seconds" in base.budget,
         "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
         **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
     }
@@ -129,7 +131,7 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
     brought = {hashlib.sha256(code.encode()).hexdigest(): code for code in plugin.values()}
     of_best = (known for known in ledger.plugins(*ledger.path) if known.stem not in brought)
     files = [*of_best, *plugin]
-    changes = changes or _brought(files)
+    changes = changes or _brought(files, _second(ledger, 1))
 
     def begin(now: Ledger) -> Begun:
         # What is under way, was decided against this best, or is a part of it, is not begun again.
@@ -153,7 +155,8 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
     if dry_run:
         if not is_new:
             raise ConfigError(f"candidate {begun.number} has begun: its level is spent")
-        forecast: Answer = _apart(_forecast, files, ledger, begun, launch)
+        sealed = _second(ledger, 1)
+        forecast: Answer = _apart(_forecast, files, ledger, begun, launch, sealed=sealed)
         return forecast
     ledger, begun = ledger.add(begin)
     with ledger.working_on(begun) as place:
@@ -171,8 +174,12 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
     files, out = ledger.plugins(*ledger.path), list[Begun]()
     for begun in ledger.path:  # of those that others rest on there is no best without them
-        with suppress(ConfigError):
+        try:
             _apart(_planned, files, ledger.apart([*out, begun]))
+        except ConfigError as error:
+            if not _OF_ENTRY.match(str(error)):
+                raise
+        else:
             out.append(begun)
     table = _trained(ledger.apart(out), ledger.root / "runs", launch, files).table
     event = TakenApart(best=len(ledger.path), found=judgement.differences(table))
@@ -223,32 +230,45 @@ def _refuse_stated(changes: Mapping[str, Any]) -> None:
             raise ConfigError(what, (key,))
 
 
-def _apart(task: Callable[..., Any], files: Sequence[Path], *arguments: Any) -> Any:
-    """Do a task in a process that has loaded these plug-ins and writes to the token cache alone.
+def _apart(
+    task: Callable[..., Any], files: Sequence[Path], *arguments: Any, sealed: Sequence[str] = ()
+) -> Any:
+    """Do a task in a process that has loaded these plug-ins and writes nothing.
 
     The process that decides never loads what a candidate brings. Raises ConfigError as the task
-    does, and where a plug-in fails.
+    does, and where a plug-in fails; ChildProcessError where it ends the process.
     """
-    whole = [str(file.resolve()) for file in files]
+    if not files:
+        return task(*arguments)
+    words = [str(file.resolve()) for file in files], tokens.seen
     with tempfile.NamedTemporaryFile() as log:
-        place, bounds = Path(log.name), Bounds(str(tokens.cache_folder().resolve()))
+        place, bounds = Path(log.name), Bounds(os.devnull, tuple(sealed))
         try:
-            return processes.call(_loading, whole, task, *arguments, log=place, bounds=bounds)
+            return processes.call(_loading, words, task, *arguments, log=place, bounds=bounds)
+        except ConfigError as error:
+            raise ConfigError(str(error).removeprefix("--plugin ")) from None
         except ChildProcessError as error:
-            raise ConfigError(": ".join([*map(str, files[-1:]), str(error)])) from None
+            raise ChildProcessError(f"{files[-1]}: {error}") from None
 
 
-def _loading(_report: object, files: list[str], task: Callable[..., Any], *arguments: Any) -> Any:
+def _loading(
+    _report: object,
+    words: tuple[list[str], dict[str, Path]],
+    task: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+    files, texts = words
     plugins.load([Path(file) for file in files])
-    found = task(*arguments)
     watch.check()
-    return found
+    tokens.trusted.update(texts)
+    return task(*arguments)
 
 
-def _brought(files: Sequence[Path]) -> dict[str, Any]:
+def _brought(files: Sequence[Path], sealed: Sequence[str]) -> dict[str, Any]:
     """Return the one component that the last of some plug-ins registers, as differences."""
     before = _apart(components.listing, files[:-1])
-    found = [row for row in _apart(components.listing, files) if row not in before]
+    now = _apart(components.listing, files, sealed=sealed)
+    found = [row for row in now if row not in before]
     if len(found) != 1:
         many = ", ".join(f"{row['slot']} {row['name']}" for row in found) or "nothing"
         raise ConfigError(f"{files[-1]}: registers {many}; a YAML says which of it is used")
@@ -260,19 +280,22 @@ def _lawful(
     ledger: Ledger, begun: Begun, file: Path, marked: Marked, files: Sequence[Path]
 ) -> None:
     """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
-    opened = ledger.opened
-    texts = _texts(experiment.from_mapping(opened.experiment), opened.terms, opened.experiment)
+    opened, stated = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
+    try:
+        texts = _texts(stated, opened.terms, opened.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{ledger.root / FILE}: {error}") from None
     for gate, text, fingerprint in zip(judgement.GATES, texts, opened.texts, strict=True):
         if text.fingerprint != fingerprint:
             raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
         try:
-            _apart(_planned, files, ledger.gate(begun, gate))
+            _apart(_planned, files, ledger.gate(begun, gate), sealed=_second(ledger, gate))
         except ConfigError as error:
             if not (found := _OF_ENTRY.match(str(error))):
                 raise
-            key = (found[1],) if found[1] else ()
-            said = marked.locate(ConfigError(found[2], key))
-            raise said if key in marked.marks else ConfigError(f"{file}: {said}") from None
+            key = (found[1],) if (found[1],) in marked.marks else (found[1] or "").split(".")
+            said = marked.locate(ConfigError(found[2], (*filter(None, key),)))
+            raise said if marked.marks else ConfigError(f"{file}: {said}") from None
 
 
 def _planned(values: Mapping[str, Any]) -> None:
@@ -296,7 +319,10 @@ def _decided(
             bounds = Bounds(str(own), sealed, tuple(str(file.resolve()) for file in of_best))
             if ledger.terms.rule == "e-lond" and gate == 1:
                 _reuse(ledger, begun, own)
-            frames = _trained(ledger.gate(begun, gate), place, launch, files, bounds)
+            values = ledger.gate(begun, gate)
+            frames = _trained(values, place, launch, files, bounds)
+            if not _as_stated(frames, values):
+                return "invalid", f"the plan of gate {gate} is not what the ledger states"
             if why := _fault(frames, begun.label, own, bounds, brought=bool(begun.plugins)):
                 return "invalid", f"{why}, at gate {gate}"
             found = [judgement.differences(one)[begun.label] for one in frames.tables]
@@ -353,16 +379,23 @@ def _trained(
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     if code not in (0, 1):
-        raise ConfigError(f"{file}: its runs ended with exit code {code}, which says why above")
+        raise ConfigError(f"{file}: `run` ended with exit code {code}: the same command goes on")
     return Frames.of(Results.open(root / name))
+
+
+def _as_stated(frames: Frames, values: Mapping[str, Any]) -> bool:
+    """Return whether an experiment was planned as stated, where its code planned, too."""
+    stated = experiment.from_mapping(values).experiment
+    stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
+    return frames.plan.experiment.model_copy(update={"measure": stated.measure}) == stated
 
 
 def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: bool) -> str:
     """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
     for run in (run for run in frames.runs if run.outcome not in FINAL):
-        if run.label == label:
+        if run.label == label and run.outcome not in ("pending", "running"):
             return f"a run ended in {run.outcome}: {run.reason}"
-        what = f"a run of the best ended in {run.outcome}: {run.reason}"
+        what = f"a run of '{run.label}' ended in {run.outcome}: {run.reason}"
         raise ConfigError(f"{what}; the same command tries it again")
     store = Store(root)
     for record in store.records():
@@ -373,7 +406,7 @@ def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: b
         try:
             log = store.log("again")
             again = processes.call(measurement.measure_run, *asked, log=log, bounds=bounds)
-        except ConfigError as error:
+        except (ConfigError, ChildProcessError) as error:
             return str(error)
         for row in again["perplexity"].rows:
             if not math.isclose(row.value, known.get(row.name, math.nan), rel_tol=_ALIKE):
