@@ -514,6 +514,24 @@ def test_a_plug_in_is_kept_in_the_ledger_and_made_again_from_it(ledger):
     assert in_child(work) == 0
 
 
+def test_a_best_with_a_plug_in_is_taken_apart(ledger):
+    code = BRINGS.format(name="kept", scale=1.5)
+
+    def work():
+        brought = {"plugins": {sha256(code.encode()).hexdigest(): code}}
+        found, null = ledger.read().add(
+            lambda now: begin(now, "kept", **brought).model_copy(
+                update={"changes": {"norm": "kept"}}
+            )
+        )
+        found, _ = found.add(Gated(number=null.number, gate=2, found=[gated("better")]))
+        found.add(Decided(number=null.number, verdict="accepted", why=""))
+        assert ledger("--leave-one-out") == 0
+        assert ledger.read().of(TakenApart)[0].found.keys() == {"without 1 kept"}
+
+    assert in_child(work) == 0
+
+
 def test_a_dollar_in_a_label_is_drawn_as_it_is(ledger):
     assert ledger.judge("{label: 'a $x^{ $', train.lr: 7e-3}") == REJECTED
     assert ledger() == 0

@@ -92,7 +92,6 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
     values |= {"base": "llama2-tiny", "measure": of_runs}
     texts = _texts(source, terms, values)
-    fingerprints = (texts[0].fingerprint, texts[1].fingerprint)
     if base.controls.positive:
         again = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
         best = {"design": "list", "entries": again}
@@ -100,14 +99,15 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         frames = _trained({**values, **held}, root / "runs", launch, ())
         if failing := [one.why for one in frames.table.controls.values() if not one.holds]:
             raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
-    event = Opened(experiment=values, terms=terms, texts=fingerprints)
+    event = Opened(experiment=values, terms=terms, texts=texts)
     return shown(Ledger.create(root, event))
 
 
-def _texts(
-    source: ExperimentFile, terms: Terms, values: Mapping[str, Any]
-) -> tuple[Tokens, Tokens]:
-    """Return the texts of both gates, whose experiments can be planned. Raises ConfigError."""
+def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the fingerprints of both gates' texts, of which experiments can be planned.
+
+    Raises ConfigError.
+    """
     found: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
         more = sizes_of(terms, values) if found else {}
@@ -121,7 +121,7 @@ def _texts(
     first, second = found
     if first.corpus == second.corpus:
         raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
-    return first, second
+    return first.fingerprint, second.fingerprint
 
 
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
@@ -172,6 +172,7 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
     """Leave each accepted change out of the best, and name what no longer helps."""
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
+    _check_texts(ledger)
     files, out = ledger.plugins(*ledger.path), list[Begun]()
     for begun in ledger.path:  # of those that others rest on there is no best without them
         try:
@@ -280,14 +281,8 @@ def _lawful(
     ledger: Ledger, begun: Begun, file: Path, marked: Marked, files: Sequence[Path]
 ) -> None:
     """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
-    opened, stated = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
-    try:
-        texts = _texts(stated, opened.terms, opened.experiment)
-    except ConfigError as error:
-        raise ConfigError(f"{ledger.root / FILE}: {error}") from None
-    for gate, text, fingerprint in zip(judgement.GATES, texts, opened.texts, strict=True):
-        if text.fingerprint != fingerprint:
-            raise ConfigError(f"the text of gate {gate} is not what the ledger was opened with")
+    _check_texts(ledger)
+    for gate in judgement.GATES:
         try:
             _apart(_planned, files, ledger.gate(begun, gate), sealed=_second(ledger, gate))
         except ConfigError as error:
@@ -296,6 +291,20 @@ def _lawful(
             key = (found[1],) if (found[1],) in marked.marks else (found[1] or "").split(".")
             said = marked.locate(ConfigError(found[2], (*filter(None, key),)))
             raise said if marked.marks else ConfigError(f"{file}: {said}") from None
+
+
+def _check_texts(ledger: Ledger) -> None:
+    """Raise ConfigError where a text is not what the ledger was opened with; encode it if needed.
+
+    What plans apart from here takes the tokens as they are.
+    """
+    opened, stated = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
+    try:
+        texts = _texts(stated, opened.terms, opened.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{ledger.root / FILE}: {error}") from None
+    if texts != opened.texts:
+        raise ConfigError("a text is not what the ledger was opened with")
 
 
 def _planned(values: Mapping[str, Any]) -> None:
