@@ -31,6 +31,10 @@ def told(ledger: Ledger) -> list[str]:
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
     looks = ", ".join(map(str, terms.looks))
     size = f" and with {terms.size.changes}" if terms.size else ""
+    stated = ledger.opened.experiment
+    texts = " and ".join(entry_text(one["corpus"]) for one in (stated["data"], dict(terms.second)))
+    scale = ", ".join(f"{key} {stated['model'][key]}" for key in ("dim", "layers", "context"))
+    length = {key: stated["train"][key] for key in ("tokens", "steps") if stated["train"][key]}
     return [
         f"Candidates: {tried}. The best is the baseline{' with ' * bool(best)}{best}.",
         f"Error of the whole ledger: {terms.error:.3g}, {_RULES[terms.rule]}. Left: "
@@ -38,7 +42,8 @@ def told(ledger: Ledger) -> list[str]:
         f"one-sided level of {ledger.level:.2g}.",
         f"Accepted is whose interval lies below 0 at gate one ({looks} seeds, paired with runs of "
         f"the best), at its level, and at gate two ({terms.confirm} fresh seeds on another "
-        f"text{size}), at 95%. Margin {ledger.opened.experiment['margin']}.",
+        f"text{size}), at 95%. Margin {stated['margin']}.",
+        f"At {scale}; {''.join(f'{n:,} {key}' for key, n in length.items())} a run, on {texts}.",
     ]
 
 
@@ -46,8 +51,7 @@ def write(ledger: Ledger) -> Path:
     """Write the page beside the ledger, and return its path."""
     style, page, rows = packaged("page.css"), ledger.root / "ledger.html", judgement.rows(ledger)
     html = template("ledger.html").render(
-        name=ledger.opened.experiment["name"],
-        question=ledger.opened.experiment["question"],
+        stated=ledger.opened.experiment,
         told=told(ledger),
         table=replace(Shown.of(cells(rows)), about=explained(rows)) if rows else None,
         image=_image(ledger, rows),

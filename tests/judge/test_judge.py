@@ -341,6 +341,7 @@ def test_its_page_says_what_was_tried_and_what_is_left(ledger):
     page = (ledger.root / "ledger" / "ledger.html").read_text("utf-8")
     assert "Candidates: 1 accepted. The best is the baseline with train.lr 0.02." in page
     assert "Left: 19 of 20 candidates" in page
+    assert "At dim 16, layers 1, context 16; 60 steps a run, on files path=one.txt and" in page
     assert "&lt;b&gt;faster&lt;/b&gt;" in page
     assert "<b>faster" not in page
     assert not any(word in page for word in ("http://", "https://", 'src="//'))
