@@ -70,8 +70,10 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, ca
         patch.setattr(local, "Local", Stopping)
         assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
     page = Path(__file__).parents[1] / "docs" / "launchers.md"
-    (command,) = re.findall(r"    llama-ablate (status .* --pending.*)", page.read_text("utf-8"))
-    words = command.replace("results/quickstart", str(tmp_path / "looked")).split(" > ")[0]
+    (command,) = re.findall(
+        r"^llama-ablate (status .* --pending) >", page.read_text("utf-8"), re.MULTILINE
+    )
+    words = command.replace("results/quickstart", str(tmp_path / "looked"))
     capsys.readouterr()
     assert main(words.split()) == 0
     planned = Store(tmp_path / "looked").plan.runs

@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -364,7 +363,10 @@ def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
             if not name.startswith("best--") or (into / name).exists():
                 continue
             with disk.partial_folder(into) as partial:
-                shutil.copytree(runs / name, partial, dirs_exist_ok=True)
+                for file in filter(Path.is_file, (runs / name).rglob("*")):
+                    copy = partial / file.relative_to(runs / name)
+                    disk.make(copy.parent)
+                    disk.write(copy, disk.read(file))
                 disk.place(partial, disk.below(into, name))
 
 
