@@ -153,7 +153,7 @@ def _done(command: str, options: Options) -> int:
             processes = import_module("llama_ablate.launch.processes")
             processes.leave_after(sys.stdin.read)  # with the judge that started this command
             import_module("llama_ablate.launch.worker")  # and torch, which writes a temporary file
-        plugins.load()
+            plugins.load()  # installed ones, which are no candidate's
         watch.hold(watch.given and replace(watch.given, own=os.devnull))
         plugins.load(options.plugins)
         watch.check()
