@@ -59,7 +59,7 @@ def test_harm_is_rejected_and_a_null_is_not_accepted(ledger):
 
 
 def test_a_candidate_is_compared_with_the_best_and_not_with_the_baseline(ledger):
-    assert ledger.judge(BETTER) == ACCEPTED
+    accept(ledger.read(), "first")
     assert ledger.judge("norm: layernorm", "norm.yaml") in (REJECTED, INCONCLUSIVE)
     begun = ledger.read().of(Begun)[-1]
     experiment = ledger.read().gate(begun, 1)
@@ -87,15 +87,18 @@ def test_a_later_change_of_a_component_drops_what_was_changed_of_the_one_before(
 
 
 def begin(ledger, label, **more):
-    return Begun(
-        number=len(ledger.of(Begun)) + 1,
-        label=label,
-        changes={"train.lr": 0.02},
-        best=len(ledger.path),
-        level=ledger.level,
-        code="",
-        **more,
-    )
+    values = {"changes": {"train.lr": 0.02}, "code": "", **more}
+    number, best = len(ledger.of(Begun)) + 1, len(ledger.path)
+    return Begun(number=number, label=label, best=best, level=ledger.level, **values)
+
+
+def accept(ledger, label, found=(), **more):
+    """Accept a candidate without its runs."""
+    now, begun = ledger.add(lambda now: begin(now, label, **more))
+    if found:
+        now, _ = now.add(Gated(number=begun.number, gate=2, found=found))
+    now, _ = now.add(Decided(number=begun.number, verdict="accepted", why=""))
+    return now
 
 
 def test_what_has_begun_counts_as_not_accepted_until_it_is_decided(ledger):
@@ -171,12 +174,8 @@ def test_a_dry_run_says_level_power_and_cost_and_writes_nothing(ledger, capsys):
 
 def test_each_change_of_the_best_is_left_out_in_one_design(ledger, capsys):
     assert ledger.judge(BETTER) == ACCEPTED
-    found, null = ledger.read().add(
-        lambda now: begin(now, "nothing").model_copy(update={"changes": {"norm.eps": 1e-6}})
-    )
-    gated = found.of(Gated)[-1].model_copy(update={"number": null.number})
-    found, _ = found.add(gated)
-    found.add(Decided(number=null.number, verdict="accepted", why=""))
+    shown = ledger.read().of(Gated)[-1].found
+    accept(ledger.read(), "nothing", shown, changes={"norm.eps": 1e-6})
     capsys.readouterr()
     assert ledger("--leave-one-out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["candidates"]
@@ -288,33 +287,31 @@ def test_two_judges_of_one_ledger_spend_no_level_twice(ledger):
 
 def test_a_candidate_that_is_being_judged_is_refused(ledger, capsys):
     candidate = ledger.candidate(BETTER)
-    found, begun = ledger.read().add(
-        lambda now: begin(now, "candidate").model_copy(update={"code": ""})
-    )
+    found, begun = ledger.read().add(lambda now: begin(now, "candidate"))
     with found.working_on(begun):
         assert ledger(candidate) == 2
     assert "candidate 1 is being judged elsewhere" in capsys.readouterr().err
 
 
 def test_code_that_changed_while_a_candidate_was_judged_makes_it_invalid(ledger):
-    ledger.read().add(lambda now: begin(now, "candidate").model_copy(update={"code": "older"}))
+    ledger.read().add(lambda now: begin(now, "candidate", code="older"))
     assert ledger.judge(BETTER) == INVALID
     assert "the code of the judge has changed" in ledger.read().of(Decided)[0].why
 
 
-@pytest.mark.parametrize("line", [0, 1, 2, 3])
-def test_an_edited_ledger_is_refused_at_its_line(ledger, line, capsys):
+def test_an_edited_ledger_is_refused_at_its_line(ledger, capsys):
     assert ledger.judge(WORSE) == REJECTED
     lines = ledger.file.read_text("utf-8").splitlines(keepends=True)
     assert len(lines) == 4
-    edited = [re.sub(r"([0-8])(?=\D)", lambda m: str(int(m[1]) + 1), lines[line], count=1)]
-    edited = edited if line < 3 else [lines[3].replace("rejected", "accepted")]
-    for changed in ([*lines[:line], *edited, *lines[line + 1 :]], lines[:line] + lines[line + 1 :]):
-        if "".join(changed) == "".join(lines[:3]):
-            continue  # an end that was cut off is the ledger as it was
-        ledger.file.write_text("".join(changed), "utf-8")
-        assert ledger() == 2
-        assert f"ledger.jsonl:{line + 1}: edited or damaged" in capsys.readouterr().err
+    for line, text in enumerate(lines):
+        before, after = lines[:line], lines[line + 1 :]
+        digit = re.sub(r"([0-8])(?=\D)", lambda m: str(int(m[1]) + 1), text, count=1)
+        edited = digit if after else text.replace("rejected", "accepted")
+        left_out = [[*before, *after]] if after else []  # without its end it is as it was before
+        for changed in ([*before, edited, *after], *left_out):
+            ledger.file.write_text("".join(changed), "utf-8")
+            assert ledger() == 2
+            assert f"ledger.jsonl:{line + 1}: edited or damaged" in capsys.readouterr().err
 
 
 def test_a_ledger_written_by_hand_is_typed_whoever_sealed_it(ledger, capsys):
@@ -327,7 +324,7 @@ def test_a_ledger_written_by_hand_is_typed_whoever_sealed_it(ledger, capsys):
 
 
 def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, tmp_path):
-    assert ledger.judge(BETTER) == ACCEPTED
+    accept(ledger.read(), "first")
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "ledger.jsonl").write_bytes(ledger.file.read_bytes())
     assert ledger("--ledger", tmp_path / "copy") == 0
@@ -337,13 +334,16 @@ def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, t
 
 
 def test_its_page_says_what_was_tried_and_what_is_left(ledger):
-    ledger.judge("{label: '<b>faster</b>', train.lr: 2e-2}")
+    assert ledger.judge("{label: '<b>slower</b> $x^{ $', train.lr: 7e-3}") == REJECTED
+    accept(ledger.read(), "faster")
+    assert ledger() == 0
     page = (ledger.root / "ledger" / "ledger.html").read_text("utf-8")
-    assert "Candidates: 1 accepted. The best is the baseline with train.lr 0.02." in page
-    assert "Left: 19 of 20 candidates" in page
+    tried = "Candidates: 1 rejected, 1 accepted. The best is the baseline with train.lr 0.02."
+    assert tried in page
+    assert "Left: 18 of 20 candidates" in page
     assert "At dim 16, layers 1, context 16; 60 steps a run, on files path=one.txt and" in page
-    assert "&lt;b&gt;faster&lt;/b&gt;" in page
-    assert "<b>faster" not in page
+    assert "&lt;b&gt;slower&lt;/b&gt; $x^{ $" in page
+    assert "<b>slower" not in page
     assert not any(word in page for word in ("http://", "https://", 'src="//'))
 
 
@@ -520,22 +520,11 @@ def test_a_best_with_a_plug_in_is_taken_apart(ledger):
 
     def work():
         brought = {"plugins": {sha256(code.encode()).hexdigest(): code}}
-        found, null = ledger.read().add(
-            lambda now: begin(now, "kept", **brought).model_copy(
-                update={"changes": {"norm": "kept"}}
-            )
-        )
-        found, _ = found.add(Gated(number=null.number, gate=2, found=[gated("better")]))
-        found.add(Decided(number=null.number, verdict="accepted", why=""))
+        accept(ledger.read(), "kept", [gated("better")], changes={"norm": "kept"}, **brought)
         assert ledger("--leave-one-out") == 0
         assert ledger.read().of(TakenApart)[0].found.keys() == {"without 1 kept"}
 
     assert in_child(work) == 0
-
-
-def test_a_dollar_in_a_label_is_drawn_as_it_is(ledger):
-    assert ledger.judge("{label: 'a $x^{ $', train.lr: 7e-3}") == REJECTED
-    assert ledger() == 0
 
 
 @pytest.mark.parametrize(
@@ -596,21 +585,14 @@ def test_a_second_size_may_veto(size, verdict):
 
 
 def test_draws_of_its_own_never_stay_in_the_best(ledger):
-    found, begun = ledger.read().add(
-        lambda now: begin(now, "x").model_copy(update={"changes": {"draws": "both", "dim": 8}})
-    )
-    found, _ = found.add(Decided(number=begun.number, verdict="accepted", why=""))
+    found = accept(ledger.read(), "x", changes={"draws": "both", "dim": 8})
     assert found.best() == {"dim": 8}
 
 
 def test_what_cannot_be_left_out_alone_is_said(ledger, capsys):
     found = ledger.read()
-    for number, changes in enumerate(({"norm": "dyt"}, {"norm.slope": 3.0}), 1):
-        found, _ = found.add(
-            lambda now, own=changes: begin(now, str(own)).model_copy(update={"changes": own})
-        )
-        found, _ = found.add(Gated(number=number, gate=2, found=[gated("better")]))
-        found, _ = found.add(Decided(number=number, verdict="accepted", why=""))
+    for changes in ({"norm": "dyt"}, {"norm.slope": 3.0}):
+        found = accept(found, str(changes), [gated("better")], changes=changes)
     capsys.readouterr()
     assert ledger("--leave-one-out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["candidates"]
