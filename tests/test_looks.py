@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from llama_ablate.findings.rows import frame as framed
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
+from tests.quiet import until
 from tests.reliability.harness import breaches
 
 FILE = """name: looked
@@ -114,6 +116,21 @@ def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
     started = [subprocess.Popen(words, env=path | place) for place in places]
     assert [one.wait() for one in started] == [0] * len(started)
     assert {*(tmp_path / "done").read_text("utf-8").split()} == {"none", *ids}
+
+
+def test_the_script_for_a_node_of_slurm_requeues_itself_once_its_runs_have_stopped(tmp_path):
+    said, script = tmp_path / "said", Path(__file__).parents[1] / "docs" / "launchers" / "slurm.sh"
+    waits = 'trap "echo stopped; exit 130" TERM; echo "$*"; while :; do sleep 0.02; done'
+    for name, does in (("llama-ablate", waits), ("scontrol", 'echo "$*"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    with said.open("w") as out:
+        job = subprocess.Popen(["sh", script, "a b.yaml"], env=path, stdout=out)
+        assert until(lambda: said.read_text("utf-8") == "run a b.yaml\n")
+        job.send_signal(signal.SIGUSR2)
+        assert job.wait() == 0
+    assert said.read_text("utf-8").splitlines()[1:] == ["stopped", "requeue 7"]
 
 
 @pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")

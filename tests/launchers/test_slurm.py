@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -200,3 +201,23 @@ def test_what_slurm_refuses_is_told_in_one_line(experiment_file, tmp_path, clust
     assert launcher.returncode == 2
     assert error.splitlines()[-1].startswith("llama-ablate: --launcher slurm: sbatch: error: ")
     assert "Traceback" not in error
+
+
+def test_a_whole_grid_in_one_allocation_goes_on_after_its_node_was_wanted_back(
+    experiment_file, tmp_path, cluster, checkpoints, monkeypatch
+):
+    """By the script of docs/launchers."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    script = Path(__file__).parents[2] / "docs" / "launchers" / "slurm.sh"
+    file, root = experiment_file(train=TRAIN, measure="[perplexity]"), tmp_path / "tiny"
+    options = ("--results", tmp_path, "--device", "cpu", "--checkpoint-every", "0.2")
+    submit = ("sbatch", "--parsable", "--time=30", f"--output={tmp_path}/log", script, file)
+    job = cluster.command(*map(str, (*submit, *options))).strip()
+    cluster.wait(lambda: checkpoints(root), "a checkpoint is written")
+    cluster.command("scancel", "--batch", "--signal=USR2", job)
+    cluster.wait(lambda: jobs(cluster, "PENDING") == [job], "the job waits again")
+    assert checkpoints(root)
+    nobody_left(root)
+    started_again(cluster, job)
+    cluster.wait(lambda: not jobs(cluster, "PENDING,RUNNING,COMPLETING"), "the job has ended")
+    assert not breaches(root), (tmp_path / "log").read_text("utf-8")
