@@ -120,7 +120,9 @@ def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
 
 def test_the_script_for_a_node_of_slurm_requeues_itself_once_its_runs_have_stopped(tmp_path):
     said, script = tmp_path / "said", Path(__file__).parents[1] / "docs" / "launchers" / "slurm.sh"
-    waits = 'trap "echo stopped; exit 130" TERM; echo "$*"; for i in $(seq 999); do sleep 0.02; done'
+    waits = (
+        'trap "echo stopped; exit 130" TERM; echo "$*"; for i in $(seq 999); do sleep 0.02; done'
+    )
     for name, does in (("llama-ablate", waits), ("scontrol", 'echo "$*"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
         (tmp_path / name).chmod(0o755)

@@ -32,9 +32,7 @@ class JudgeOptions(Options):
         "?",
     )
     ledger: Path = option(Path("ledger"), "folder of the ledger (default: ledger)", "DIR", folder)
-    new: Path | None = option(
-        None, "open a ledger: an experiment file with a section 'judge'", "FILE"
-    )
+    new: Path | None = option(None, "open a ledger: an experiment file with 'judge'", "FILE")
     leave_one_out: bool = option(False, "leave each accepted change out of the best")
     dry_run: bool = option(False, "say level, power and cost; spend and train nothing")
     workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
@@ -51,9 +49,7 @@ def run(options: JudgeOptions) -> Answer:
         raise ConfigError("--plugin: a candidate brings its own, as 'plugin: FILE' in its YAML")
     asked = (options.candidate, options.new, options.leave_one_out)
     if sum(map(bool, asked)) > 1 or (options.dry_run and not options.candidate):
-        raise ConfigError(
-            "judge: one of CANDIDATE (--dry-run goes with it), --new, --leave-one-out"
-        )
+        raise ConfigError("one of CANDIDATE (--dry-run goes with it), --new, --leave-one-out")
     from llama_ablate.commands.shared import judging
     from llama_ablate.results.ledger import Ledger
 

@@ -53,16 +53,15 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
     return experiment.model_copy(update={"guard": filled}) if filled else experiment
 
 
-def check_losses(tables: tuple[Table, ...]) -> None:
-    """Refuse a budget of FLOPs where losses differ: what they compute is not counted."""
-    for table in (table for table in tables if table.budget == "flops"):
-        for variant in table.variants:
-            if variant.train.get("losses") != table.baseline.train.get("losses"):
-                raise ConfigError(
-                    f"'{variant.label}' has other losses than the baseline: what they compute is "
-                    "not counted, so 'budget' is tokens or seconds",
-                    variant.where,
-                )
+def check_budgets(tables: tuple[Table, ...]) -> None:
+    """Refuse other losses under a budget of FLOPs, which are not counted, and too long a step."""
+    for table in tables:
+        for variant in table.variants if table.budget != "seconds" else ():
+            table.steps_of(variant)
+            losses = variant.train.get("losses") != table.baseline.train.get("losses")
+            if table.budget == "flops" and losses:
+                what = "what these losses compute is not counted, so 'budget' is tokens or seconds"
+                raise ConfigError(f"'{variant.label}': {what}", variant.where)
 
 
 def check_text(of_table: TableText, experiment: Experiment, variant: Variant, budget: str) -> None:
@@ -176,8 +175,7 @@ def check_controls(experiment: Experiment) -> None:
     ):
         if wanted and experiment.margin is None:
             raise ConfigError(
-                f"needs a 'margin', such as '0.02 nats': the control must {must}",
-                ("controls", key),
+                f"needs a 'margin', such as '0.02 nats': the control must {must}", ("controls", key)
             )
 
 

@@ -16,11 +16,11 @@ from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import runs, train_config
 from llama_ablate.design.checks import (
+    check_budgets,
     check_controls,
     check_documents,
     check_floor,
     check_hypotheses,
-    check_losses,
     check_margins,
     check_metrics,
     check_optimizers,
@@ -147,7 +147,7 @@ def make(source: ExperimentFile) -> Plan:
         check_metrics(metrics, tables)
         check_plugins(tables)
         check_optimizers(experiment, tables)
-        check_losses(tables)
+        check_budgets(tables)
         check_hypotheses(experiment, tables)
         check_seeds(experiment)
         check_margins(experiment, tables)

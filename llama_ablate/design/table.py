@@ -133,10 +133,13 @@ class Table:
         return self.text_of(variant).data.with_changes(variant.data)
 
     def steps_of(self, variant: Variant) -> int:
-        """Return how many steps a variant's runs take within the budget."""
+        """Return how many steps a variant's runs take within the budget. Raises ConfigError."""
         share = self._cost(self.baseline) / self._cost(variant)
         if self.budget != "seconds":  # else the cost is a step's, and not a token's
             share *= self._tokens_per_step(self.baseline) / self._tokens_per_step(variant)
+        if self.steps * share < 0.5:
+            what = f"a step of '{variant.label}' is more than twice the budget of a run"
+            raise ConfigError(what, variant.place("train.batch") or variant.where)
         return max(1, round(self.steps * share))
 
     def _cost(self, variant: Variant) -> float:

@@ -511,23 +511,15 @@ class _Read:
         def add(
             variant: str, metrics: Mapping[str, Measurement], key: str = "", seed: float = math.nan
         ) -> None:
-            label, run = labels[variant], key.partition(".")[0]
+            run = key.partition(".")[0]
+            of = {"variant": variant, "label": labels[variant], "run": run}
             attempts[variant, key] = [
-                AttemptRow(
-                    variant=variant,
-                    label=label,
-                    run=run,
-                    seed=seed,
-                    metric=intern(metric),
-                    error=own.error,
-                )
+                AttemptRow(**of, seed=seed, metric=intern(metric), error=own.error)
                 for metric, own in metrics.items()
             ]
             measured[variant, key] = [
                 MetricRow(
-                    variant=variant,
-                    label=label,
-                    run=run,
+                    **of,
                     seed=seed,
                     metric=intern(metric),
                     name=intern(value.name),

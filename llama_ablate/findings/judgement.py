@@ -1,6 +1,6 @@
 """What a gate shows of a candidate, and how the candidates of a ledger stand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,9 +8,11 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
-from llama_ablate.results.ledger import Begun, Difference, Ledger, TakenApart, Verdict
+from llama_ablate.results.ledger import Begun, Difference, Gated, Ledger, TakenApart, Verdict
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
+#: What a row has of the last gate.
+_NUMBERS = {"difference", "low", "high", "alpha", "n", "parameters"}
 _LOST = ("worse", "diverged", "collapsed")
 #: What the best without a change shows of the change.
 _HELPS = dict.fromkeys(_LOST, "yes") | {"better": "harms"}
@@ -46,8 +48,8 @@ def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None
     needed = f"; {needed} would decide" if needed else ""
     word = "" if own.verdict == "inconclusive" else f", {own.verdict}"
     cases: tuple[tuple[bool, Verdict, str], ...] = (
-        (own.verdict in _LOST, "rejected", f"{said}{word}"),
         (own.verdict == "equivalent", "rejected", f"{said}, no gain larger than the margin"),
+        (own.verdict in _LOST or own.low > 0, "rejected", f"{said}{word}"),
         (bool(broken), "rejected", f"{said}, but breaks a guard: {''.join(broken[:1])}"),
         (own.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
         (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
@@ -72,19 +74,27 @@ class CandidateRow(Row):
     number: int = column("which of the ledger's candidates it is", "no.", leading=True)
     label: str = column("its label", "candidate", leading=True)
     changes: str = column("what it changes of the best", "changes", leading=True)
-    verdict: str = column(
+    verdict: Verdict | Literal["running"] = column(
         "`accepted`, `rejected`, `inconclusive`, `invalid`; `running`", "verdict", leading=True
     )
     why: str = column("what decided it: difference from the best, interval, seeds", "why")
     helps: str = column(
-        "of a change of the best, left out of it when it was last taken apart: `yes`, `not shown`, "
-        "`harms`, or `cannot be left out alone`",
+        "of a change of the best, left out of it on the first text at 95% for all together: `yes`, "
+        "`not shown`, `harms`, or `replaced since`, or `cannot be left out alone`",
         "still helps",
         optional=True,
     )
+    parameters: int | None = column(
+        "trained parameters, once a gate has ended", "parameters", ",", optional=True, default=None
+    )
     level: float = column("one-sided level that gate one was granted", "level", ".2g")
     best: int = column("how often the best had moved when it began", "against best")
-    moved: str = column("which move of the best it is", "moves best to", optional=True)
+    moved: int | None = column("which move of the best it is", "moves best to", optional=True)
+    difference: float | None = column("of its last gate, from the best of its time", default=None)
+    low: float | None = column("lower end of its interval", default=None)
+    high: float | None = column("upper end of it", default=None)
+    alpha: float | None = column("error that the interval spends", default=None)
+    n: int | None = column("pairs of seeds that it is of", default=None)
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class LedgerState:
 
     ledger: str
     number: int | None
-    verdict: str
+    verdict: Verdict | Literal["running", ""]
     why: str
     best: dict[str, Any]
     candidates: list[CandidateRow]
@@ -102,29 +112,35 @@ class LedgerState:
     page: str
 
 
-def _helps(without: Difference | None) -> str:
-    return _HELPS.get(without.verdict, "not shown") if without else "cannot be left out alone"
+def _helps(ledger: Ledger, begun: Begun, apart: Mapping[str, Difference]) -> str:
+    if without := apart.get(begun.left_out):
+        return f"{_HELPS.get(without.verdict, 'not shown')}: {written(without)} without it"
+    is_replaced = ledger.best(without=begun) == ledger.best()
+    return "replaced since" if is_replaced else "cannot be left out alone"
 
 
 def rows(ledger: Ledger) -> list[CandidateRow]:
     """Return one row for each candidate, in the order in which they began."""
     moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
     apart = [one.found for one in ledger.of(TakenApart) if one.best == len(moves)][-1:]
+    gated = {one.number: one.found[0] for one in ledger.of(Gated)}
     made = []
     for begun in ledger.of(Begun):
         ended = ledger.ended.get(begun.number)
-        verdict, why = (ended.verdict, ended.why) if ended else ("running", "")
-        if verdict == "accepted" and begun.number not in moves:
+        own = gated.get(begun.number)
+        why = ended.why if ended else ""
+        if ended and ended.verdict == "accepted" and begun.number not in moves:
             why += "; against an old best: judged again, it may move the present one"
         row = CandidateRow(
             number=begun.number,
             label=begun.label,
-            verdict=verdict,
+            verdict=ended.verdict if ended else "running",
             why=why,
-            helps=_helps(apart[0].get(begun.left_out)) if apart and begun.number in moves else "",
+            helps=_helps(ledger, begun, apart[0]) if apart and begun.number in moves else "",
             changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
             best=begun.best,
-            moved=str(moves.get(begun.number, "")),
+            moved=moves.get(begun.number),
+            **(own.model_dump(include=_NUMBERS) if own else {}),
             level=begun.level,
         )
         made.append(row)
@@ -133,14 +149,15 @@ def rows(ledger: Ledger) -> list[CandidateRow]:
 
 def state(ledger: Ledger, judged: Begun | None, page: str) -> LedgerState:
     """Return how a ledger stands, after a candidate was judged or as it is."""
-    ended = ledger.ended[judged.number] if judged else None
+    candidates = rows(ledger)
+    own = candidates[judged.number - 1] if judged else None
     return LedgerState(
         ledger=ledger.opened.experiment["name"],
-        number=ended.number if ended else None,
-        verdict=ended.verdict if ended else "",
-        why=ended.why if ended else "",
+        number=own.number if own else None,
+        verdict=own.verdict if own else "",
+        why=own.why if own else "",
         best=ledger.best(),
-        candidates=rows(ledger),
+        candidates=candidates,
         candidates_left=ledger.terms.candidates - len(ledger.of(Begun)),
         next_level=ledger.level,
         page=page,

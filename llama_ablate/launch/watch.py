@@ -7,7 +7,7 @@ sandbox: native code, or Python that takes the hook's own state apart, goes past
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -76,7 +76,10 @@ def narrow(run: str, label: str, plugins: Mapping[str, str]) -> Mapping[str, str
 def check() -> None:
     """Raise ConfigError where this process went past its bounds, though it went on."""
     if _held:
-        replaced = (f"replaces {module}.{name}" for module, name in _replaced())
+        now = _names()
+        replaced = (
+            f"replaces {'.'.join(at)}" for at, was in _before.items() if now.get(at, was) != was
+        )
         if said := next(iter(_broken), "") or next(replaced, ""):
             raise ConfigError(f"the candidate's code {said}, which is sealed")
 
@@ -107,11 +110,6 @@ def _identity(value: Any) -> tuple[int, ...]:
         return (id(value),)
     named = (function.__kwdefaults__ or {}).values()
     return (id(value), id(function.__code__), id(function.__defaults__), *map(id, named))
-
-
-def _replaced() -> Iterator[tuple[str, str]]:
-    now = _names()
-    yield from (at for at, value in _before.items() if now.get(at, value) != value)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

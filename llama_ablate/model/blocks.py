@@ -47,12 +47,7 @@ class Block(nn.Module):
     ffn_norm: nn.Module
 
     def __init__(
-        self,
-        attn: nn.Module,
-        ffn: nn.Module,
-        norm: Callable[[], nn.Module],
-        *,
-        x0: bool = False,
+        self, attn: nn.Module, ffn: nn.Module, norm: Callable[[], nn.Module], *, x0: bool = False
     ) -> None:
         super().__init__()
         self.attn, self.ffn = attn, ffn

@@ -1,6 +1,5 @@
 """The page of a ledger: what was tried, what is left to spend, and the path of the best."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ def told(ledger: Ledger) -> list[str]:
     tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
     looks = ", ".join(map(str, terms.looks))
+    shared = ", which the looks share" if len(terms.looks) > 1 else ""
     size = f" and with {terms.size.changes}" if terms.size else ""
     stated = ledger.opened.experiment
     texts = " and ".join(entry_text(one["corpus"]) for one in (stated["data"], dict(terms.second)))
@@ -41,7 +41,7 @@ def told(ledger: Ledger) -> list[str]:
         f"{terms.candidates - len(rows)} of {terms.candidates} candidates; the next is granted a "
         f"one-sided level of {ledger.level:.2g}.",
         f"Accepted is whose interval lies below 0 at gate one ({looks} seeds, paired with runs of "
-        f"the best), at its level, and at gate two ({terms.confirm} fresh seeds on another "
+        f"the best), at its level{shared}, and at gate two ({terms.confirm} fresh seeds on another "
         f"text{size}), at 95%. Margin {stated['margin']}.",
         f"At {scale}; {''.join(f'{n:,} {key}' for key, n in length.items())} a run, on {texts}.",
     ]
@@ -64,17 +64,13 @@ def write(ledger: Ledger) -> Path:
 
 def _image(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> str:
     """Return what gates showed, as the address of an image; "" before there is any."""
-    found, marks = {gated.number: gated.found for gated in ledger.of(Gated)}, []
-    for row in (row for row in rows if row.number in found):
-        own = found[row.number][0]
-        at = Estimate(own.difference, own.low, own.high)
-        marks.append(Dot(f"{row.number} {row.label}", at, own.verdict))
+    found = {gated.number: gated.found[0] for gated in ledger.of(Gated)}
+    marks = [
+        Dot(f"{row.number} {row.label}", Estimate(own.difference, own.low, own.high), own.verdict)
+        for row in rows
+        if (own := found.get(row.number))
+    ]
     if not marks:
         return ""
-    figure, svg = (
-        plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))])),
-        io.BytesIO(),
-    )
-    plots.without_formulas(figure)
-    figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
-    return embedding.image(svg.getvalue().decode())
+    figure = plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))]))
+    return embedding.image(plots.svg(figure).decode())

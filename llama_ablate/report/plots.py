@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from io import BytesIO
@@ -420,15 +421,11 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
-    without_formulas(figure)
-    with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
-        drawn = {".svg": BytesIO(), ".png": BytesIO()}
-        figure.savefig(drawn[".svg"], format="svg", bbox_inches="tight", metadata={"Date": None})
-        figure.savefig(drawn[".png"], format="png", bbox_inches="tight", dpi=150)
+    drawn = {".svg": svg(figure), ".png": _saved(figure, "png", bbox_inches="tight", dpi=150)}
     written = []
     for ending, content in drawn.items():
         target = base.with_name(base.name + ending)
-        disk.replace(target, content.getvalue())
+        disk.replace(target, content)
         written.append(target)
     return written
 
@@ -455,17 +452,31 @@ def for_paper(picture: Picture, width: float) -> bytes:
     for text in (one for one in figure.findobj(Text) if isinstance(one, Text)):
         text.set_text(textwrap.fill(text.get_text(), letters // (2 if text.get_rotation() else 1)))
         text.set_fontsize(_POINTS)
-    without_formulas(figure)
     height = height * math.ceil(len(panels) / columns) + _MARK * legend
     figure.set_size_inches(width, min(height, _PAGE))
-    drawn = BytesIO()
-    with mpl.rc_context({"pdf.fonttype": 42}):
-        figure.savefig(drawn, format="pdf", metadata={"CreationDate": None})
+    drawn = _saved(figure, "pdf", metadata={"CreationDate": None})
     figure.clear()
+    return drawn
+
+
+def svg(figure: Figure) -> bytes:
+    """Return a figure as SVG, the same bytes each time."""
+    return _saved(figure, "svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
+    drawn = BytesIO()
+    _without_formulas(figure)
+    with (
+        mpl.rc_context({"svg.hashsalt": "llama_ablate", "pdf.fonttype": 42}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands for it
+        figure.savefig(drawn, format=kind, **options)
     return drawn.getvalue()
 
 
-def without_formulas(figure: Figure) -> None:
+def _without_formulas(figure: Figure) -> None:
     """Turn off formulas between two $, and spell out control characters, which have no glyphs.
 
     Matplotlib may still write powers of ten along a logarithmic axis.

@@ -8,7 +8,7 @@ one before it and of its own text. `<ledger>/runs/` holds the experiments that i
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,8 @@ class Difference(_Event):
     seeds_low: float
     seeds_high: float
     table: str = ""
+    #: Trained parameters of the candidate.
+    parameters: int | None = None
     guards: dict[str, str] = Field(default_factory=dict)
     #: Losses by seed, of the candidate and of the best.
     losses: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -206,9 +208,9 @@ class Ledger:
                 path.append(begun[event.number])
         return path
 
-    def best(self, version: int | None = None) -> dict[str, Any]:
+    def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
         """Return what a version of the best changes of the baseline, by default the present one."""
-        best = merged(*(one.changes for one in self.path[:version]))
+        best = merged(*(one.changes for one in self.path[:version] if one is not without))
         return {key: value for key, value in best.items() if key != "draws"}
 
     def plugins(self, *brought: Begun) -> list[Path]:
@@ -258,11 +260,12 @@ class Ledger:
         """
         folder = self.root / "runs" / f"{begun.number:04d}"
         disk.make(folder)
-        try:
-            with disk.locked(folder, wait=False):
-                yield folder
-        except BlockingIOError:
-            raise ConfigError(f"candidate {begun.number} is being judged elsewhere") from None
+        with ExitStack() as held:
+            try:
+                held.enter_context(disk.locked(folder, wait=False))
+            except BlockingIOError:
+                raise ConfigError(f"candidate {begun.number} is being judged elsewhere") from None
+            yield folder
 
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
         """Return the experiment of a gate: the candidate, paired with the best of its time."""
@@ -281,12 +284,9 @@ class Ledger:
     def apart(self, left_out: Sequence[Begun]) -> dict[str, Any]:
         """Return the experiment that leaves each of some accepted changes out of the best."""
         arms = [("best", self.best())]
-        for out in left_out:
-            others = (one.changes for one in self.path if one is not out)
-            arms.append((out.left_out, merged(*others)))
+        arms += [(out.left_out, self.best(without=out)) for out in left_out]
         times = len(self.of(TakenApart))
-        first = _OF_BEST + times * _APART
-        seeds = list(range(first, first + self.terms.confirm))
+        seeds = [_OF_BEST + times * _APART + i for i in range(self.terms.confirm)]
         return self._experiment(arms, seeds, f"apart {times + 1}")
 
     def _experiment(
@@ -319,10 +319,8 @@ def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for later in changes:
-        kept = {
-            k: v for k, v in found.items() if k not in later and k.partition(".")[0] not in later
-        }
-        found = {key: value for key, value in kept.items() if key != "draws"} | dict(later)
+        kept = (k for k in found if {k, k.partition(".")[0]}.isdisjoint({"draws", *later}))
+        found = {key: found[key] for key in kept} | dict(later)
     return found
 
 

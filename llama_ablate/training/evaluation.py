@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
 
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
@@ -44,10 +44,7 @@ def heldout_windows(
 
 
 def windows(
-    tokens: NDArray[np.integer],
-    context: int,
-    most: int | None = None,
-    separator: int | None = None,
+    tokens: NDArray[np.integer], context: int, most: int | None = None, separator: int | None = None
 ) -> list[NDArray[np.int64]]:
     """Cut a split into windows of `context` predictions that do not overlap, (N, context + 1).
 
@@ -106,7 +103,7 @@ def losses(model: Decoder, cut: list[NDArray[np.int64]], compute: Compute) -> ND
 
 
 def _cross_entropy(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> list[torch.Tensor]:
-    return [F.cross_entropy(logits_NV, targets_N, reduction="none")]
+    return [cross_entropy(logits_NV, targets_N, reduction="none")]
 
 
 def of_predictions(

@@ -340,11 +340,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
 
 
 def _resume(
-    saved: Path | None,
-    objective: Objective,
-    optimizer: Optimizer,
-    compute: Compute,
-    ranks: Ranks,
+    saved: Path | None, objective: Objective, optimizer: Optimizer, compute: Compute, ranks: Ranks
 ) -> _State:
     values = checkpoint.load(saved) if saved else None
     if saved is None or values is None:

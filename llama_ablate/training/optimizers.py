@@ -71,9 +71,7 @@ class Optimizer(Protocol):
 
 
 OPTIMIZERS = Registry(
-    "optimizer",
-    sizes=("weights", "lr", "weight_decay", "betas", "eps"),
-    interface=Optimizer,
+    "optimizer", sizes=("weights", "lr", "weight_decay", "betas", "eps"), interface=Optimizer
 )
 
 

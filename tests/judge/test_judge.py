@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.commands.shared import judging
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.online import lord, weights
-from llama_ablate.findings.judgement import decide, written
+from llama_ablate.findings.judgement import decide, rows, state, written
 from llama_ablate.launch import environment as launch_environment
 from llama_ablate.launch import measurement
 from llama_ablate.results.ledger import (
@@ -29,6 +30,7 @@ from llama_ablate.results.ledger import (
     merged,
 )
 from tests.in_process import in_process
+from tests.judge.conftest import TERMS
 from tests.reliability.harness import crash_at, in_child
 
 BETTER, WORSE, NULL = "train.lr: 2e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
@@ -179,7 +181,8 @@ def test_each_change_of_the_best_is_left_out_in_one_design(ledger, capsys):
     capsys.readouterr()
     assert ledger("--leave-one-out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["candidates"]
-    assert [row["helps"] for row in rows] == ["yes", "not shown"]
+    assert [row["helps"].partition(":")[0] for row in rows] == ["yes", "not shown"]
+    assert ledger("--leave-one-out") == 0  # and says the same: it is not repeated
     (apart,) = ledger.read().of(TakenApart)
     assert apart.found.keys() == {"without 1 candidate", "without 2 nothing"}
 
@@ -334,7 +337,7 @@ def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, t
 
 
 def test_its_page_says_what_was_tried_and_what_is_left(ledger):
-    assert ledger.judge("{label: '<b>slower</b> $x^{ $', train.lr: 7e-3}") == REJECTED
+    assert ledger.judge("{label: '<b>slower</b> $x^{ $ 比', train.lr: 7e-3}") == REJECTED
     accept(ledger.read(), "faster")
     assert ledger() == 0
     page = (ledger.root / "ledger" / "ledger.html").read_text("utf-8")
@@ -342,7 +345,7 @@ def test_its_page_says_what_was_tried_and_what_is_left(ledger):
     assert tried in page
     assert "Left: 18 of 20 candidates" in page
     assert "At dim 16, layers 1, context 16; 60 steps a run, on files path=one.txt and" in page
-    assert "&lt;b&gt;slower&lt;/b&gt; $x^{ $" in page
+    assert "&lt;b&gt;slower&lt;/b&gt; $x^{ $ 比" in page
     assert "<b>slower" not in page
     assert not any(word in page for word in ("http://", "https://", 'src="//'))
 
@@ -356,6 +359,9 @@ def test_its_answer_is_of_the_published_schema(ledger, capsys):
     answer = json.loads(capsys.readouterr().out)
     jsonschema.validate(answer, json.loads(schema.of_judge()))
     assert (answer["number"], answer["verdict"]) == (1, "rejected")
+    (row,) = answer["candidates"]
+    assert 0 < row["low"] < row["difference"] < row["high"]
+    assert row["parameters"] > 1000
     assert math.isclose(answer["next_level"], 0.025 * weights(20)[1])
 
 
@@ -407,6 +413,7 @@ def test_a_best_whose_controls_hold_opens_a_ledger_and_keeps_their_runs(bench):
         ("plugin: none.py", "none.py: No such file"),
         ("[1]", "candidate.yaml"),
         ("train.lr: -1", "train.lr"),
+        ("train.batch: 1000", "a step of 'candidate' is more than twice the budget of a run"),
     ],
 )
 def test_what_is_no_candidate_is_refused_in_one_line_and_spends_nothing(ledger, capsys, text, said):
@@ -560,8 +567,8 @@ def gated(verdict, difference=-1.0, n=5, guards=None):
         unit="nats",
         n=n,
         difference=difference,
-        low=-1.5,
-        high=-0.5,
+        low=difference - 0.5,
+        high=difference + 0.5,
         alpha=0.05,
         verdict=verdict,
         seeds_low=math.nan,
@@ -584,6 +591,14 @@ def test_a_second_size_may_veto(size, verdict):
     assert decide(2, [gated("better"), size])[0] == verdict
 
 
+def test_what_is_worse_is_rejected_though_it_is_too_short_to_be_called_so():
+    verdict, why = decide(1, [gated("too short", 1.0)])
+    assert (verdict, why) == (
+        "rejected",
+        "gate 1: +1.00 [+0.50, +1.50] nats (95%, 5 seeds), too short",
+    )
+
+
 def test_draws_of_its_own_never_stay_in_the_best(ledger):
     found = accept(ledger.read(), "x", changes={"draws": "both", "dim": 8})
     assert found.best() == {"dim": 8}
@@ -597,4 +612,79 @@ def test_what_cannot_be_left_out_alone_is_said(ledger, capsys):
     assert ledger("--leave-one-out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["candidates"]
     assert rows[0]["helps"] == "cannot be left out alone"
-    assert rows[1]["helps"] in ("yes", "not shown", "harms")
+    assert rows[1]["helps"].partition(":")[0] in ("yes", "not shown", "harms")
+
+
+def test_a_change_that_a_later_one_replaced_is_called_so_and_may_be_judged_again(ledger):
+    found = accept(ledger.read(), "candidate", [gated("better")], changes={"train.lr": 7e-3})
+    found = accept(found, "later", [gated("better")], changes={"train.lr": 5e-3})
+    assert ledger("--leave-one-out") == 0
+    first, later = rows(ledger.read())
+    assert first.helps == "replaced since"
+    assert later.helps.startswith(("yes", "not shown", "harms"))
+    ledger.judge(WORSE)
+    assert [one.best for one in ledger.read().of(Begun)] == [0, 1, 2]
+
+
+def test_what_was_accepted_against_an_old_best_is_not_called_the_best(ledger):
+    found, own = ledger.read().add(lambda now: begin(now, "first"))
+    found, _ = found.add(lambda now: begin(now, "second"))
+    for number in (2, 1):
+        found, _ = found.add(Decided(number=number, verdict="accepted", why="gate 2"))
+    assert state(found, own, "").why.startswith("gate 2; against an old best: judged again")
+
+
+def meanwhile(monkeypatch, name, does):
+    """Let something happen after a step of a judge."""
+    step = getattr(judging, name)
+
+    def both(*arguments):
+        found = step(*arguments)
+        does()
+        return found
+
+    monkeypatch.setattr(judging, name, both)
+
+
+def test_a_best_that_moved_while_a_candidate_was_planned_is_told_and_spends_nothing(
+    ledger, monkeypatch, capsys
+):
+    meanwhile(monkeypatch, "_lawful", lambda: accept(ledger.read(), "other"))
+    assert ledger.judge(BETTER) == 2
+    assert "the best has moved meanwhile: the same command takes" in capsys.readouterr().err
+    assert [one.label for one in ledger.read().of(Begun)] == ["other"]
+
+
+def test_a_text_that_changes_while_a_candidate_is_judged_makes_it_invalid(ledger, monkeypatch):
+    text = ledger.root / "one.txt"
+    meanwhile(monkeypatch, "_lawful", lambda: text.write_text("a text " * 9_000, "utf-8"))
+    assert ledger.judge(BETTER) == INVALID
+    (ended,) = ledger.read().of(Decided)
+    assert ended.why == "the plan is not what the ledger states, at gate 1"
+
+
+def test_code_that_changes_while_a_gate_is_run_makes_its_candidate_invalid(ledger, monkeypatch):
+    other = lambda: monkeypatch.setattr(judging, "_code", lambda: "other")  # noqa: E731
+    meanwhile(monkeypatch, "_trained", other)
+    assert ledger.judge(BETTER) == INVALID
+    assert ledger.read().of(Gated) == []
+
+
+def test_defaults_that_are_written_out_change_no_plan(bench):
+    train = TERMS["train"].replace("{", "{optimizer: {name: adamw}, schedule: {name: cosine}, ")
+    bench.open(train=train)
+    assert bench.judge(WORSE) == REJECTED
+
+
+def test_the_files_of_a_pattern_are_sealed_and_what_a_second_size_states(bench, capsys):
+    second = "{corpus: {name: files, path: 'tw?.txt'}, tokenizer: bytes}"
+    found = bench.open(judge=f"{{second: {second}, looks: [3], size: {{dim: 32}}}}")
+    assert str((bench.root / "two.txt").resolve()) in judging._second(found, 1)
+    assert bench.judge("dim: 32") == 2
+    assert "'dim' is sealed: the ledger states it once" in capsys.readouterr().err
+
+
+def test_an_error_of_a_judge_is_not_taken_for_another_judge(ledger):
+    found, begun = ledger.read().add(lambda now: begin(now, "x"))
+    with pytest.raises(BlockingIOError), found.working_on(begun):
+        raise BlockingIOError("no more processes")

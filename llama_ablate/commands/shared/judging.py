@@ -7,8 +7,8 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 import llama_ablate
@@ -23,8 +23,9 @@ from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
+from llama_ablate.data.corpora import corpus as corpora
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.design import checks
+from llama_ablate.design import checks, train_config
 from llama_ablate.design.labels import check_label
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
@@ -46,6 +47,7 @@ from llama_ablate.results.ledger import (
     Opened,
     TakenApart,
     Verdict,
+    merged,
     sizes_of,
 )
 from llama_ablate.training.compute import pick_device
@@ -61,6 +63,7 @@ _STATED = (
 )
 #: What an experiment says of a variant that is wrong: its key, and the sentence.
 _OF_ENTRY = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]\.?([^:]*))?: (.*)")
+_OTHER_CODE: tuple[Verdict, str] = "invalid", "the code of the judge has changed since it began"
 _ALIKE = 1e-5  # relative, between a result and the same from the weights
 
 
@@ -81,12 +84,12 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
         **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
     }
-    if keys := [key for key, value in wrong.items() if value]:
+    # What an audit hook would refuse.
+    hooked = {"parallel": base.parallel.data > 1, "train": base.train.compile != "never"}
+    for key in (key for key, is_wrong in (wrong | hooked).items() if is_wrong):
         what = "a ledger states a baseline, no variants, a margin, perplexity, no guard of speeds"
-        raise source.locate(ConfigError(what, (keys[0],)))
-    more = {"parallel": base.parallel.data > 1, "train": base.train.compile != "never"}
-    for key in (key for key, is_more in more.items() if is_more):  # an audit hook would refuse it
-        what = "a candidate's processes start no others: no 'parallel', and compile: never"
+        if key in hooked:
+            what = "a candidate's processes start no others: no 'parallel', and compile: never"
         raise source.locate(ConfigError(what, (key,)))
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
     values |= {"base": "llama2-tiny", "measure": of_runs}
@@ -126,7 +129,7 @@ def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> t
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
     """Take a candidate through both gates, from where it was left."""
     marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
-    label, changes, plugin = _read(file, marked)
+    label, changes, plugin = _read(file, marked, ledger.terms)
     brought = {hashlib.sha256(code.encode()).hexdigest(): code for code in plugin.values()}
     of_best = (known for known in ledger.plugins(*ledger.path) if known.stem not in brought)
     files = [*of_best, *plugin]
@@ -135,11 +138,13 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
     def begin(now: Ledger) -> Begun:
         # What is under way, was decided against this best, or is a part of it, is not begun again.
         for begun in now.of(Begun):
-            is_current = begun.number not in now.ended or begun in now.path
-            is_current = is_current or begun.best == len(now.path)
+            is_current = begun.number not in now.ended or begun.best == len(now.path)
+            is_part = begun in now.path and merged(now.best(), changes) == now.best()
             same = (begun.label, begun.changes, begun.plugins) == (label, changes, brought)
-            if is_current and same:
+            if same and (is_current or is_part):
                 return begun
+        if len(now.path) != len(ledger.path):
+            raise ConfigError("the best has moved meanwhile: the same command takes the new one")
         if not (level := now.level):
             raise ConfigError(f"the ledger's {now.terms.candidates} candidates are spent")
         own = {"label": label, "changes": changes, "plugins": brought, "code": _code()}
@@ -153,7 +158,8 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
         _lawful(ledger, begun, file, marked, files)
     if dry_run:
         if not is_new:
-            raise ConfigError(f"candidate {begun.number} has begun: its level is spent")
+            what = "has begun, its level is spent: judge it without --dry-run"
+            raise ConfigError(f"candidate {begun.number} {what}")
         sealed = _second(ledger, 1)
         forecast: Answer = _apart(_forecast, files, ledger, begun, launch, sealed=sealed)
         return forecast
@@ -171,6 +177,8 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
     """Leave each accepted change out of the best, and name what no longer helps."""
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
+    if len(ledger.path) in {one.best for one in ledger.of(TakenApart)}:
+        return shown(ledger)  # once for each best: nobody repeats it until it says "yes"
     _check_texts(ledger)
     files, out = ledger.plugins(*ledger.path), list[Begun]()
     for begun in ledger.path:  # of those that others rest on there is no best without them
@@ -181,8 +189,9 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
                 raise
         else:
             out.append(begun)
-    table = _trained(ledger.apart(out), ledger.root / "runs", launch, files).table
-    event = TakenApart(best=len(ledger.path), found=judgement.differences(table))
+    frames = _trained(ledger.apart(out), ledger.root / "runs", launch, files)
+    _failed(frames, of="")
+    event = TakenApart(best=len(ledger.path), found=judgement.differences(frames.table))
     return shown(ledger.add(event)[0])
 
 
@@ -195,16 +204,19 @@ def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
     return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
 
-def _read(file: Path, marked: Marked) -> tuple[str, dict[str, Any], dict[Path, str]]:
+def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any], dict[Path, str]]:
     """Return a candidate's label, its differences, and the code of its plug-in, by its file.
 
     Raises ConfigError for a key that the ledger has stated, and where nothing differs.
     """
     changes = dict(marked.values)
     label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
+    stated = {*_STATED, *(terms.size.changes if terms.size else ())}
+    for key in (key for key in changes if not stated.isdisjoint({key, key.split(".")[0]})):
+        what = f"'{key}' is sealed: the ledger states it once, for all candidates"
+        raise marked.locate(ConfigError(what, (key,)))
     try:
         check_label(label, ("label",))
-        _refuse_stated(changes)
     except ConfigError as error:
         raise marked.locate(error) from None
     if named is None:
@@ -220,14 +232,6 @@ def _read(file: Path, marked: Marked) -> tuple[str, dict[str, Any], dict[Path, s
         raise ConfigError(f"{plugin}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{plugin}: is no UTF-8 text") from None
-
-
-def _refuse_stated(changes: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key that the ledger states."""
-    for key in changes:
-        if key in _STATED or key.partition(".")[0] in _STATED:
-            what = f"'{key}' is sealed: the ledger states it once, for all candidates"
-            raise ConfigError(what, (key,))
 
 
 def _apart(
@@ -302,8 +306,9 @@ def _check_texts(ledger: Ledger) -> None:
         texts = _texts(stated, opened.terms, opened.experiment)
     except ConfigError as error:
         raise ConfigError(f"{ledger.root / FILE}: {error}") from None
-    if texts != opened.texts:
-        raise ConfigError("a text is not what the ledger was opened with")
+    for now, then, name in zip(texts, opened.texts, ("data", "judge.second"), strict=True):
+        if now != then:
+            raise ConfigError(f"the text of '{name}' is not what the ledger was opened with")
 
 
 def _planned(values: Mapping[str, Any]) -> None:
@@ -315,12 +320,12 @@ def _decided(
     ledger: Ledger, begun: Begun, place: Path, launch: LaunchOptions
 ) -> tuple[Verdict, str]:
     """Return a candidate's verdict and why, from the gates that it has passed and those to come."""
-    if begun.code != _code():
-        return "invalid", "the code of the judge has changed since it began"
     passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
     path = ledger.path[: begun.best]
     files, of_best = ledger.plugins(*path, begun), ledger.plugins(*path)
     for gate in judgement.GATES:
+        if begun.code != _code():
+            return _OTHER_CODE
         if gate not in passed:
             own = place.resolve() / f"gate-{gate}"
             sealed = (str(ledger.root.resolve() / FILE), *_second(ledger, gate))
@@ -329,9 +334,11 @@ def _decided(
                 _reuse(ledger, begun, own)
             values = ledger.gate(begun, gate)
             frames = _trained(values, place, launch, files, bounds)
-            if not _as_stated(frames, values):
-                return "invalid", f"the plan of gate {gate} is not what the ledger states"
-            if why := _fault(frames, begun.label, own, bounds, brought=bool(begun.plugins)):
+            if begun.code != _code():
+                return _OTHER_CODE
+            why = _other_plan(frames, values, ledger.opened.texts[gate - 1])
+            why = why or _fault(frames, begun.label, own, bounds, brought=bool(begun.plugins))
+            if why:
                 return "invalid", f"{why}, at gate {gate}"
             found = [judgement.differences(one)[begun.label] for one in frames.tables]
             passed[gate] = gated = Gated(number=begun.number, gate=gate, found=found)
@@ -345,21 +352,19 @@ def _second(ledger: Ledger, gate: int) -> list[str]:
     """Return where the second text lies, as tokens and as files: sealed until gate two."""
     if gate == 2:
         return []
-    corpus = ledger.terms.second.corpus
-    files = [Path(str(corpus["path"]))] if isinstance(corpus, dict) and "path" in corpus else []
-    return [
-        str(path.resolve())
-        for path in (tokens.cache_folder() / "tokens" / ledger.opened.texts[1], *files)
-    ]
+    files = corpora.files_of(corpora.CORPORA.resolve(ledger.terms.second.corpus))
+    cached = tokens.cache_folder() / "tokens" / ledger.opened.texts[1]
+    return [str(path.resolve()) for path in (cached, *files)]
 
 
 def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
-    """Copy what earlier candidates ran of the same best with the same seeds."""
-    into = own / "runs"
+    """Copy what earlier candidates ran of the same best with the same seeds and code."""
+    into, alike = own / "runs", (begun.best, begun.code)
     disk.make(into)
-    for other in ledger.of(Begun)[: begun.number - 1]:
+    valid = [number for number, ended in ledger.ended.items() if ended.verdict != "invalid"]
+    for other in (one for one in ledger.of(Begun) if one.number in valid):
         runs = ledger.root / "runs" / f"{other.number:04d}" / own.name / into.name
-        for name in disk.names(runs) if other.best == begun.best else ():
+        for name in disk.names(runs) if (other.best, other.code) == alike else ():
             if not name.startswith("best--") or (into / name).exists():
                 continue
             with disk.partial_folder(into) as partial:
@@ -394,20 +399,21 @@ def _trained(
     return Frames.of(Results.open(root / name))
 
 
-def _as_stated(frames: Frames, values: Mapping[str, Any]) -> bool:
-    """Return whether an experiment was planned as stated, where its code planned, too."""
+def _other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
+    """Say that an experiment was planned other than stated, as its code planned too, or nothing."""
     stated = experiment.from_mapping(values).experiment
     stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
-    return frames.plan.experiment.model_copy(update={"measure": stated.measure}) == stated
+    train = train_config.resolved(stated.train, TRAINING)
+    planned = frames.plan.experiment.model_copy(update={"measure": stated.measure})
+    texts = {table.text.fingerprint for table in frames.plan.tables}
+    same = planned == stated.model_copy(update={"train": train}) and texts == {text}
+    return "" if same else "the plan is not what the ledger states"
 
 
 def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: bool) -> str:
     """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
-    for run in (run for run in frames.runs if run.outcome not in FINAL):
-        if run.label == label and run.outcome not in ("pending", "running"):
-            return f"a run ended in {run.outcome}: {run.reason}"
-        what = f"a run of '{run.label}' ended in {run.outcome}: {run.reason}"
-        raise ConfigError(f"{what}; the same command tries it again")
+    if why := _failed(frames, of=label):
+        return why
     store = Store(root)
     for record in store.records():
         if not record.ok or (record.label == "best" and not brought):
@@ -425,26 +431,36 @@ def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: b
     return ""
 
 
+def _failed(frames: Frames, of: str) -> str:
+    """Return how a run of a candidate failed, or nothing. Raises ConfigError for one of others."""
+    for run in (run for run in frames.runs if run.outcome not in FINAL):
+        if run.label == of and run.outcome not in ("pending", "running"):
+            return f"a run ended in {run.outcome}: {run.reason}"
+        what = f"a run of '{run.label}' ended in {run.outcome}: {run.reason}"
+        raise ConfigError(f"{what}; the same command tries it again")
+    return ""
+
+
 def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
     """Say what gate one would cost, at which level, and with which power to show the margin.
 
-    Its noise is that of the candidate before, else of earlier experiments; it decides nothing.
+    Its noise is that of the candidate in the middle, by noise, of those that came before, else of
+    the controls, else of earlier experiments; it decides nothing.
     """
     source = experiment.from_mapping(ledger.gate(begun, 1) | {"noise": None})
-    before = [ledger.root / "runs" / f"{one.number:04d}" / "gate-1" for one in ledger.of(Gated)]
-    pilot = next((folder for folder in reversed(before) if folder.is_dir()), None)
-    asked = planning.PlanOptions(
-        file=Path(begun.label),
-        device=launch.device,
-        power=source.experiment.margin if pilot else None,
-        pilot=pilot,
-    )
+    before = [one for one in ledger.of(Gated) if one.gate == 1 and one.found[0].losses]
+    before.sort(key=lambda one: pstdev(a - b for a, b in one.found[0].losses.values()))
+    places = [f"{one.number:04d}/gate-1" for one in before[len(before) // 2 :]]
+    runs = (ledger.root / "runs" / place for place in (*places, "controls"))
+    pilot = next(filter(Path.is_dir, runs), None)
+    power, file = source.experiment.margin if pilot else None, Path(begun.label)
+    asked = planning.PlanOptions(file=file, device=launch.device, power=power, pilot=pilot)
     planned = planning.of_source(source, asked)
-    said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided)"
+    said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided) at gate "
+    said += f"one, as below; {ledger.terms.confirm} more seeds at gate two"
     return Answer([said, *planned.shown], {**planned.values, "level": begun.level})
 
 
-@cache
 def _code() -> str:
     """Return the SHA-256 of this package's code."""
     root, sums = Path(llama_ablate.__file__).parent, hashlib.sha256()

@@ -117,10 +117,7 @@ def _files(folder: Path) -> list[Path] | None:
 
 
 def _builder(
-    dataset: str,
-    subset: str | None,
-    revision: str | None,
-    data_files: str | Sequence[str] | None,
+    dataset: str, subset: str | None, revision: str | None, data_files: str | Sequence[str] | None
 ) -> "datasets.DatasetBuilder":
     """Return what reads a data set; for a name of the hub, that asks the hub or its cache."""
     import datasets

@@ -15,14 +15,7 @@ from llama_ablate.data.corpora.documents import Document
 from llama_ablate.data.sources.chains import HiddenMarkov, Markov
 from llama_ablate.data.sources.episodes import HELD_OUT, Drawn, Episodes, depo, mano, mqar
 from llama_ablate.data.sources.skills import Counting, Induction
-from llama_ablate.data.sources.source import (
-    LagCopy,
-    Recall,
-    Source,
-    Symbols,
-    at_least,
-    within,
-)
+from llama_ablate.data.sources.source import LagCopy, Recall, Source, Symbols, at_least, within
 
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
 #: them, at 0xD800, lie the surrogates, which no text can hold.
