@@ -4,6 +4,7 @@ import csv
 import hashlib
 import math
 import os
+import re
 import subprocess
 import sys
 from itertools import product
@@ -312,7 +313,7 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
             "run", file, "--results", tmp_path / "r", "--plugin", plugin, "--set", f"seeds={seeds}"
         )
         assert done.returncode == 0, done.stderr
-    assert "made with different plugins" in done.stderr
+    assert re.search(r"different plugins \(mine\.py \w{8}; mine\.py \w{8}\)", done.stderr)
     store = Store(tmp_path / "r" / "tiny")
     record = store.records()[0]
     # Only what the plugin has a part in is another run since: the baseline's first one stands.

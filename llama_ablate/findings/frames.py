@@ -14,7 +14,6 @@ import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Looks
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.evidence.sequential import spending
@@ -671,6 +670,7 @@ def _numbers(measured: Sequence[MetricRow]) -> dict[str, float]:
 def _machine(record: Record) -> dict[str, str]:
     """Return what a run computed with; runs that differ in any of it are not quite comparable."""
     compute, environment = record.compute, record.environment
+    plugins: dict[str, str] = environment.get("plugins", {})
     return {
         "devices": str(compute.get("device")),
         "numbers of threads": str(compute.get("threads")),
@@ -680,7 +680,7 @@ def _machine(record: Record) -> dict[str, str]:
         "training steps": "compiled" if compute.get("compiled") else "not compiled",
         "versions of torch": str(environment["packages"]["torch"]),
         "states of the code": str(environment["code"]).replace("+", " with changes"),
-        "plugins": entry_text(environment.get("plugins", {})),
+        "plugins": ", ".join(f"{Path(k).name} {v[:8]}" for k, v in plugins.items()) or "none",
         "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
     }
 
