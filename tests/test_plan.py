@@ -508,7 +508,7 @@ WRONG = [
     ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
     (
         {"variants": "{axes: {train.losses: [[multi_token]]}}", "budget": "flops"},
-        "variants.axes.train.losses[0]: 'losses=multi_token': what these losses compute is not counted",
+        "variants.axes.train.losses[0]: 'losses=multi_token': what these losses compute",
     ),
     (
         {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
