@@ -122,7 +122,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             return
         if isinstance(flags, int) and flags & _WRITING:
             _refuse_outside(path, bounds)
-        elif any(_is_below(path, sealed) for sealed in bounds.sealed):
+        elif _is_below(path, *bounds.sealed):
             _refuse(f"reads '{os.fsdecode(path)}'")
     elif event in _CHANGES:
         is_folder = event == "os.mkdir"  # of the run's, or above it
@@ -139,9 +139,9 @@ def _refuse_outside(path: Any, bounds: Bounds) -> None:
         _refuse(f"writes '{os.fsdecode(path)}'")
 
 
-def _is_below(path: Any, folder: str) -> bool:
-    real = os.path.realpath(os.fsdecode(path))
-    return real == folder or real.startswith(folder + os.sep)
+def _is_below(path: Any, *places: str) -> bool:
+    real = os.path.realpath(os.fsdecode(path))  # asks the disk: once, however many places there are
+    return any(real == place or real.startswith(place + os.sep) for place in places)
 
 
 def _refuse(said: str) -> None:

@@ -102,6 +102,7 @@ def losses(model: Decoder, cut: list[NDArray[np.int64]], compute: Compute) -> ND
     return of_predictions(model, cut, compute, _cross_entropy).ravel()
 
 
+# Bound when this module is loaded, before any plug-in may replace torch's.
 def _cross_entropy(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> list[torch.Tensor]:
     return [cross_entropy(logits_NV, targets_N, reduction="none")]
 

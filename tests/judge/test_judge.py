@@ -680,6 +680,11 @@ def test_the_files_of_a_pattern_are_sealed_and_what_a_second_size_states(bench, 
     second = "{corpus: {name: files, path: 'tw?.txt'}, tokenizer: bytes}"
     found = bench.open(judge=f"{{second: {second}, looks: [3], size: {{dim: 32}}}}")
     assert str((bench.root / "two.txt").resolve()) in judging._second(found, 1)
+    (bench.root / "folder").mkdir()
+    second = found.terms.second.model_copy(update={"corpus": {"name": "files", "path": "folder"}})
+    terms = found.terms.model_copy(update={"second": second})
+    whole = Ledger(found.root, (found.opened.model_copy(update={"terms": terms}),))
+    assert judging._second(whole, 1)[1:] == [str((bench.root / "folder").resolve())]
     assert bench.judge("dim: 32") == 2
     assert "'dim' is sealed: the ledger states it once" in capsys.readouterr().err
 

@@ -352,7 +352,9 @@ def _second(ledger: Ledger, gate: int) -> list[str]:
     """Return where the second text lies, as tokens and as files: sealed until gate two."""
     if gate == 2:
         return []
-    files = corpora.files_of(corpora.CORPORA.resolve(ledger.terms.second.corpus))
+    corpus = corpora.CORPORA.resolve(ledger.terms.second.corpus)
+    whole = corpus.name == "files" and not corpus["train"] and Path(corpus["path"]).expanduser()
+    files = [whole] if whole and whole.is_dir() else corpora.files_of(corpus)
     cached = tokens.cache_folder() / "tokens" / ledger.opened.texts[1]
     return [str(path.resolve()) for path in (cached, *files)]
 
