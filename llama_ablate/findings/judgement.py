@@ -8,7 +8,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
-from llama_ablate.results.ledger import Begun, Difference, Gated, Ledger, TakenApart, Verdict
+from llama_ablate.results.ledger import Begun, Difference, Ledger, TakenApart, Verdict
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
 #: What a row has of the last gate.
@@ -123,11 +123,9 @@ def rows(ledger: Ledger) -> list[CandidateRow]:
     """Return one row for each candidate, in the order in which they began."""
     moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
     apart = [one.found for one in ledger.of(TakenApart) if one.best == len(moves)][-1:]
-    gated = {one.number: one.found[0] for one in ledger.of(Gated)}
     made = []
     for begun in ledger.of(Begun):
-        ended = ledger.ended.get(begun.number)
-        own = gated.get(begun.number)
+        ended, own = ledger.ended.get(begun.number), ledger.shown.get(begun.number)
         why = ended.why if ended else ""
         if ended and ended.verdict == "accepted" and begun.number not in moves:
             why += "; against an old best: judged again, it may move the present one"
@@ -147,17 +145,16 @@ def rows(ledger: Ledger) -> list[CandidateRow]:
     return made
 
 
-def state(ledger: Ledger, judged: Begun | None, page: str) -> LedgerState:
+def state(ledger: Ledger, made: list[CandidateRow], judged: Begun | None, page: str) -> LedgerState:
     """Return how a ledger stands, after a candidate was judged or as it is."""
-    candidates = rows(ledger)
-    own = candidates[judged.number - 1] if judged else None
+    own = made[judged.number - 1] if judged else None
     return LedgerState(
         ledger=ledger.opened.experiment["name"],
         number=own.number if own else None,
         verdict=own.verdict if own else "",
         why=own.why if own else "",
         best=ledger.best(),
-        candidates=candidates,
+        candidates=made,
         candidates_left=ledger.terms.candidates - len(ledger.of(Begun)),
         next_level=ledger.level,
         page=page,

@@ -13,7 +13,7 @@ from llama_ablate.findings.rows import cells, explained
 from llama_ablate.report import embedding, plots
 from llama_ablate.report.page import Shown, packaged, template
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
-from llama_ablate.results.ledger import Gated, Ledger
+from llama_ablate.results.ledger import Ledger
 
 _RULES = {
     "lord": "false discovery rate, LORD++ (arXiv:1710.00499)",
@@ -22,10 +22,9 @@ _RULES = {
 }
 
 
-def told(ledger: Ledger) -> list[str]:
+def told(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> list[str]:
     """Say where a ledger stands, under which terms, and what is left to spend."""
-    terms, rows = ledger.terms, judgement.rows(ledger)
-    counted = Counter(row.verdict for row in rows)
+    terms, counted = ledger.terms, Counter(row.verdict for row in rows)
     tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
     looks = ", ".join(map(str, terms.looks))
@@ -47,12 +46,12 @@ def told(ledger: Ledger) -> list[str]:
     ]
 
 
-def write(ledger: Ledger) -> Path:
+def write(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> Path:
     """Write the page beside the ledger, and return its path."""
-    style, page, rows = packaged("page.css"), ledger.root / "ledger.html", judgement.rows(ledger)
+    style, page = packaged("page.css"), ledger.root / "ledger.html"
     html = template("ledger.html").render(
         stated=ledger.opened.experiment,
-        told=told(ledger),
+        told=told(ledger, rows),
         table=replace(Shown.of(cells(rows)), about=explained(rows)) if rows else None,
         image=_image(ledger, rows),
         policy=embedding.policy(style, []),
@@ -64,11 +63,10 @@ def write(ledger: Ledger) -> Path:
 
 def _image(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> str:
     """Return what gates showed, as the address of an image; "" before there is any."""
-    found = {gated.number: gated.found[0] for gated in ledger.of(Gated)}
     marks = [
         Dot(f"{row.number} {row.label}", Estimate(own.difference, own.low, own.high), own.verdict)
         for row in rows
-        if (own := found.get(row.number))
+        if (own := ledger.shown.get(row.number))
     ]
     if not marks:
         return ""

@@ -199,6 +199,11 @@ class Ledger:
         return {event.number: event for event in self.of(Decided)}
 
     @cached_property
+    def shown(self) -> Mapping[int, Difference]:
+        """What the last gate of each candidate showed, at the ledger's own size, by number."""
+        return {event.number: event.found[0] for event in self.of(Gated)}
+
+    @cached_property
     def path(self) -> list[Begun]:
         """The candidates that moved the best, in order: accepted against the best of their time."""
         begun = {event.number: event for event in self.of(Begun)}

@@ -631,7 +631,9 @@ def test_what_was_accepted_against_an_old_best_is_not_called_the_best(ledger):
     found, _ = found.add(lambda now: begin(now, "second"))
     for number in (2, 1):
         found, _ = found.add(Decided(number=number, verdict="accepted", why="gate 2"))
-    assert state(found, own, "").why.startswith("gate 2; against an old best: judged again")
+    assert state(found, rows(found), own, "").why.startswith(
+        "gate 2; against an old best: judged again"
+    )
 
 
 def meanwhile(monkeypatch, name, does):

@@ -197,10 +197,11 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
 
 def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
     """Write the ledger's page, and return what a reader and a machine ask of it."""
-    state = judgement.state(ledger, begun, str(ledger_page.write(ledger)))
-    parts = [cells(state.candidates)] if state.candidates else []
+    rows = judgement.rows(ledger)
+    state = judgement.state(ledger, rows, begun, str(ledger_page.write(ledger, rows)))
+    parts = [cells(rows)] if rows else []
     said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
-    lines = "\n".join([*said, *ledger_page.told(ledger), f"page: {state.page}"])
+    lines = "\n".join([*said, *ledger_page.told(ledger, rows), f"page: {state.page}"])
     return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
 
