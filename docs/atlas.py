@@ -7,6 +7,7 @@ that no sentence outlives the result that it speaks of.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ class Row:
     at: Mapping[int, Estimate]
     word: str
 
+    @property
+    def end(self) -> Estimate:
+        """The difference at the whole length."""
+        return [*self.at.values()][-1]
+
     def cells(self) -> list[str]:
         """Return the cells of its line: what, size, shorter lengths, whole length, verdict."""
         *shorter, (tokens, end) = self.at.items()
@@ -48,7 +54,7 @@ def parts() -> dict[str, str]:
     """Return the generated parts of docs/atlas.md: the summary, and a section a question."""
     asked = _asked()
     summary = [
-        "| question | answer | shorter runs ranked pairs alike |",
+        "| question | answer | shorter and smaller runs ranked alike |",
         "|---|---|---|",
         *(
             f"| [{one['title']}](#{_anchor(one)}) | {one['answer']} | {_alike(one)} |"
@@ -145,7 +151,10 @@ def _hypotheses(pack: str) -> Sequence[tuple[hypotheses.HypothesisRow, Mapping[i
 
 
 def _alike(one: Mapping[str, Any]) -> str:
-    """Write in how many pairs of arms a shorter length had the order of the whole."""
+    """Write in how many pairs of arms a shorter length had the order of the whole.
+
+    And in how many of the differences that are given at two sizes the smaller had the larger's.
+    """
     frames = _frames(one["pack"])
     pairs = [
         agreement.pairs(
@@ -156,7 +165,16 @@ def _alike(one: Mapping[str, Any]) -> str:
     ]
     found = agreement.ranked(agreement.joined(pairs))
     shares = [f"{row.share:.0%} of the length: {row.alike:.0%} of {row.pairs}" for row in found]
-    return "; ".join(shares) or "one length"
+    return "; ".join(shares + _by_size(_rows(one))) or "one length"
+
+
+def _by_size(rows: Sequence[Row]) -> list[str]:
+    pairs = [(a, b) for a, b in combinations(rows, 2) if a.name == b.name]
+    if not pairs:
+        return []
+    alike = sum((a.end.value < 0) == (b.end.value < 0) for a, b in pairs) / len(pairs)
+    share = pairs[0][0].parameters / pairs[0][1].parameters
+    return [f"{share:.0%} of the size: {alike:.0%} of {len(pairs)}"]
 
 
 def _at_one_length(rows: Sequence[Row]) -> Figure:
@@ -165,7 +183,8 @@ def _at_one_length(rows: Sequence[Row]) -> Figure:
         figure = Figure(figsize=(7, 0.5 + 0.35 * len(rows)), layout="constrained")
         panel = figure.subplots()
     means, arms = _bars([end for row in rows for end in row.at.values()])
-    panel.errorbar(means, [row.name for row in rows], xerr=arms, fmt="o", capsize=3)
+    names = [f"{row.name} ({_millions(row.parameters)})" for row in rows]
+    panel.errorbar(means, names, xerr=arms, fmt="o", capsize=3)
     panel.axvline(0, color="0.3", linewidth=1)
     panel.set(xlabel="difference (nats)")
     panel.invert_yaxis()

@@ -13,9 +13,8 @@ from pydantic import BaseModel
 
 from llama_ablate.commands import components
 from llama_ablate.commands.cli import COMMANDS, parser
-from llama_ablate.config import experiment, schema
+from llama_ablate.config import schema
 from llama_ablate.config import section_keys as sections
-from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.report.glossary import GLOSSARY
 
@@ -41,6 +40,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`sizes`": schema.Sizes,
     "`models` of `sizes`, each": schema.Size,
     "`parallel`": schema.Parallel,
+    "`ray`": schema.RayTask,
     "`judge`": schema.Terms,
 }
 _SLOTS = {
@@ -65,7 +65,6 @@ def pages() -> dict[Path, str]:
         "metrics": _metrics(),
         "data": _data(),
         "commands": _commands(),
-        "presets": _presets(),
         "experiments": _experiments(),
     }
     reference = {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
@@ -347,20 +346,6 @@ def _glossary() -> str:
         "[reading a report](reading-a-report.md) uses them. Those of code, experiment files and "
         "messages (slot, spec, lease, race ...) are in [architecture](architecture.md#words).\n\n"
         + _list(report)
-    )
-
-
-def _presets() -> str:
-    of_source = defaultdict(list)
-    for name in sorted(experiment.presets()):
-        spec, about = resolve_preset(name)
-        total = summarize(name, spec)["total"]["parameters"]
-        of_source[about.source].append(f"`{name}` {total:,}")
-    rows = [["; ".join(own), source] for source, own in of_source.items()]
-    return (
-        "# Presets\n\nArchitectures that `base` and `summary` may name, with their exact numbers "
-        "of parameters. `llama-ablate summary NAME` counts one part by part.\n\n"
-        + _table(["presets and their parameters", "source"], rows)
     )
 
 

@@ -67,7 +67,12 @@ class LaunchOptions:
         "local", "what starts the runs: see docs/launchers.md"
     )
     ray_address: str | None = option(
-        None, "a Ray cluster's head (default: a Ray of this machine)", "HOST:PORT"
+        None, "a Ray cluster's head, or auto (default: a Ray of this machine)", "HOST:PORT"
+    )
+    storage: str | None = option(
+        None,
+        "where checkpoints are kept, of a Ray whose machines share no disk, such as s3://BUCKET/x",
+        "URL",
     )
     slurm: tuple[tuple[str, str | bool], ...] = option(
         (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
@@ -171,7 +176,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     with beside(store.root, sinks):
         with (
             _fitting(launch, plan, compute) as workers,
-            _launcher(launch, store, device, compute.ranks, workers) as launcher,
+            _launcher(launch, store, device, compute.ranks, workers, plan) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
             _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
@@ -345,25 +350,37 @@ def check_launcher(launch: LaunchOptions) -> None:
         raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for value, flag, launcher in (
         (launch.ray_address, "--ray-address", "ray"),
+        (launch.storage, "--storage", "ray"),
         (launch.slurm, "--slurm", "slurm"),
     ):
         if value and name != launcher:
             raise ConfigError(f"{flag} goes with --launcher {launcher}, not {name}")
-    if launch.ray_address:  # before anything is written
+    if launch.ray_address not in (None, "auto"):  # before anything is written
         from llama_ablate.launch.ray import answers
 
         if not answers(launch.ray_address):
             raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
+    if launch.storage:
+        from llama_ablate.launch.storage import Storage
+
+        Storage(launch.storage, ".check").check()
 
 
 def _launcher(
-    launch: LaunchOptions, store: "Store", device: str, ranks: int, workers: int | None
+    launch: LaunchOptions,
+    store: "Store",
+    device: str,
+    ranks: int,
+    workers: int | None,
+    plan: "Plan",
 ) -> "AbstractContextManager[Launcher]":
     """Return the launcher of `--launcher`, ready inside `with`."""
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray
+        from llama_ablate.launch.ray_apart import RayApart
 
-        return Ray(store, device, workers, launch.ray_address, ranks)
+        asked = store, device, workers, launch.ray_address, ranks, plan.experiment.ray
+        return RayApart(*asked, launch.storage) if launch.storage else Ray(*asked)
     if launch.launcher == "slurm":
         from llama_ablate.launch.slurm import Slurm
 

@@ -53,6 +53,17 @@ def loaded() -> dict[str, str]:
     return dict(_loaded)
 
 
+def source(name: str) -> bytes:
+    """Return the source of a plug-in file that was loaded, as it was then.
+
+    Raises ConfigError where it has changed since.
+    """
+    content = Path(name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != _loaded[name]:
+        raise _changed(name)
+    return content
+
+
 def code_of(component: Callable[..., object]) -> str:
     """Return the hash or version of a plug-in component's code; "" for a built-in one."""
     package = component.__module__.partition(".")[0]

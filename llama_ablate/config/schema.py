@@ -286,6 +286,18 @@ class Parallel(Keys):
         return self
 
 
+class RayTask(Keys):
+    """What each run asks of Ray."""
+
+    #: A CPU for each of its processes unless given.
+    cpus: float | None = Field(None, gt=0, le=1024)
+    #: The share of a GPU that each of its processes takes, with `--device cuda`.
+    gpus: float = Field(1, gt=0, le=1)
+    memory_gb: float = Field(0, ge=0, le=1e6)
+    #: Custom resources that nodes offer, and how much of each.
+    resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
+
+
 class Evaluation(Keys):
     """What all variants of a table are evaluated on, whatever each was trained on."""
 
@@ -400,6 +412,7 @@ class Experiment(Keys):
     tune: dict[str, list[Any]] = Field(default_factory=dict)
     sizes: Sizes | None = None
     parallel: Parallel = Parallel()
+    ray: RayTask = RayTask()
     controls: Controls = Controls()
     #: How many seeds, or which; or how many at each look.
     seeds: int | list[int] | Looks = 3
@@ -470,6 +483,8 @@ class Experiment(Keys):
                 "parallel",
                 "data",
             )
+        if self.parallel.data > 1 and self.ray.gpus < 1:
+            raise at("processes that share a batch take a whole GPU each", "ray", "gpus")
         points = math.prod(len(values) for values in self.tune.values())
         if variants * points * len(self.race_seeds + self.seed_list) > MOST_RUNS:
             raise at(

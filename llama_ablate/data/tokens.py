@@ -6,10 +6,11 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
@@ -217,8 +218,10 @@ def look(source: Experiment) -> None:
 
 #: Where this process found the tokens of a corpus and a tokenizer, by the hash of both.
 seen: dict[str, Path] = {}
-#: The same, taken from another process: what may be opened without a look at the source.
-trusted: dict[str, Path] = {}
+#: The variable that says the same to a process, as JSON, and what is known from it or from another
+#: process: what may be opened without a look at the source.
+TRUSTED = "LLAMA_ABLATE_TOKENS"
+trusted = {asked: Path(at) for asked, at in json.loads(os.environ.get(TRUSTED, "{}")).items()}
 
 
 def prepare(
@@ -232,16 +235,17 @@ def prepare(
     killed one had done is taken up by the next. Tokens are placed by a renaming, so they are never
     seen half written. A text that has not changed since it was last read is not read again.
     """
-    source: Corpus = _built(CORPORA, corpus, "corpus")
-    maker: Maker = _built(TOKENIZERS, tokenizer, "tokenizer")
     if like:
         maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
+    else:
+        maker = _built(TOKENIZERS, tokenizer, "tokenizer")
     root, entry = cache or cache_folder(), corpus.identity()
     # A tokenizer from a file is known by the file's content, not by its path.
     made_by = maker.identity or tokenizer.entry()
     asked = digest([entry, made_by], 16)
     if asked in trusted:
         return load(trusted[asked])
+    source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
     known = working.recall(root, entry, source.state)
     if known and (tokens := _opened(root, _key(known, maker, made_by))):
@@ -325,6 +329,23 @@ def load(folder: Path) -> Tokens:
             raise
         raise DamagedError(f"'{folder}' holds no tokens that can be checked ({error})") from None
     return tokens
+
+
+def files(folder: Path) -> dict[str, NDArray[np.uint8]]:
+    """Return the files of tokens, memory-mapped."""
+    return {name: np.memmap(folder / name, np.uint8, "r") for name in sorted(disk.names(folder))}
+
+
+def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
+    """Have tokens in the cache that were made elsewhere: fetched where they are not, or damaged."""
+    root = cache_folder()
+    if _opened(root, key):
+        return
+    disk.make(root / "tokens")
+    with disk.partial_folder(root / "tokens") as partial:
+        for name, content in fetch().items():
+            disk.write(disk.below(partial, name), methodcaller("write", content.data))
+        disk.place(partial, root / "tokens" / key)
 
 
 def cache_folder() -> Path:

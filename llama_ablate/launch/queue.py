@@ -24,11 +24,15 @@ _TRIES = 3  # retries of a lost run that made no progress
 
 @dataclass(frozen=True)
 class Gone:
-    """A process that ended: the reason, and whether memory ran out."""
+    """A process that ended: the reason, and whether memory ran out.
+
+    `reached` is the step of a checkpoint that it has left elsewhere than in the store.
+    """
 
     run: str
     why: str = ""
     oom: bool = False
+    reached: int = 0
 
 
 @dataclass
@@ -166,7 +170,7 @@ class Queue:
         if folder is not None and folder != self._before.get(run):
             self._finish(store.runs.read(folder))
             return False
-        reached = checkpoint.latest(store.working(run))
+        reached = max(checkpoint.latest(store.working(run)), gone.reached)
         if reached > self._reached.get(run, 0) or run not in self._tries:
             self._tries[run], self._since[run] = 0, time.monotonic()
         self._tries[run] += 1

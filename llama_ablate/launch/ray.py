@@ -6,16 +6,18 @@ it is imported who may talk to it, so that is done first.
 
 import contextlib
 import ipaddress
+import math
 import os
 import secrets
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from llama_ablate.config.schema import RayTask
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import local, processes, remote
 from llama_ablate.launch.queue import Gone, News, how_far
@@ -29,6 +31,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_task_oom_retries": "0",
 }
+_ONE = RayTask()
 #: For a Ray of this machine alone: it listens on the loopback address, to whoever has the token.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
@@ -36,12 +39,28 @@ _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 class Ray:
     """Runs workers as Ray tasks. Connected inside `with`."""
 
+    task: Callable[..., Any] = staticmethod(remote.work)
+
     def __init__(
-        self, store: Store, device: str, workers: int | None, address: str | None, ranks: int = 1
+        self,
+        store: Store,
+        device: str,
+        workers: int | None,
+        address: str | None,
+        ranks: int = 1,
+        asked: RayTask = _ONE,
     ) -> None:
+        """Start tasks that ask for so much each, besides a CPU or a GPU for each of the `ranks`."""
         self._store, self._cuda, self._address = store, device == "cuda", address
-        self.slots = workers or local.default_workers(device, ranks)
-        self._ranks = ranks
+        gpus = ranks * asked.gpus if self._cuda else 0
+        self._need = gpus or asked.cpus or ranks
+        self._asked: dict[str, Any] = {
+            "num_cpus": asked.cpus or ranks,
+            "num_gpus": gpus,
+            "memory": round(1e9 * asked.memory_gb) or None,
+            "resources": asked.resources,
+        }
+        self.slots = workers or int(local.default_workers(device, ranks) / asked.gpus)
         self._workers = workers
         self._tasks: dict[Any, str] = {}
 
@@ -61,8 +80,9 @@ class Ray:
         self._quiet.enter_context(contextlib.redirect_stdout(nowhere))
         ends = signal.getsignal(signal.SIGTERM)
         alone = {
-            "num_cpus": self.slots * self._ranks,
-            "num_gpus": self.slots * self._ranks if self._cuda else 0,
+            "num_cpus": math.ceil(self.slots * self._asked["num_cpus"]),
+            "num_gpus": math.ceil(self.slots * self._asked["num_gpus"]),
+            "resources": {k: self.slots * v for k, v in self._asked["resources"].items()},
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
@@ -81,17 +101,14 @@ class Ray:
         self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
         kind = "GPU" if self._cuda else "CPU"
         there = int(ray.cluster_resources().get(kind, 0))
-        if there < self._ranks:
+        if there < self._need:
             sys.stderr.write(
-                f"note: a run takes {self._ranks} {kind}, the cluster has {there}: "
+                f"note: a run takes {self._need:g} {kind}, the cluster has {there}: "
                 "waiting for nodes to join\n"
             )
         if self._address and not self._workers:
-            self.slots = max(1, there // self._ranks)
-        gpus = self._ranks if self._cuda else 0
-        self._work = ray.remote(num_cpus=self._ranks, num_gpus=gpus, max_retries=0, max_calls=1)(
-            remote.work
-        )
+            self.slots = max(1, int(there / self._need))
+        self._work = ray.remote(max_retries=0, max_calls=1, **self._asked)(self.task)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,7 +118,12 @@ class Ray:
     def submit(self, runs: Sequence[str]) -> None:
         """Submit a task for each of these runs."""
         root = str(self._store.root.resolve())
-        self._tasks |= {self._work.remote(root, run): run for run in runs}
+        for run in runs:
+            self.start(run, root, run)
+
+    def start(self, run: str, *arguments: Any) -> None:
+        """Start the task of a run with these arguments."""
+        self._tasks[self._work.remote(*arguments)] = run
 
     def poll(self) -> News:
         """Wait until a task ends, at most half a second. Raises OSError where the head is gone."""
@@ -113,17 +135,21 @@ class Ray:
         for task in self._ended(_POLL_S):
             run = self._tasks.pop(task)
             try:
-                _code, why, oom = self._ray.get(task)
+                _code, why, oom, *rest = self._ray.get(task)
             except self._ray.exceptions.LocalRayletDiedError:
                 raise OSError("the Ray node that this machine is has died") from None
             except self._ray.exceptions.RayError as error:
                 oom = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-                why = f"Ray: {self._in_words(error)}"
-            news.gone.append(Gone(run, why, oom))
+                why, rest = f"Ray: {self._in_words(error)}", []
+            news.gone.append(self.ended(Gone(run, why, oom), *rest))
         for run in self._tasks.values():
             if far := how_far(self._store, run):
                 news.steps[run] = far
         return news
+
+    def ended(self, gone: Gone) -> Gone:
+        """Return how a task has ended."""
+        return gone
 
     def stop(self) -> None:
         """Cancel the tasks: their workers write checkpoints and leave."""

@@ -67,6 +67,40 @@ class Runs:
             self.forget_failed(lease, record.id)
         return target
 
+    def files(self, run: str) -> dict[str, bytes]:
+        """Return the files of a run's folder by their paths in the results."""
+        folder = self.folder(run)
+        files: dict[str, bytes] = {}
+        for file in folder.rglob("*") if folder else ():
+            if file.is_file():
+                with disk.opened(file) as opened:  # weights may be larger than `disk.read` takes
+                    files[self._layout.place(file)] = opened.read()
+        return files
+
+    def adopt(self, lease: Lease, run: str, files: Mapping[str, bytes]) -> Path | None:
+        """Commit a run from the files that `commit` has made of it on another machine.
+
+        Returns its folder; None where the lease was lost, or nothing was committed there. Raises
+        ConfigError where what arrived is not what was sealed.
+        """
+        partial = lease.folder / f"partial-{lease.number}"
+        try:
+            disk.write_all(partial, files)
+            for folder in partial.glob("*/*"):
+                record = RunFolder(folder).verify()
+                kind = self.final if record.outcome in FINAL else self.failed
+                if (record.id, kind.name) != (run, folder.parent.name):
+                    raise ConfigError(f"{folder}: damaged, it is no folder of the run {run}")
+                disk.make(kind)
+                if not lease.held or not disk.place(folder, target := kind / folder.name):
+                    return None
+                if kind == self.final:
+                    self.forget_failed(lease, run)
+                return target
+        finally:
+            disk.remove_tree(partial)
+        return None
+
     def _attempts(self, run: str) -> int:
         """Return the number of a run's last failed attempt, or 0."""
         attempts = _folders(self.failed).get(run, [])

@@ -231,6 +231,16 @@ class Store:
                 ours.finish()
         return folder
 
+    def adopt(self, lease: Lease, run: str, files: Mapping[str, bytes]) -> bool:
+        """Commit a run from its files of another machine; return whether it is final now.
+
+        Raises ConfigError where they are not as they were sealed there.
+        """
+        self.runs.adopt(lease, run, files)
+        if final := self.is_final(run):
+            lease.finish()
+        return final
+
     def finished(self) -> dict[str, RunFolder]:
         """Return the finished runs by id."""
         return {run: RunFolder(folder) for run, folder in self.runs.folders().items()}

@@ -8,6 +8,7 @@ import hashlib
 import re
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -15,7 +16,8 @@ import torch
 
 from llama_ablate.files import disk
 
-_KEPT = 2
+#: How many of a run's checkpoints are kept.
+KEPT = 2
 _PARTIAL = ".partial-step-"
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
@@ -28,7 +30,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     whole = folder / f"{_PARTIAL}{step}"
     digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
     disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
-    for _step, path in _checkpoints(folder)[_KEPT:]:
+    for _step, path in _checkpoints(folder)[KEPT:]:
         disk.remove(path)
 
 
@@ -64,7 +66,10 @@ def latest(folder: Path) -> int:
     return next((step for step, _ in _checkpoints(folder)), 0)
 
 
+def ordered(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Return those of some names that are checkpoints', and their steps, the latest first."""
+    return sorted(((int(m[1]), m[0]) for m in map(_NAME.fullmatch, names) if m), reverse=True)
+
+
 def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints and their steps, the latest first."""
-    named = ((_NAME.fullmatch(name), folder / name) for name in disk.names(folder))
-    return sorted(((int(m[1]), path) for m, path in named if m), reverse=True)
+    return [(step, folder / name) for step, name in ordered(disk.names(folder))]

@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from itertools import count
 
 import psutil
 
@@ -18,16 +19,19 @@ SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
 class RayCluster:
-    """A head without CPUs and nodes of one CPU each, up between `with` and its end."""
+    """A head without CPUs and nodes of one CPU each, up between `with` and its end.
 
-    def __init__(self, nodes=3):
-        self.nodes = nodes
+    With `caches`, each node has a cache of its own in that folder.
+    """
+
+    def __init__(self, nodes=3, caches=""):
+        self.nodes, self.caches = nodes, caches
         self.env = dict(ENVIRONMENT)
 
     def __enter__(self):
         read, write = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(self.nodes), str(write)],
+            [sys.executable, __file__, str(self.nodes), str(write), str(self.caches)],
             env=os.environ | self.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -86,22 +90,30 @@ def _kill(processes):
                 send(process)
 
 
-def keep_cluster(count, answers):
+def keep_cluster(many, answers, caches):
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
-    nodes = [cluster.add_node(num_cpus=1, **SMALL) for _ in range(count)]
+    cluster, numbers = (
+        Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL}),
+        count(),
+    )
+
+    def node():
+        own = {"env_vars": {"LLAMA_ABLATE_CACHE": f"{caches}/{next(numbers)}"}} if caches else {}
+        return cluster.add_node(num_cpus=1, **SMALL, **own)
+
+    nodes = [node() for _ in range(many)]
     chance = random.Random(0)
     print(cluster.address, file=answers, flush=True)
     for line in sys.stdin:
         if line.strip() == "start":
-            nodes.append(cluster.add_node(num_cpus=1, **SMALL))
+            nodes.append(node())
         elif line.strip() == "kill":
-            node = nodes.pop(chance.randrange(len(nodes)))
+            one = nodes.pop(chance.randrange(len(nodes)))
             if chance.random() < 0.5:
-                raylet = node.all_processes["raylet"][0].process.pid
+                raylet = one.all_processes["raylet"][0].process.pid
                 _kill([psutil.Process(raylet), *_family(raylet)])
-            cluster.remove_node(node, allow_graceful=False)
+            cluster.remove_node(one, allow_graceful=False)
         elif line.strip() == "head":
             cluster.remove_node(cluster.head_node, allow_graceful=False)
         print("done", file=answers, flush=True)
@@ -109,4 +121,4 @@ def keep_cluster(count, answers):
 
 if __name__ == "__main__":
     with os.fdopen(int(sys.argv[2]), "w") as pipe:
-        keep_cluster(int(sys.argv[1]), pipe)
+        keep_cluster(int(sys.argv[1]), pipe, sys.argv[3])
