@@ -88,7 +88,11 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield f"    {one['command']}\n"
     yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
     yield "|---|---|---|---|---|"
-    yield from (f"| {' | '.join(row.cells())} |" for row in rows)
+    before = ""
+    for row in rows:
+        name, *rest = row.cells()
+        yield f"| {' | '.join(['the same' if name == before else name, *rest])} |"
+        before = name
     yield f"\n![{one['alt']}](images/{_image(one).name})\n"
     yield one["verdict"].strip().replace("\n", "\n\n") + "\n"
     yield f"*What would overturn it:* {one['overturn'].strip()}\n"

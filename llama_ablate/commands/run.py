@@ -4,7 +4,7 @@ import math
 import re
 import shutil
 from argparse import ArgumentTypeError
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.plan import Plan
     from llama_ablate.launch.queue import Launcher, Queue
+    from llama_ablate.launch.storage import Storage
     from llama_ablate.results import Settings, Store
     from llama_ablate.results.plan_document import PlanDocument
     from llama_ablate.training.compute import Compute
@@ -168,9 +169,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             notes.note(f"damaged, kept as '{damaged}', and trained again")
-    for label, runs in redo.items():
-        for moved in store.redo(label, runs):
-            notes.note(f"trained again; its earlier record is kept as '{moved}'")
+    _redo(launch, store, redo)
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
     with beside(store.root, sinks):
@@ -187,6 +186,17 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
         with Bar("measuring, variants in turn") as bar:
             measurement.measure(store, plan, compute, bar.update)
         return report.write(Results(store))
+
+
+def _redo(launch: LaunchOptions, store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
+    """Set the records of runs aside that are trained again, with all checkpoints of theirs."""
+    from llama_ablate.commands.shared import notes
+
+    for label, runs in redo.items():
+        for run_id in runs if launch.storage else ():
+            _storage(launch, store.root.name).forget(run_id)
+        for moved in store.redo(label, runs):
+            notes.note(f"trained again; its earlier record is kept as '{moved}'")
 
 
 def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:
@@ -254,6 +264,8 @@ def _fitting(launch: LaunchOptions, plan: "Plan", compute: "Compute") -> Iterato
     asked, need = launch.workers and min(launch.workers, len(plan.runs)), None
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
     devices = local.devices(compute.device)
+    if compute.device == "cuda" and launch.launcher == "ray" and not asked:
+        workers = min(int(workers / plan.experiment.ray.gpus), len(plan.runs))
     if not launch.is_elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
         say("forecasting memory")
         need = forecast.needed(plan, compute)
@@ -361,9 +373,14 @@ def check_launcher(launch: LaunchOptions) -> None:
         if not answers(launch.ray_address):
             raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
     if launch.storage:
-        from llama_ablate.launch.storage import Storage
+        _storage(launch, ".check").check()
 
-        Storage(launch.storage, ".check").check()
+
+def _storage(launch: LaunchOptions, name: str) -> "Storage":
+    from llama_ablate.launch.storage import Storage
+
+    assert launch.storage
+    return Storage(launch.storage, name)
 
 
 def _launcher(

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
@@ -286,16 +286,33 @@ class Parallel(Keys):
         return self
 
 
+def _whole_above_1(amount: float) -> float:
+    if amount > 1 and amount % 1:
+        raise at("a number above 1 must be whole")
+    return amount
+
+
+#: How much of a resource of Ray.
+Amount = Annotated[float, Field(ge=0.01, le=1e6), AfterValidator(_whole_above_1)]
+
+
 class RayTask(Keys):
     """What each run asks of Ray."""
 
     #: A CPU for each of its processes unless given.
-    cpus: float | None = Field(None, gt=0, le=1024)
+    cpus: Amount | None = None
     #: The share of a GPU that each of its processes takes, with `--device cuda`.
     gpus: float = Field(1, gt=0, le=1)
     memory_gb: float = Field(0, ge=0, le=1e6)
     #: Custom resources that nodes offer, and how much of each.
-    resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
+    resources: dict[str, Amount] = Field(default_factory=dict)
+
+    @field_validator("resources")
+    @classmethod
+    def _custom(cls, named: dict[str, float]) -> dict[str, float]:
+        if own := {*named} & {"CPU", "GPU", "memory", "object_store_memory"}:
+            raise at(f"{min(own)} is no custom resource: cpus, gpus and memory_gb are", min(own))
+        return named
 
 
 class Evaluation(Keys):

@@ -8,9 +8,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from io import FileIO
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +37,7 @@ from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS = "sums.json"
+_SLICE = 1 << 20  # bytes
 _PIECES, _PIECE = 64, 4000  # sample of a text for the round trip: takes up to a second
 _SCANNED = 1 << 22  # tokens that are looked through at a time
 _TRIES = 3  # to write tokens: other processes may remove them as damaged at the same time
@@ -333,7 +333,8 @@ def load(folder: Path) -> Tokens:
 
 def files(folder: Path) -> dict[str, NDArray[np.uint8]]:
     """Return the files of tokens, memory-mapped."""
-    return {name: np.memmap(folder / name, np.uint8, "r") for name in sorted(disk.names(folder))}
+    names = [*json.loads(disk.read(folder / _SUMS)), _SUMS]
+    return {name: np.asarray(np.memmap(folder / name, np.uint8, "r")) for name in names}
 
 
 def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
@@ -342,10 +343,17 @@ def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
     if _opened(root, key):
         return
     disk.make(root / "tokens")
-    with disk.partial_folder(root / "tokens") as partial:
+    disk.sweep(root / "tokens")
+    with disk.partial_folder(root / "tokens") as folder:
         for name, content in fetch().items():
-            disk.write(disk.below(partial, name), methodcaller("write", content.data))
-        disk.place(partial, root / "tokens" / key)
+            disk.write(disk.below(folder, name), partial(_in_slices, content))
+        disk.place(folder, root / "tokens" / key)
+
+
+def _in_slices(content: NDArray[np.uint8], out: disk.Writer) -> None:
+    """Write bytes of which there may be more than memory."""
+    for at in range(0, len(content), _SLICE):
+        out.write(content[at : at + _SLICE].data)
 
 
 def cache_folder() -> Path:

@@ -18,6 +18,7 @@ from llama_ablate.launch.storage import Storage
 from llama_ablate.results import Store
 from llama_ablate.results.layout import PLAN
 from llama_ablate.results.live import EVERY_S
+from llama_ablate.training import checkpoint
 
 #: The files of a text by name, or what `fetch` turns into them.
 Content = Any
@@ -98,6 +99,8 @@ def work(
             ended = remote.work(str(store.root), run, tend, {tokens.TRUSTED: json.dumps(texts)})
         finally:
             _kept(store, run, storage)
+        if not store.is_final(run) and not checkpoint.latest(folder):
+            storage.forget(run)  # the worker trusts none of those that it was given
         file = store.log(run)  # of a run that is done it is gone
         return *ended, Arrival(store.runs.files(run), disk.read(file) if file.exists() else b"")
 

@@ -60,7 +60,8 @@ class Ray:
             "memory": round(1e9 * asked.memory_gb) or None,
             "resources": asked.resources,
         }
-        self.slots = workers or int(local.default_workers(device, ranks) / asked.gpus)
+        share = asked.gpus if self._cuda else 1
+        self.slots = workers or int(local.default_workers(device, ranks) / share)
         self._workers = workers
         self._tasks: dict[Any, str] = {}
 
@@ -79,10 +80,11 @@ class Ray:
         nowhere = self._quiet.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         self._quiet.enter_context(contextlib.redirect_stdout(nowhere))
         ends = signal.getsignal(signal.SIGTERM)
+        asked_for = self._asked["resources"]
         alone = {
             "num_cpus": math.ceil(self.slots * self._asked["num_cpus"]),
             "num_gpus": math.ceil(self.slots * self._asked["num_gpus"]),
-            "resources": {k: self.slots * v for k, v in self._asked["resources"].items()},
+            "resources": {name: math.ceil(self.slots * each) for name, each in asked_for.items()},
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
@@ -93,6 +95,7 @@ class Ray:
                 logging_level="CRITICAL",
                 **({} if self._address else alone),
             )
+            self._work = ray.remote(max_retries=0, max_calls=1, **self._asked)(self.task)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             self._quiet.close()
             why = str(error).strip().partition("\n")[0]
@@ -100,15 +103,15 @@ class Ray:
         signal.signal(signal.SIGTERM, ends)  # Ray has put its own there
         self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
         kind = "GPU" if self._cuda else "CPU"
-        there = int(ray.cluster_resources().get(kind, 0))
-        if there < self._need:
-            sys.stderr.write(
-                f"note: a run takes {self._need:g} {kind}, the cluster has {there}: "
-                "waiting for nodes to join\n"
-            )
+        has = ray.cluster_resources()
+        for name, need in {kind: self._need, **asked_for}.items():
+            if has.get(name, 0) < need:
+                sys.stderr.write(
+                    f"note: a run takes {need:g} {name}, the cluster has {has.get(name, 0):g}: "
+                    "waiting for nodes to join\n"
+                )
         if self._address and not self._workers:
-            self.slots = max(1, int(there / self._need))
-        self._work = ray.remote(max_retries=0, max_calls=1, **self._asked)(self.task)
+            self.slots = max(1, int(has.get(kind, 0) / self._need))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,8 +6,9 @@ commits it. What is unfinished lies in a storage, so that another machine can go
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_ablate.config.schema import RayTask
@@ -51,8 +52,15 @@ class RayApart(Ray):
 
     def __enter__(self) -> "RayApart":
         super().__enter__()
-        parcel = apart.packed(self._store, self._url, self._ray.put)
-        self._parcel = self._ray.put(parcel)
+        try:
+            with self._told():  # of a command that was killed, or of a node that came late
+                for run in self._store.runs.final_ids().intersection(self._storage.runs()):
+                    self._storage.forget(run)
+            parcel = apart.packed(self._store, self._url, self._ray.put)
+            self._parcel = self._ray.put(parcel)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -70,11 +78,11 @@ class RayApart(Ray):
                 self._held.append(run)
 
     def poll(self) -> News:
-        """Wait as `Ray.poll` does. Raises OSError where the storage cannot be reached."""
+        """Wait as `Ray.poll` does."""
         if time.monotonic() - self._noted > EVERY_S:
             self._noted = time.monotonic()
             for run in self._leases:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # nothing depends on a note
                     disk.replace(self._store.working(run) / LIVE, self._storage.read(run, LIVE))
         news = super().poll()
         news.gone += [Gone(run) for run in self._held]
@@ -90,9 +98,19 @@ class RayApart(Ray):
                     log.write(arrival.log)
                 try:
                     if self._store.adopt(lease, gone.run, arrival.files):
-                        self._storage.forget(gone.run)
+                        with self._told():
+                            self._storage.forget(gone.run)
                         return gone
                 except ConfigError as error:
                     why = str(error)
-            reached = self._storage.latest(gone.run)
+            with self._told():
+                reached = self._storage.latest(gone.run)
         return Gone(gone.run, why, oom, reached)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of a storage that fails, and go on: what was sealed is committed here."""
+        try:
+            yield
+        except OSError as error:
+            sys.stderr.write(f"note: the storage fails: {error}\n")

@@ -5,6 +5,8 @@ its name, so that one half written is found out when it is read, and the one bef
 """
 
 import os
+import re
+import secrets
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from io import BytesIO
@@ -34,13 +36,18 @@ class Storage:
 
     def check(self) -> None:
         """Write, read and remove an object. Raises ConfigError where that cannot be done."""
+        probe = secrets.token_hex(8)
         try:
-            self._write("probe", "object", BytesIO(b"probe"))
-            if self.read("probe", "object") != b"probe":
+            self._write(probe, "object", BytesIO(b"probe"))
+            if self.read(probe, "object") != b"probe":
                 raise OSError("what was written is not read back")  # noqa: TRY301
-            self.forget("probe")
-        except OSError as error:
+            self.forget(probe)
+        except (OSError, ValueError, NotImplementedError) as error:
             raise self._refused(error) from None
+
+    def runs(self) -> list[str]:
+        """Return the runs of which something is kept."""
+        return [*self._sizes("")]
 
     def latest(self, run: str) -> int:
         """Return the step of a run's latest checkpoint; 0 where there is none."""
@@ -53,14 +60,19 @@ class Storage:
                 disk.write(folder / name, partial(copyfileobj, file))
 
     def mirror(self, run: str, folder: Path) -> None:
-        """Copy what a run's folder has and this has not; what stands for less goes afterwards."""
+        """Have the checkpoints of a run's folder, and no others once one of them is here whole."""
         there = self._sizes(run)
-        for _step, name in checkpoint.ordered(disk.names(folder))[::-1]:
+        names = [name for _step, name in checkpoint.ordered(disk.names(folder))]
+        whole = []
+        for name in names[::-1]:
             with _if_there(folder / name) as file:
-                if file and there.get(name) != os.fstat(file.fileno()).st_size:
-                    self._write(run, name, file)
-        for _step, name in checkpoint.ordered(self._sizes(run))[checkpoint.KEPT :]:
-            self._files.delete_file(f"{run}/{name}")
+                if file:
+                    if there.get(name) != os.fstat(file.fileno()).st_size:
+                        self._write(run, name, file)
+                    whole.append(name)
+        for _step, name in checkpoint.ordered(there) if whole else ():
+            if name not in names:
+                self._files.delete_file(f"{run}/{name}")
 
     def note(self, run: str, folder: Path) -> None:
         """Copy the note of how far a run is, where it has one."""
@@ -92,7 +104,8 @@ class Storage:
 
     def _refused(self, error: Exception) -> ConfigError:
         why = " ".join(str(error).split())
-        return ConfigError(f"--storage {self._url}: {why}")
+        place = re.sub("(?<=//)[^/]*@", "", self._url.partition("?")[0])  # without credentials
+        return ConfigError(f"--storage {place}: {why}")
 
 
 def _if_there(path: Path) -> AbstractContextManager[IO[bytes] | None]:

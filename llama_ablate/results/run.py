@@ -97,6 +97,9 @@ class Runs:
                 if kind == self.final:
                     self.forget_failed(lease, run)
                 return target
+        except OSError:
+            if lease.held:
+                raise
         finally:
             disk.remove_tree(partial)
         return None

@@ -333,10 +333,12 @@ def _has_stopped(losses: Sequence[float], chance: float) -> bool:
 def _numerics(compute: Compute) -> dict[str, Any]:
     """Return what the exact numbers of a step depend on, apart from run, processor and ranks.
 
-    Another number of ranks goes on from a checkpoint, and sums gradients in another order.
+    Another number of ranks goes on from a checkpoint, and sums gradients in another order. A
+    plug-in may lie in another folder.
     """
     alone = replace(compute, ranks=1, shards=False).to_dict()
-    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **alone}
+    loaded = {f"{Path(name).name} {made}": made for name, made in plugins.loaded().items()}
+    return {"torch": str(torch.__version__), "plugins": loaded, **alone}
 
 
 def _resume(

@@ -174,5 +174,5 @@ def test_a_command_that_was_submitted_as_a_job_works_alone_and_is_asked_from_els
     until((tmp_path / "tiny" / "plan.json").is_file)
     until(Store(tmp_path / "tiny").runs.final_ids)
     until((tmp_path / "tiny" / "report" / "report.md").is_file)
-    assert "1 of 1" in jobs("status", tmp_path / "tiny")
+    assert "tiny: 1 runs: 1 too short" in jobs("status", tmp_path / "tiny")
     assert not breaches(tmp_path / "tiny")

@@ -40,7 +40,7 @@ def test_a_variant_is_the_same_beside_all_runs_and_alone(pack, capsys):
         assert without_nulls(alone) == without_nulls(whole)
 
 
-@pytest.mark.parametrize("pack", ["first", "prose", "moe-small", "hybrids-small"])
+@pytest.mark.parametrize("pack", ["first", "prose", "moe-small", "hybrids-state-small"])
 def test_a_variant_takes_at_most_25_lines_and_says_where_the_rest_is(pack, capsys):
     plan = Results.open(PACKS / pack).plan
     for variant in (plan.tables[0].variants[0], plan.tables[0].variants[-1]):

@@ -417,7 +417,15 @@ LOOKS = [
         *((1400, True, False), (400, False, True), (1000, False, True), (1400, False, True)),
     )
 ] + [(720, False, True, True)]
-TEN = ["first", "prose", "wikitext2", "hybrids-small", "moe-small", "gpu-10m", "width-transfer"]
+TEN = [
+    "first",
+    "prose",
+    "wikitext2",
+    "hybrids-state-small",
+    "moe-small",
+    "gpu-10m",
+    "width-transfer",
+]
 TEN += [f"claims/{name}" for name in ("e12-positions", "e16-leave-one-out-stack")]
 TEN += ["claims/e18-isotime-pareto"]
 
@@ -445,7 +453,7 @@ def test_no_text_overlaps_or_is_cut_and_no_word_is_broken(pack, tmp_path, show, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pack", ["hybrids-small", "claims/e07-ffn-activation"])
+@pytest.mark.parametrize("pack", ["claims/e07-ffn-activation"])
 def test_the_page_of_120_runs_is_small_whose_curves_have_50_points_at_most(pack, tmp_path):
     frames = Frames.of(Results.open(PACKS / pack))
     written = page.write(frames, sections(frames), warnings(frames), tmp_path)
