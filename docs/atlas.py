@@ -7,7 +7,8 @@ that no sentence outlives the result that it speaks of.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,10 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield f"    {one['command']}\n"
     yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
     yield "|---|---|---|---|---|"
-    before = ""
-    for row in rows:
-        name, *rest = row.cells()
-        yield f"| {' | '.join(['the same' if name == before else name, *rest])} |"
-        before = name
+    for _name, (row, *larger) in groupby(rows, key=attrgetter("name")):
+        name, size, before, end, word = row.cells()
+        end += "".join(f"; {_millions(r.parameters)}: **{r.end}**, {r.word}" for r in larger)
+        yield f"| {name} | {size} | {before} | {end} | {word} |"
     yield f"\n![{one['alt']}](images/{_image(one).name})\n"
     yield one["verdict"].strip().replace("\n", "\n\n") + "\n"
     yield f"*What would overturn it:* {one['overturn'].strip()}\n"
