@@ -67,7 +67,7 @@ def test_what_a_worker_has_taken_already_is_not_counted_twice(tmp_path):
 def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_for(
     experiment_file, tmp_path, monkeypatch, capsys
 ):
-    def launched(_options, _store, _device, _ranks, workers):
+    def launched(_options, _store, _device, _ranks, workers, _plan):
         raise ConfigError(f"{workers} workers")
 
     monkeypatch.setattr(command, "_launcher", launched)

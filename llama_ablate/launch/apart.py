@@ -55,13 +55,14 @@ def packed(store: Store, storage: str, put: Callable[[Mapping[str, Any]], Conten
     """
     plan = disk.read(store.plan_file)
     files = [name for name in plugins.loaded() if not name.startswith(plugins.INSTALLED)]
-    planned = {asked: at for asked, at in tokens.seen.items() if at.name.encode() in plan}
+    texts = {asked: at.name for asked, at in tokens.seen.items() if at.name.encode() in plan}
+    cache = tokens.cache_folder() / "tokens"
     return Parcel(
         name=store.root.name,
         plan=plan,
         plugins={name: plugins.source(name) for name in files},
-        tokens={at.name: put(tokens.files(at)) for at in {*planned.values()}},
-        texts={asked: at.name for asked, at in planned.items()},
+        tokens={key: put(tokens.files(cache / key)) for key in {*texts.values()}},
+        texts=texts,
         storage=storage,
     )
 

@@ -123,6 +123,7 @@ def memory_mb(*, afresh=False):
 @pytest.mark.usefixtures("cached_texts")
 def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, volume, tally):
     files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.rglob("*.yaml"))]
+    files = [text for text in files if "base: .." not in text]  # which is not there
     trials, plans, failed = volume(200, 2_000, 10_000), 0, 0
     for number in range(trials):
         data = mutant(number, files)

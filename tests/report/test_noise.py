@@ -144,7 +144,6 @@ def test_8_of_10_half_widths_lie_in_the_range_that_earlier_experiments_promise(p
     [
         ("moe-small", "moe-seconds"),
         ("prose-small", "prose"),
-        ("atlas/short-convolution", "atlas/larger/short-convolution"),
         pytest.param(
             "claims/e18-isotime-pareto", "claims/e16-leave-one-out-stack", marks=pytest.mark.full
         ),
