@@ -91,7 +91,8 @@ def _section(one: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for _name, (row, *larger) in groupby(rows, key=attrgetter("name")):
         name, size, before, end, word = row.cells()
-        end += "".join(f"; {_millions(r.parameters)}: **{r.end}**, {r.word}" for r in larger)
+        sizes = ((f"{_millions(r.parameters)} parameters", r) for r in larger)
+        end += "".join(f"; {other}: **{r.end}**, {r.word}" for other, r in sizes)
         yield f"| {name} | {size} | {before} | {end} | {word} |"
     yield f"\n![{one['alt']}](images/{_image(one).name})\n"
     yield one["verdict"].strip().replace("\n", "\n\n") + "\n"
