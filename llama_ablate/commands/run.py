@@ -397,7 +397,7 @@ def _launcher(
         from llama_ablate.launch.ray_apart import RayApart
 
         asked = store, device, workers, launch.ray_address, ranks, plan.experiment.ray
-        return RayApart(*asked, launch.storage) if launch.storage else Ray(*asked)
+        return RayApart(launch.storage, *asked) if launch.storage else Ray(*asked)
     if launch.launcher == "slurm":
         from llama_ablate.launch.slurm import Slurm
 

@@ -72,9 +72,9 @@ def work(
 ) -> tuple[int, str, bool, Arrival]:
     """Run the worker in a folder of this machine's own, from the latest checkpoint of the storage.
 
-    `failed` are the files of the run's last failed attempt, if there was one. Returns what
-    `remote.work` does, and what comes home. A checkpoint that cannot be copied is told in the log,
-    and tried again.
+    `failed` are the files of the run's last failed attempt, if there was one. Returns the worker's
+    exit code, how it ended in words, whether memory ran out, and the run's files and log. A failed
+    upload of a checkpoint is logged and tried again.
     """
     for key, content in parcel.tokens.items():
         tokens.put(key, partial(fetch, content))

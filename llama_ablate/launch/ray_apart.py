@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llama_ablate.config.schema import RayTask
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.launch import apart
@@ -34,17 +33,9 @@ class RayApart(Ray):
 
     task = staticmethod(_work)
 
-    def __init__(
-        self,
-        store: Store,
-        device: str,
-        workers: int | None,
-        address: str | None,
-        ranks: int,
-        asked: RayTask,
-        storage: str,
-    ) -> None:
-        super().__init__(store, device, workers, address, ranks, asked)
+    def __init__(self, storage: str, store: Store, *asked: Any) -> None:
+        """Keep checkpoints at a URL; the rest is as `Ray` takes it."""
+        super().__init__(store, *asked)
         self._url, self._storage = storage, Storage(storage, store.root.name)
         self._leases: dict[str, Lease] = {}
         self._held: list[str] = []

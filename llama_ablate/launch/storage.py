@@ -5,7 +5,6 @@ its name, so that one half written is found out when it is read, and the one bef
 """
 
 import os
-import re
 import secrets
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,6 +16,7 @@ from typing import IO, Any
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results.live import LIVE
+from llama_ablate.terminal import in_one_line
 from llama_ablate.training import checkpoint
 
 
@@ -104,7 +104,7 @@ class Storage:
 
     def _refused(self, error: Exception) -> ConfigError:
         why = " ".join(str(error).split())
-        place = re.sub("(?<=//)[^/]*@", "", self._url.partition("?")[0])  # without credentials
+        place = in_one_line(self._url.partition("?")[0])  # without credentials
         return ConfigError(f"--storage {place}: {why}")
 
 

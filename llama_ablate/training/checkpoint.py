@@ -16,8 +16,7 @@ import torch
 
 from llama_ablate.files import disk
 
-#: How many of a run's checkpoints are kept.
-KEPT = 2
+_KEPT = 2
 _PARTIAL = ".partial-step-"
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
@@ -30,7 +29,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     whole = folder / f"{_PARTIAL}{step}"
     digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
     disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
-    for _step, path in _checkpoints(folder)[KEPT:]:
+    for _step, path in _checkpoints(folder)[_KEPT:]:
         disk.remove(path)
 
 
