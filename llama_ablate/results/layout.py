@@ -14,7 +14,6 @@ track/                             files of trackers, and what they printed; rea
 """
 
 import re
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -37,67 +36,32 @@ def experiments_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-@dataclass(frozen=True)
 class Layout:
     """The paths of one experiment's results, as the plan in one of its files has them."""
 
-    root: Path
-    plan_name: str = PLAN
-
-    @property
-    def plan(self) -> Path:
-        """The plan's file."""
-        return self.root / self.plan_name
-
-    @property
-    def pack(self) -> Path:
-        """The sealed document of packed results."""
-        return self.root / PACK
-
-    @property
-    def packing(self) -> Path:
-        """Where a new pack is written before it takes the place of the one that is there."""
-        return self.root / f"{disk.PARTIAL}pack"
-
-    @property
-    def experiment(self) -> Path:
-        """The experiment file as the user wrote it."""
-        return self.root / "experiment.yaml"
-
-    @property
-    def report(self) -> Path:
-        """The folder of the plan's report."""
-        return self.root / "report" / ("" if self.plan_name == PLAN else self.plan.stem)
-
-    @property
-    def final(self) -> Path:
-        """The folders of runs with a final outcome, each run once."""
-        return self.root / "runs"
-
-    @property
-    def failed(self) -> Path:
-        """The folders of failed attempts at runs that are to be retried."""
-        return self.root / "failed"
-
-    @property
-    def variants(self) -> Path:
-        """The folders of what was measured of variants."""
-        return self.root / "variants"
-
-    @property
-    def working(self) -> Path:
-        """The folders of work in progress: leases, checkpoints, logs, how far it is."""
-        return self.root / "working"
-
-    @property
-    def track(self) -> Path:
-        """Where trackers keep what was sent to them."""
-        return self.root / "track"
-
-    @property
-    def jobs(self) -> Path:
-        """Where submitit keeps its files of Slurm jobs, with links among them."""
-        return self.working / "slurm" / "jobs"
+    def __init__(self, root: Path, plan_name: str = PLAN) -> None:
+        self.root, self.plan_name = root, plan_name
+        self.plan = root / plan_name
+        #: The sealed document of packed results.
+        self.pack = root / PACK
+        #: Where a new pack is written before it takes the place of the one that is there.
+        self.packing = root / f"{disk.PARTIAL}pack"
+        #: The experiment file as the user wrote it.
+        self.experiment = root / "experiment.yaml"
+        #: The folder of the plan's report.
+        self.report = root / "report" / ("" if plan_name == PLAN else self.plan.stem)
+        #: The folders of runs with a final outcome, each run once.
+        self.final = root / "runs"
+        #: The folders of failed attempts at runs that are to be retried.
+        self.failed = root / "failed"
+        #: The folders of what was measured of variants.
+        self.variants = root / "variants"
+        #: The folders of work in progress: leases, checkpoints, logs, how far it is.
+        self.working = root / "working"
+        #: Where trackers keep what was sent to them.
+        self.track = root / "track"
+        #: Where submitit keeps its files of Slurm jobs, with links among them.
+        self.jobs = self.working / "slurm" / "jobs"
 
     def refuse_links(self, *more: Path) -> None:
         """Raise ConfigError for a link in the results: what is written would land elsewhere.
