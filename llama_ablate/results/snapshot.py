@@ -4,62 +4,26 @@ Files are read when they are asked for. What is small is kept; records and curve
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.results.layout import Layout, experiments_in
 from llama_ablate.results.live import Live
-from llama_ablate.results.pack import Pack
+from llama_ablate.results.pack import Pack, PackedRun
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.protocol import StatedMetrics, Version
 from llama_ablate.results.record import FINAL, Measurement, Record
+from llama_ablate.results.run import RunFolder
 from llama_ablate.results.store import Store
 
-
-class FinishedRun(Protocol):
-    """A finished run, whose files are verified when they are read."""
-
-    @property
-    def path(self) -> Path | None:
-        """The run's folder, where it has one."""
-
-    def record(self) -> Record:
-        """Return the run's record with its metrics."""
-
-    def outcome(self) -> tuple[str, str]:
-        """Return the outcome and its reason."""
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return the learning curve, one row a point; NaN where a number was not taken."""
-
-    @property
-    def foreign(self) -> list[Path]:
-        """Files in the run's folder that are no part of it."""
-
-    @property
-    def lacks_weights(self) -> bool:
-        """Whether the run's weights were deleted by hand."""
-
-
-class _Source(Protocol):
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def plan(self) -> PlanDocument: ...
-    @property
-    def protocol(self) -> list[Version]: ...
-    def finished(self) -> Mapping[str, FinishedRun]: ...
-    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]: ...
-    def is_leased(self, run: str, /) -> bool: ...
-    def live(self, runs: Iterable[str], /) -> dict[str, Live]: ...
-    def lock_report(self) -> AbstractContextManager[object]: ...
+#: A finished run, whose files are verified when they are read.
+FinishedRun = RunFolder | PackedRun
 
 
 @dataclass(frozen=True)
@@ -84,8 +48,7 @@ class Results:
     def __init__(
         self, source: Store | Pack, known: Mapping[str, FinishedRun] | None = None
     ) -> None:
-        self._store, self._known = source, known or {}
-        self._source: _Source = source
+        self._source, self._known = source, known or {}
         self.root = source.layout.root
         #: The folder that a report of these results is written to.
         self.report = source.layout.report
@@ -107,11 +70,11 @@ class Results:
 
         Finished runs that this one has read are not read again, unless they are another attempt.
         """
-        return Results(self._store, vars(self).get("finished", self._known))
+        return Results(self._source, vars(self).get("finished", self._known))
 
     def only(self, runs: Collection[str]) -> "Results":
         """Return a snapshot that knows, and so reads, some of the planned runs alone."""
-        some = Results(self._store, self._known)
+        some = Results(self._source, self._known)
         some.plan = self.plan.only(runs)
         return some
 
@@ -123,7 +86,7 @@ class Results:
     @cached_property
     def finished(self) -> Mapping[str, FinishedRun]:
         """The planned runs that finished, by id, in the plan's order."""
-        finished = dict(self._source.finished())
+        finished: dict[str, FinishedRun] = {**self._source.finished()}
         for run, known in self._known.items():
             if known.path is not None and run in finished and finished[run].path == known.path:
                 finished[run] = known
@@ -177,7 +140,7 @@ class Results:
     @property
     def changed(self) -> list[Path]:
         """Files of a pack beside its data that are not as they were written, such as its report."""
-        return self._store.changed if isinstance(self._store, Pack) else []
+        return self._source.changed if isinstance(self._source, Pack) else []
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve, one row a point."""
