@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -383,17 +383,14 @@ class PlanDocument(_Part):
 
     def named(self) -> Self:
         """Return the plan with models in which no axis is changed called by what they have."""
-        tables = []
-        for table in self.tables:
-            own = partial(baselines.label, self.experiment, data=table.text.source)
-            variants = [
-                v.model_copy(update={"label": own(model=v.model, compared=v.baseline)})
-                if v.label == baselines.UNCHANGED
-                else v
-                for v in table.variants
-            ]
-            tables.append(table.model_copy(update={"variants": variants}))
-        return self.model_copy(update={"tables": tables})
+
+        def called(table: PlannedTable, v: PlannedVariant) -> dict[str, Any]:
+            if v.label != baselines.UNCHANGED:
+                return {}
+            data = table.text.source
+            return {"label": baselines.label(self.experiment, v.model, data, compared=v.baseline)}
+
+        return self._with_variants(called)
 
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
         """Return the variant of a table that a name stands for: its label or its id.
@@ -437,25 +434,25 @@ class PlanDocument(_Part):
         minus = of_pair.model_copy(update=both(of_pair)) if of_pair else entry.minus
         return entry.model_copy(update={**both(entry), "minus": minus})
 
-    def with_noise_of(self, other: "PlanDocument") -> "PlanDocument":
+    def with_noise_of(self, other: "PlanDocument") -> Self:
         """Return the plan with what another expects of the noise: that of its own for new arms."""
         kept = {(t.name, v.id): v.noise for t in other.tables for v in t.variants}
         return self.expecting(lambda table, v: kept.get((table.name, v.id), v.noise))
 
     def expecting(
         self, noise: Callable[[PlannedTable, PlannedVariant], PlannedNoise | None]
-    ) -> "PlanDocument":
+    ) -> Self:
         """Return the plan with what is expected of each variant's noise."""
-        tables = [
-            table.model_copy(
-                update={
-                    "variants": [
-                        v.model_copy(update={"noise": noise(table, v)}) for v in table.variants
-                    ]
-                }
-            )
-            for table in self.tables
-        ]
+        return self._with_variants(lambda table, v: {"noise": noise(table, v)})
+
+    def _with_variants(
+        self, changes: Callable[[PlannedTable, PlannedVariant], dict[str, Any]]
+    ) -> Self:
+        """Return the plan with changes of each table's variants."""
+        tables = []
+        for table in self.tables:
+            variants = [v.model_copy(update=changes(table, v)) for v in table.variants]
+            tables.append(table.model_copy(update={"variants": variants}))
         return self.model_copy(update={"tables": tables})
 
     def table_of(self, run: str) -> PlannedTable:
