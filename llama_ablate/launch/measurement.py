@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.config.experiment import ExperimentFile, Train
-from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import digest
+from llama_ablate.config.registry import Choice, Entry
+from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.design.plan import Pace, Plan, make, open_tokens
 from llama_ablate.design.table import Table, refuse_other_code
 from llama_ablate.design.variants import Variant
@@ -17,9 +17,8 @@ from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import Arm, joined, measure_arms
-from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Record, Store
-from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument, PlannedText
 from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
@@ -38,8 +37,8 @@ def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
     if train.compile != "auto":
         return chosen
     say("measuring whether compiling pays")
-    arguments = (spec.to_dict(), train.model_dump(), chosen.to_dict(), plan.work)
-    compiled: Compute = processes.call(_measured_compute, *arguments, log=log)
+    work = computing.Work(*plan.work)
+    compiled: Compute = processes.call(_compiled, spec, train, chosen, work, log=log)
     return compiled
 
 
@@ -55,13 +54,11 @@ def pace(store: Store, compute: Compute) -> Pace:
         def measure() -> list[float]:
             say(f"measuring the pace of {len(arms)} variants")
             metrics: list[dict[str, Measurement]] = processes.call(
-                _measure, arms, [speed.entry()], compute.to_dict(), 5, log=store.log("pace")
+                _measure, arms, [speed.entry()], compute, 5, log=store.log("pace")
             )
             speeds = [of_arm[speed.name].numbers["train_tokens_per_s"] for of_arm in metrics]
-            return [
-                arm["train"]["batch"] * arm["spec"]["context"] / s
-                for arm, s in zip(arms, speeds, strict=True)
-            ]
+            steps = (train.batch * spec.context for spec, train, _ in arms)
+            return [tokens / per_s for tokens, per_s in zip(steps, speeds, strict=True)]
 
         seconds: list[float] = store.measure_once("pace", key, measure)
         return seconds
@@ -139,7 +136,7 @@ def _measured(
             _measure,
             arms,
             entries,
-            compute.to_dict(),
+            compute,
             rounds,
             anew=entries is timed,
             log=store.log(_KEY),
@@ -157,13 +154,9 @@ def _show(progress: Callable[[int, int], None], before: int, total: int, done: i
     progress(before + done, total)
 
 
-def _arm(variant: Variant, table: Table) -> dict[str, Any]:
-    """Return what a process needs to measure a variant, as plain values."""
-    return {
-        "spec": variant.spec.to_dict(),
-        "train": _train_config(variant, table).model_dump(mode="json"),
-        "data": table.text_of(variant).planned(),
-    }
+def _arm(variant: Variant, table: Table) -> tuple[ModelSpec, Train, PlannedText]:
+    """Return what a process needs to measure a variant: it opens the tokens itself."""
+    return variant.spec, _train_config(variant, table), table.text_of(variant).planned()
 
 
 def _train_config(variant: Variant, table: Table) -> Train:
@@ -274,33 +267,19 @@ def measure_run(
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 
-def _measured_compute(
-    _report: Callable[[Any], None],
-    spec: dict[str, Any],
-    train: dict[str, Any],
-    compute: dict[str, Any],
-    work: tuple[int, int],
+def _compiled(
+    _report: object, spec: ModelSpec, train: Train, chosen: Compute, work: computing.Work
 ) -> Compute:
-    chosen, work = Compute.from_dict(compute), computing.Work(*work)
-    return computing.measured(spec_from(spec), Train.model_validate(train), chosen, work)
+    return computing.measured(spec, train, chosen, work)
 
 
 def _measure(
     report: Callable[[Any], None],
-    arms: list[dict[str, Any]],
-    entries: list[Any],
-    compute: dict[str, Any],
+    arms: Sequence[tuple[ModelSpec, Train, PlannedText]],
+    entries: Sequence[Entry],
+    compute: Compute,
     rounds: int,
 ) -> list[dict[str, Measurement]]:
-    return measure_arms(
-        [
-            Arm(
-                spec_from(arm["spec"]), Train.model_validate(arm["train"]), open_tokens(arm["data"])
-            )
-            for arm in arms
-        ],
-        [METRICS.resolve(entry) for entry in entries],
-        Compute.from_dict(compute),
-        rounds=rounds,
-        report=report,
-    )
+    opened = [Arm(spec, train, open_tokens(text)) for spec, train, text in arms]
+    choices = [METRICS.resolve(entry) for entry in entries]
+    return measure_arms(opened, choices, compute, rounds=rounds, report=report)
