@@ -127,11 +127,10 @@ class Lease:
 def take(folder: Path) -> Lease | None:
     """Take the lease on a folder's work; None where another holds it, or was a moment faster."""
     disk.make(folder)
-    number, held = _newest(folder)
-    if held and _lives(folder, number) is not False:
+    number, lives = _newest(folder)
+    if lives is not False:
         return None
-    if held:
-        _release(folder, number)
+    _release(folder, number)  # unless its holder did so
     try:
         return Lease(folder, number + 1)
     except (FileExistsError, FileNotFoundError):  # the folder is removed when the work is done
@@ -161,8 +160,7 @@ def alone(folder: Path) -> Iterator[Lease]:
 
 def taken(folder: Path) -> bool:
     """Return whether the lease on a piece of work is held, as far as one look can tell."""
-    number, held = _newest(folder)
-    return held and _lives(folder, number) is not False
+    return _newest(folder)[1] is not False
 
 
 def at_work(folders: Sequence[Path]) -> list[Path]:
@@ -170,7 +168,7 @@ def at_work(folders: Sequence[Path]) -> list[Path]:
 
     A holder whose process cannot be checked, as on another machine, is watched for a heartbeat.
     """
-    here = [folder for folder in folders if _held_here(folder)]
+    here = [folder for folder in folders if _newest(folder)[1]]
     watch, until = Watch(), time.monotonic() + 1.5 * lease_timeout()
     while away := [folder for folder in folders if folder not in here and watch.waits(folder)]:
         if time.monotonic() > until:
@@ -187,8 +185,8 @@ class Watch:
 
     def waits(self, folder: Path) -> bool:
         """Return whether somebody holds the lease; release one that has expired."""
-        number, held = _newest(folder)
-        if not held or _lives(folder, number) is False:
+        number, lives = _newest(folder)
+        if lives is False:
             self._seen.pop(folder, None)
             return False
         try:
@@ -208,33 +206,26 @@ class Watch:
         return True
 
 
-def _newest(folder: Path) -> tuple[int, bool]:
-    """Return the highest lease number so far, and whether that lease is not released yet."""
+def _newest(folder: Path) -> tuple[int, bool | None]:
+    """Return the highest lease number so far, and whether its holder is alive; None if unknown.
+
+    Of a lease that was released, nobody is the holder.
+    """
     names = disk.names(folder)
-    numbers = {
-        kind: max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
+    number, released = (
+        max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
         for kind in ("lease-", "released-")
-    }
-    newest = max(numbers.values())
-    return newest, newest > numbers["released-"]
-
-
-def _held_here(folder: Path) -> bool:
-    """Return whether the holder of a lease is known to be alive."""
-    number, held = _newest(folder)
-    return held and _lives(folder, number) is True
+    )
+    if number <= released:
+        return released, False
+    try:
+        return number, alive(disk.read(folder / f"lease-{number}").decode("utf-8", "replace"))
+    except FileNotFoundError:
+        return number, None  # being released at this moment: the next look will tell
 
 
 def _numbered(name: str, kind: str) -> bool:
     return name.startswith(kind) and name[len(kind) :].isdecimal()
-
-
-def _lives(folder: Path, number: int) -> bool | None:
-    """Return whether a lease's holder is alive; None if unknown, or if it was released."""
-    try:
-        return alive(disk.read(folder / f"lease-{number}").decode("utf-8", "replace"))
-    except FileNotFoundError:
-        return None  # being released at this moment: the next look will tell
 
 
 def _release(folder: Path, number: int) -> None:
