@@ -35,11 +35,13 @@ CONTEXTS = tuple(2**n for n in range(7, 18))
 Table = TypeVar("Table")
 
 
-class _Part(BaseModel):
+class StoredPart(BaseModel):
+    """A part of a stored document: all of its keys are known, and nothing changes it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PlannedText(_Part):
+class PlannedText(StoredPart):
     """The text of a table, as tokens: enough to make them again elsewhere."""
 
     fingerprint: Fingerprint
@@ -67,7 +69,7 @@ class PlannedText(_Part):
         return tokens, size, documents
 
 
-class PlannedSource(_Part):
+class PlannedSource(StoredPart):
     """A source of a mixture: its share of what is read, and how many tokens that is drawn from."""
 
     name: Text
@@ -78,7 +80,7 @@ class PlannedSource(_Part):
     epochs: Number
 
 
-class PlannedNoise(_Part):
+class PlannedNoise(StoredPart):
     """What is expected of the noise of a row before it runs; an experiment's never changes."""
 
     #: Of paired differences over seeds, in nats per token, and what that is worth.
@@ -86,7 +88,7 @@ class PlannedNoise(_Part):
     df: Number = Field(gt=0)
 
 
-class PlannedVariant(_Part):
+class PlannedVariant(StoredPart):
     """A variant of a table: its architecture with every default filled in, and its exact sizes."""
 
     label: Text
@@ -142,7 +144,7 @@ class PlannedVariant(_Part):
         return 6 * self.active if self.flops_per_token is None else self.flops
 
 
-class PlannedRun(_Part):
+class PlannedRun(StoredPart):
     """A variant trained from one seed, at one point of what is tuned."""
 
     id: Id
@@ -179,7 +181,7 @@ NATS = Unit(margins.NATS, "nats per token", "loss_nats", "training tokens")
 BITS = Unit(margins.BITS, "bits per byte", "bits_per_byte", "training text (bytes)")
 
 
-class PlannedTable(_Part):
+class PlannedTable(StoredPart):
     """One table of an experiment: variants that share text, size, matching and budget."""
 
     #: What sets it apart from the experiment's other tables; empty where it is alone.
@@ -311,7 +313,7 @@ class PlannedTable(_Part):
         return next(variant for variant in self.variants if variant.id == id_)
 
 
-class PlanDocument(_Part):
+class PlanDocument(StoredPart):
     """What `plan.json` holds: enough to read the results without making the plan again."""
 
     format: int

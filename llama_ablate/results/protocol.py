@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from llama_ablate.config.experiment import Experiment, Hypothesis
 from llama_ablate.config.registry import Entry
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument, StoredPart
 from llama_ablate.results.record import Measurement, Record
 from llama_ablate.terminal import plural
 
@@ -26,11 +26,7 @@ _FREE = {"name", "question", "base", "measure"}
 _ABOUT = {"source", "said"}
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Replaced(_Part):
+class Replaced(StoredPart):
     """A control that a later version of the file no longer has, and how it had ended."""
 
     label: str
@@ -40,7 +36,7 @@ class Replaced(_Part):
     difference_nats: float | None = None
 
 
-class Redone(_Part):
+class Redone(StoredPart):
     """A variant whose finished runs were trained again on request."""
 
     label: str
@@ -58,7 +54,7 @@ def _with_hypotheses(stated: dict[str, Any]) -> dict[str, Any]:
 _Stated = Annotated[dict[str, Any], AfterValidator(_with_hypotheses)]
 
 
-class Version(_Part):
+class Version(StoredPart):
     """What an experiment file stated from a moment on: the keys that differ from the defaults."""
 
     #: How many runs had finished before; None where that was not noted.
@@ -148,26 +144,20 @@ def replaced(
     kept = {variant.id for table in now.tables for variant in table.variants}
     gone = []
     for table in before.tables:
-        ended = {
-            (run.variant, run.seed, str(run.tuned)): records[run.id]
-            for run in table.runs
-            if run.id in records
-        }
+        ended: dict[str, dict[tuple[int, str], Record]] = {v.id: {} for v in table.variants}
+        for run in table.runs:
+            if run.id in records:
+                ended[run.variant][run.seed, str(run.tuned)] = records[run.id]
+        base = ended[table.baseline.id]
         for variant in table.variants:
-            if variant.role and variant.id not in kept:
-                own = {key[1:]: record for key, record in ended.items() if key[0] == variant.id}
-                base = {
-                    key[1:]: record for key, record in ended.items() if key[0] == table.baseline.id
-                }
-                shared = [_loss(own[key]) - _loss(base[key]) for key in own.keys() & base.keys()]
-                finite = [value for value in shared if math.isfinite(value)]
-                gone.append(
-                    Replaced(
-                        label=variant.label,
-                        outcomes=[record.outcome for record in own.values()],
-                        difference_nats=fmean(finite) if finite else None,
-                    )
-                )
+            if not variant.role or variant.id in kept:
+                continue
+            own = ended[variant.id]
+            shared = [_loss(own[at]) - _loss(base[at]) for at in own.keys() & base.keys()]
+            finite = [value for value in shared if math.isfinite(value)]
+            mean = fmean(finite) if finite else None
+            outcomes = [record.outcome for record in own.values()]
+            gone.append(Replaced(label=variant.label, outcomes=outcomes, difference_nats=mean))
     return gone
 
 
