@@ -14,23 +14,7 @@ from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
-from llama_ablate.design import runs, train_config
-from llama_ablate.design.checks import (
-    check_budgets,
-    check_controls,
-    check_documents,
-    check_floor,
-    check_hypotheses,
-    check_margins,
-    check_metrics,
-    check_optimizers,
-    check_plugins,
-    check_seeds,
-    check_size,
-    check_text,
-    check_tuned,
-    guarded,
-)
+from llama_ablate.design import checks, runs, train_config
 from llama_ablate.design.designs import Change
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
@@ -140,18 +124,18 @@ def make(source: ExperimentFile) -> Plan:
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
         shortest = [choice.shortest() for choice in metrics]
-        experiment = guarded(experiment.model_copy(update={"measure": shortest}), metrics)
+        experiment = checks.guarded(experiment.model_copy(update={"measure": shortest}), metrics)
         runs.points(experiment, TRAINING)
-        check_tuned(experiment, metrics)
+        checks.check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
-        check_metrics(metrics, tables)
-        check_plugins(tables)
-        check_optimizers(experiment, tables)
-        check_budgets(tables)
-        check_hypotheses(experiment, tables)
-        check_seeds(experiment)
-        check_margins(experiment, tables)
-        check_controls(experiment)
+        checks.check_metrics(metrics, tables)
+        checks.check_plugins(tables)
+        checks.check_optimizers(experiment, tables)
+        checks.check_budgets(tables)
+        checks.check_hypotheses(experiment, tables)
+        checks.check_seeds(experiment)
+        checks.check_margins(experiment, tables)
+        checks.check_controls(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
     return Plan(experiment, tables, metrics)
@@ -187,7 +171,7 @@ def first_text(experiment: Experiment) -> tokens.Tokens:
     """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
     data, where = _texts(experiment)[0]
     text = _text(data, where)
-    check_size(experiment, text.tokens, where)
+    checks.check_size(experiment, text.tokens, where)
     return text.tokens
 
 
@@ -204,10 +188,10 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     prepared = []
     for data, where in _texts(experiment):
         text = _text(data, where)
-        check_size(experiment, text.tokens, where)
-        check_documents(text, where)
+        checks.check_size(experiment, text.tokens, where)
+        checks.check_documents(text, where)
         prepared.append(text)
-    check_floor(metrics, [text.tokens for text in prepared])
+    checks.check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, TableText] = {}  # of variants that have their own, opened once
@@ -233,14 +217,14 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             raise ConfigError(error.message, placed or error.where) from None
         if reading:
             apart = text.data.with_changes({"documents": reading})
-            check_documents(TableText(apart, text.tokens), ("evaluation",))
+            checks.check_documents(TableText(apart, text.tokens), ("evaluation",))
         for variant in variants:
             if (reading or text.data.documents) == "mask":  # which some mixers cannot do
                 own = (variant.text or text).tokens.separator
                 counted(replace(variant, spec=replace(variant.spec, separator=own)), count)
             counted(variant, _COSTS["flops"] if budget == "flops" else count)
-            check_text(text, at, variant, budget)
-            check_documents(variant.text or text, ("data",), variant)
+            checks.check_text(text, at, variant, budget)
+            checks.check_documents(variant.text or text, ("data",), variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
