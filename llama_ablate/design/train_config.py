@@ -12,25 +12,11 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Registry, entry_text, laid_over, written
 from llama_ablate.errors import ConfigError, Where, nearest
 
-#: Keys of `train` that may be tuned: all but the length of a run, how it is computed, and when it
-#: is evaluated.
-KEYS = tuple(
-    k
-    for k in Train.model_fields
-    if k
-    not in (
-        "tokens",
-        "steps",
-        "batch",
-        "accumulate",
-        "evals",
-        "timeout_s",
-        "precision",
-        "kernel",
-        "compile",
-        "branches",
-    )
-)
+#: Of the length of a run, of how it is computed, and of when it is evaluated.
+_LENGTH = ("tokens", "steps", "batch", "accumulate", "timeout_s")
+_COMPUTED, _EVALUATED = ("precision", "kernel", "compile"), ("evals", "branches")
+#: Keys of `train` that may be tuned: all others.
+KEYS = tuple(k for k in Train.model_fields if k not in (*_LENGTH, *_COMPUTED, *_EVALUATED))
 
 #: Those that may differ between variants.
 VARIED = (*KEYS, "batch", "precision")
