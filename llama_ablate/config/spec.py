@@ -11,20 +11,6 @@ from typing import Any
 from llama_ablate.config.patterns import Slot
 from llama_ablate.config.registry import Choice
 
-#: Sizes that the positional parameters of components may name, beside `layer`, a layer's index.
-SIZES = (
-    "vocab",
-    "dim",
-    "layers",
-    "heads",
-    "head_dim",
-    "context",
-    "bias",
-    "tie",
-    "init_std",
-    "logit_softcap",
-    "separator",
-)
 #: A component each, or a pattern of components over depth.
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
 #: One for the whole model, each with a default, which is no part of the id.
@@ -140,6 +126,10 @@ class ModelSpec:
         rules = {k: getattr(self, k) for k in RULES if getattr(self, k) != defaults[k]}
         slots = {slot: getattr(self, slot) for slot in SLOTS}
         return sizes | {key: choice.identity() for key, choice in (rules | slots).items()}
+
+
+#: Sizes that the positional parameters of components may name, beside `layer`, a layer's index.
+SIZES = tuple(f.name for f in fields(ModelSpec) if f.name not in (*SLOTS, *RULES, "dropout"))
 
 
 def digest(value: Any, length: int = 8) -> str:

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from llama_ablate.config.spec import RULES, SLOTS
+from llama_ablate.config import spec
 from llama_ablate.errors import ConfigError, Where
 
 #: Keys of axes: sizes of the model, those of `train`, and what is an entry of a registry.
-SIZES = (
-    *("dim", "layers", "heads", "head_dim", "context"),
-    *("bias", "tie", "init_std", "logit_softcap"),
-)
+SIZES = tuple(size for size in spec.SIZES if size not in ("vocab", "separator"))
 TRAIN = "train."  # in front of a key of `train` on an axis
 TOKENIZER = "data.tokenizer"
 #: Keys of `data` that change what a variant is trained on, and nothing of what it is evaluated on.
@@ -21,7 +18,7 @@ DATA = ("data.documents", "data.order", "data.mixture")
 DRAWS = "draws"
 #: Keys whose values may be mappings.
 ENTRIES = (
-    *(*SLOTS, *RULES, "dropout", TOKENIZER),
+    *(*spec.SLOTS, *spec.RULES, "dropout", TOKENIZER),
     *(f"{TRAIN}{key}" for key in ("optimizer", "schedule", "losses")),
 )
 
