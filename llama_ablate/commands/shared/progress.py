@@ -23,37 +23,27 @@ def cells(results: Results, runs: Sequence[RunStatus]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(results: Results, run: RunStatus) -> list[str]:
-    name, live = f"{run.label} s{run.seed}", run.live
-    if live:
+def _row(results: Results, run: RunStatus) -> dict[str, str]:
+    row = dict.fromkeys(COLUMNS, "") | {"run": f"{run.label} s{run.seed}", "state": run.outcome}
+    if live := run.live:
         silent = time.time() - live.updated
-        state = run.outcome + (f", silent {duration(silent)}" if silent > _SILENT_S else "")
         if live.step == live.steps:
-            state = f"{run.outcome}, measuring"
-        losses = [point.get(_LOSS, math.nan) for point in live.curve]
-        left = live.seconds_left
-        return [
-            name,
-            state,
-            f"{live.step / live.steps:.0%}",
-            number(live.train_loss, ".3f"),
-            f"{live.tokens_per_s:,.0f}",
-            "" if left is None else duration(left),
-            terminal.small_curve([*losses, live.train_loss], _CURVE),
-        ]
-    finished = results.finished.get(run.id)
-    if run.outcome in ("pending", "running") or finished is None:
-        return [name, run.outcome, "", "", "", "", ""]
-    record, losses = finished.record(), [point[_LOSS] for point in finished.curve()]
-    return [
-        name,
-        run.outcome,
-        "",
-        number(losses[-1], ".3f") if losses else "",
-        f"{record.tokens_done / record.train_s:,.0f}" if record.train_s else "",
-        "",
-        terminal.small_curve(losses, _CURVE),
-    ]
+            row["state"] += ", measuring"
+        elif silent > _SILENT_S:
+            row["state"] += f", silent {duration(silent)}"
+        losses = [*(point.get(_LOSS, math.nan) for point in live.curve), live.train_loss]
+        row["done"] = f"{live.step / live.steps:.0%}"
+        row["tokens/s"] = f"{live.tokens_per_s:,.0f}"
+        row["left"] = "" if live.seconds_left is None else duration(live.seconds_left)
+    elif run.outcome not in ("pending", "running") and (ended := results.finished.get(run.id)):
+        record, losses = ended.record(), [point[_LOSS] for point in ended.curve()]
+        if record.train_s:
+            row["tokens/s"] = f"{record.tokens_done / record.train_s:,.0f}"
+    else:
+        return row
+    row["loss (nats)"] = number(losses[-1], ".3f") if losses else ""
+    row["curve"] = terminal.small_curve(losses, _CURVE)
+    return row
 
 
 def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
