@@ -131,28 +131,24 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     A checkpoint holds weights, the optimizer's state, and where the end is averaged a sum of
     weights; a run at work has two checkpoints and writes a third.
     """
-    weights: dict[str, int] = {}
-    checkpoint: dict[str, int] = {}
-    runs: dict[str, PlannedRun] = {}
-    best: set[tuple[str, str]] = set()  # one of every variant in every table
+    weights = {v.id: _BYTES * v.parameters for table in plan.tables for v in table.variants}
     to_come = stages.bounds(plan)[1].difference(done)
-    for table in plan.tables:
-        for variant in table.variants:
-            weights[variant.id] = _BYTES * variant.parameters
-        to_do = {run.id: run for run in table.runs if run.id in to_come}
-        runs |= to_do
-        best |= {(table.name, run.variant) for run in to_do.values()}
-    for run in runs.values():
+    runs = [run for run in plan.runs.values() if run.id in to_come]
+    # One of every variant in every table.
+    best = {(t.name, run.variant) for t in plan.tables for run in t.runs if run.id in to_come}
+
+    def checkpoint(run: PlannedRun) -> int:
         own = weights[run.variant]
         state = 2 * own if run.optimizer_bytes is None else run.optimizer_bytes
         averaged = run.train.get("average", plan.experiment.train.average) > 1
-        checkpoint[run.id] = own + state + (own if averaged else 0)
-    largest = sorted((3 * size for size in checkpoint.values()), reverse=True)
-    working = sum(largest[:workers]) + _RECORD * len(runs)
+        return own + state + (own if averaged else 0)
+
+    largest = sorted(map(checkpoint, runs), reverse=True)[:workers]
+    working = 3 * sum(largest) + _RECORD * len(runs)
     return {
         "none": working,
         "best": working + sum(weights[variant] for _table, variant in best),
-        "all": working + sum(weights[run.variant] for run in runs.values()),
+        "all": working + sum(weights[run.variant] for run in runs),
     }
 
 
