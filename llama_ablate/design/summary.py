@@ -1,6 +1,6 @@
 """Exact parameters, FLOPs and cache of an architecture, part by part; weights are not built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,6 @@ from llama_ablate.design import specs
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts, skeleton
 from llama_ablate.model.decoder import REGISTRIES
-
-#: The formats in which a state may be counted.
-_DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int8")
-}
 
 
 def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experiment.About]:
@@ -28,12 +23,8 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, expe
         spec = specs.resolve(preset.model, REGISTRIES)
         parts(spec)
     except ConfigError as error:
-        key = (
-            dotted(error.where)
-            if error.where[:1] == ("model",)
-            else dotted(error.under("model").where)
-        )
-        raise ConfigError(f"{key}: {error.message}") from None
+        own = error if error.where[:1] == ("model",) else error.under("model")
+        raise ConfigError(f"{dotted(own.where)}: {error.message}") from None
     return spec, preset.about
 
 
@@ -51,7 +42,7 @@ def summarize(
     cache is that of `batch` sequences of `context` tokens in `dtype`.
     """
     length = context or spec.context
-    counted = parts(spec, length, _DTYPES[dtype])
+    counted = parts(spec, length, getattr(torch, dtype))
     rows: list[dict[str, Any]] = [
         {
             "part": part.name,
