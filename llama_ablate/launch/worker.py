@@ -50,6 +50,7 @@ from llama_ablate.training.shards import whole
 
 _STOPPED = 75  # "try again" in sysexits.h
 _REPORT_S = 0.2  # between two reports to the launcher
+_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "DefaultCPUAllocator")
 
 Report = Callable[[int, float], None]
 
@@ -244,12 +245,8 @@ def _failed(error: Exception, saved: Path) -> Trained:
     if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    torch_oom = isinstance(error, RuntimeError) and (
-        "not enough memory" in text
-        or "can't allocate memory" in text
-        or "DefaultCPUAllocator" in text
-    )
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or torch_oom:
+    of_torch = isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or of_torch:
         return Trained("oom", text)
     if isinstance(error, ConfigError):  # its message is complete
         return Trained("error", text)

@@ -263,12 +263,9 @@ class PlannedTable(StoredPart):
         """Return whether a variant reads the text of the baseline, in its order, at every step."""
 
         def read(one: PlannedVariant) -> list[Any]:
-            batch, context = (
-                one.train.get("batch", experiment.train.batch),
-                one.model.get("context"),
-            )
+            batch = one.train.get("batch", experiment.train.batch)
             data = self.text.source.with_changes(one.data)
-            return [batch * (context or 1), data.order, data.mixture]
+            return [batch * (one.model.get("context") or 1), data.order, data.mixture]
 
         return read(variant) == read(self.baseline)
 
