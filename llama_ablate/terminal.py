@@ -6,7 +6,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -132,7 +132,7 @@ def small_curve(values: Sequence[float], most: int = 16) -> str:
     return "".join(bars[round((m - low) / step)] if isfinite(m) else " " for m in means)
 
 
-class Bar:
+class Bar(AbstractContextManager["Bar"]):
     """One bar for work that is counted in turns, shown from the first update on.
 
     `unit` is that of a size, such as bytes; without one, turns are counted.
@@ -141,9 +141,6 @@ class Bar:
     def __init__(self, name: str, unit: str = "") -> None:
         self._name, self._unit = name, unit
         self._bar: Any = None
-
-    def __enter__(self) -> "Bar":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tqdm import tqdm
@@ -12,7 +13,7 @@ _GRID = "{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total_fmt} runs [{elapsed}, 
 _WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Bars on standard error where that is a terminal, a line per finished run elsewhere."""
 
     def __init__(self, name: str, workers: int) -> None:
@@ -80,9 +81,6 @@ class Progress:
                 f"[{self._done}/{self._total}] {what} ({passed:.0f} s, about {left:.0f} s left)\n"
             )
             sys.stderr.flush()
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._close()

@@ -45,7 +45,7 @@ class LostError(OSError):
     """Our lease expired and another process has taken the work over."""
 
 
-class Lease:
+class Lease(contextlib.AbstractContextManager["Lease"]):
     """The exclusive right to a piece of work; a context manager that releases it at the end."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -99,9 +99,6 @@ class Lease:
             for name in set(disk.names(self.folder)) - {self._path.name}:
                 disk.remove_tree(self.folder / name)
             disk.remove_tree(self.folder)
-
-    def __enter__(self) -> "Lease":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

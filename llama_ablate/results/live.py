@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +56,7 @@ class Live(BaseModel):
         return (self.steps - self.step) * self.tokens / self.step / self.tokens_per_s
 
 
-class LiveNote:
+class LiveNote(AbstractContextManager["LiveNote"]):
     """The worker's side: writes the note of a run while it trains, and removes it at the end."""
 
     def __init__(self, folder: Path, run: str, steps: int, tokens_per_step: int) -> None:
@@ -67,9 +67,6 @@ class LiveNote:
         self._began: tuple[int, float] | None = None
         self._written = time.monotonic()
         self._failed = False
-
-    def __enter__(self) -> "LiveNote":
-        return self
 
     def __exit__(self, *_: object) -> None:
         for file in (self._file, self._partial):
