@@ -79,11 +79,9 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     device = pick_device(options.device)
     plan = make(source)
     spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
-    try:
+    with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
         compute = choose(spec, train, device)
-    except ConfigError as error:  # it does not fit this machine
-        raise source.locate(error) from None
     say("timing a training step")
     compute = measured(spec, train, compute, Work(*plan.work))
     # A forecast: FLOPs stand in for measured seconds.

@@ -312,7 +312,7 @@ def _write_plan(
         asked += f", compile {train.compile}"
     spec = plan.baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
-    try:
+    with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
         chosen = store.measure_once(
             "compute",
@@ -320,8 +320,6 @@ def _write_plan(
             lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),
             before=asked,
         )
-    except ConfigError as error:  # it does not fit this machine
-        raise source.locate(error) from None
     parallel = plan.experiment.parallel
     compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))

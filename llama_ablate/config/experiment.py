@@ -6,6 +6,7 @@ those exist is the grid's question, because only the registries know.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ class ExperimentFile:
         """Return the error with its file, line and column."""
         return self._marked.locate(error)
 
+    def located(self) -> AbstractContextManager[None]:
+        """Return a context that locates a ConfigError which is raised inside."""
+        return self._marked.located()
+
 
 def load(path: Path | str, sets: tuple[str, ...] = ()) -> ExperimentFile:
     """Read an experiment file. Raises ConfigError, one sentence with file, line and column.
@@ -110,10 +115,8 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile
     marked.values["name"] = own_name  # never that of its base: each has results of its own
     for text in sets:
         _override(marked, text)
-    try:
+    with marked.located():
         experiment = Experiment.check(marked.values)
-    except ConfigError as error:
-        raise marked.locate(error) from None
     if {"data", "texts"} <= marked.values.keys():
         both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
         raise marked.locate(both)
@@ -139,10 +142,8 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
     marked = parse(known[name], f"{name}.yaml")
     for text in sets:
         _override(marked, text)
-    try:
+    with marked.located():
         return Preset.check(marked.values)
-    except ConfigError as error:
-        raise marked.locate(error) from None
 
 
 def _over_base(

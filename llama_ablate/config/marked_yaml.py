@@ -10,6 +10,7 @@ import codecs
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ class Marked:
         key = dotted(error.where)
         parts = [str(mark) if mark else "", key, error.message]
         return ConfigError(": ".join(part for part in parts if part))
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Locate a ConfigError that is raised inside."""
+        try:
+            yield
+        except ConfigError as error:
+            raise self.locate(error) from None
 
 
 def load(path: Path) -> Marked:

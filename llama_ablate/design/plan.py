@@ -115,10 +115,10 @@ def make(source: ExperimentFile) -> Plan:
     """
     from llama_ablate.measure import METRICS
 
-    if source.experiment.judge:
-        what = "this file opens a ledger: llama-ablate judge --new FILE --ledger DIR"
-        raise source.locate(ConfigError(what, ("judge",)))
-    try:
+    with source.located():
+        if source.experiment.judge:
+            what = "this file opens a ledger: llama-ablate judge --new FILE --ledger DIR"
+            raise ConfigError(what, ("judge",))
         experiment = _resolved(source.experiment)
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
@@ -136,8 +136,6 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_seeds(experiment)
         checks.check_margins(experiment, tables)
         checks.check_controls(experiment)
-    except ConfigError as error:
-        raise source.locate(error) from None
     return Plan(experiment, tables, metrics)
 
 

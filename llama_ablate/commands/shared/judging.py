@@ -216,10 +216,8 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
     for key in (key for key in changes if not stated.isdisjoint({key, key.split(".")[0]})):
         what = f"'{key}' is sealed: the ledger states it once, for all candidates"
         raise marked.locate(ConfigError(what, (key,)))
-    try:
+    with marked.located():
         check_label(label, ("label",))
-    except ConfigError as error:
-        raise marked.locate(error) from None
     if named is None:
         if not changes:
             raise ConfigError(f"{file}: changes nothing of the best")
