@@ -7,6 +7,7 @@ those exist is the grid's question, because only the registries know.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,17 @@ _ONE_OF: tuple[tuple[tuple[str, ...], ...], ...] = (
 )
 
 
+@dataclass(frozen=True)
 class ExperimentFile:
     """An experiment and its file, so that errors name file, line and column."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        marked: Marked,
-        text: str,
-        base_model: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.experiment = experiment
-        #: The file, below comments with the overrides.
-        self.text = text
-        #: The `model` section of what the file is based on, before the file's own keys.
-        self.base_model = dict(base_model or {})
-        self._marked = marked
+    experiment: Experiment
+    #: Its values with their places.
+    marked: Marked
+    #: The file, below comments with the overrides.
+    text: str
+    #: The `model` section of what the file is based on, before the file's own keys.
+    base_model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentFile":
@@ -70,11 +66,11 @@ class ExperimentFile:
 
     def locate(self, error: ConfigError) -> ConfigError:
         """Return the error with its file, line and column."""
-        return self._marked.locate(error)
+        return self.marked.locate(error)
 
     def located(self) -> AbstractContextManager[None]:
         """Return a context that locates a ConfigError which is raised inside."""
-        return self._marked.located()
+        return self.marked.located()
 
 
 def load(path: Path | str, sets: tuple[str, ...] = ()) -> ExperimentFile:
