@@ -220,11 +220,7 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
 
 
 def _work(
-    queue: "Queue",
-    launcher: "Launcher",
-    store: "Store",
-    plan: "Plan",
-    only: Collection[str] | None = None,
+    queue: "Queue", launcher: "Launcher", store: "Store", plan: "Plan", only: Collection[str] | None
 ) -> None:
     """Work off the runs: all at once, or stage after stage, until none is needed any more.
 
