@@ -26,7 +26,8 @@ except ModuleNotFoundError:
 
 #: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"
-Content = bytes | Callable[["Writer"], Any]
+Save = Callable[["Writer"], Any]
+Content = bytes | Save
 _CHUNK = 1 << 20
 _MOST = 1 << 30
 #: A pipe in the place of a file is an error then, where it would wait for a reader.

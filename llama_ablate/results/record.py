@@ -213,6 +213,10 @@ def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
     return typed(_ENDING, (values.get("outcome"), values.get("reason")), where)
 
 
+#: The points of a learning curve: a number for each column.
+Points = Iterable[Mapping[str, float]]
+
+
 class Curve(NamedTuple):
     """A learning curve: the names of its columns, and its numbers (points, columns)."""
 

@@ -5,7 +5,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
@@ -17,7 +17,7 @@ from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import parse, sealed, to_json
 from llama_ablate.results.layout import METRICS, Layout
 from llama_ablate.results.leases import Lease
-from llama_ablate.results.record import CURVE, FINAL, Curve, Measurement, Record, ending
+from llama_ablate.results.record import CURVE, FINAL, Curve, Measurement, Points, Record, ending
 
 _CHOSEN_BY = "validation_loss_nats"
 
@@ -30,11 +30,7 @@ class Runs:
         self.final, self.failed = layout.final, layout.failed
 
     def commit(
-        self,
-        lease: Lease,
-        record: Record,
-        curve: Iterable[Mapping[str, float]],
-        save_weights: Callable[[disk.Writer], Any] | None,
+        self, lease: Lease, record: Record, curve: Points, save_weights: disk.Save | None
     ) -> Path | None:
         """Commit a run by one rename, if the lease still holds and nobody was faster.
 
@@ -200,11 +196,7 @@ def _folders(kind: Path) -> dict[str, list[Path]]:
 
 
 def _write(
-    partial: Path,
-    place: str,
-    record: Record,
-    curve: Iterable[Mapping[str, float]],
-    save_weights: Callable[[disk.Writer], Any] | None,
+    partial: Path, place: str, record: Record, curve: Points, save_weights: disk.Save | None
 ) -> None:
     """Write a run's files, the manifest last; `place` is what their folder will be called."""
     text = io.StringIO(newline="")

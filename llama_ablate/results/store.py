@@ -24,7 +24,7 @@ from llama_ablate.results.plan_document import (
     sound_plan,
 )
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import FINAL, Measurement, Record
+from llama_ablate.results.record import FINAL, Measurement, Points, Record
 from llama_ablate.results.run import RunFolder, Runs
 
 
@@ -213,8 +213,8 @@ class Store:
     def commit(
         self,
         record: Record,
-        curve: Iterable[Mapping[str, float]],
-        save_weights: Callable[[disk.Writer], Any] | None,
+        curve: Points,
+        save_weights: disk.Save | None,
         lease: Lease | None = None,
     ) -> Path | None:
         """Commit a finished run by one rename; the first final record wins.
