@@ -5,7 +5,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import pstdev
@@ -34,6 +34,7 @@ from llama_ablate.findings import judgement
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.launch import measurement, processes, watch
+from llama_ablate.launch.processes import Task
 from llama_ablate.launch.watch import Bounds
 from llama_ablate.measure import METRICS
 from llama_ablate.report import ledger_page
@@ -233,9 +234,7 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
         raise ConfigError(f"{plugin}: is no UTF-8 text") from None
 
 
-def _apart(
-    task: Callable[..., Any], files: Sequence[Path], *arguments: Any, sealed: Sequence[str] = ()
-) -> Any:
+def _apart(task: Task, files: Sequence[Path], *arguments: Any, sealed: Sequence[str] = ()) -> Any:
     """Do a task in a process that has loaded these plug-ins and writes nothing.
 
     The process that decides never loads what a candidate brings. Raises ConfigError as the task
@@ -243,11 +242,12 @@ def _apart(
     """
     if not files:
         return task(*arguments)
-    words = [str(file.resolve()) for file in files], tokens.seen
+    names = [str(file.resolve()) for file in files]
     with tempfile.NamedTemporaryFile() as log:
         place, bounds = Path(log.name), Bounds(os.devnull, tuple(sealed))
         try:
-            return processes.call(_loading, words, task, *arguments, log=place, bounds=bounds)
+            asked = names, tokens.seen, task, *arguments
+            return processes.call(_loading, *asked, log=place, bounds=bounds)
         except ConfigError as error:
             raise ConfigError(str(error).removeprefix("--plugin ")) from None
         except ChildProcessError as error:
@@ -255,12 +255,8 @@ def _apart(
 
 
 def _loading(
-    _report: object,
-    words: tuple[list[str], dict[str, Path]],
-    task: Callable[..., Any],
-    *arguments: Any,
+    _report: object, files: list[str], texts: dict[str, Path], task: Task, *arguments: Any
 ) -> Any:
-    files, texts = words
     plugins.load([Path(file) for file in files])
     watch.check()
     tokens.trusted.update(texts)
