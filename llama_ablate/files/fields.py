@@ -34,11 +34,9 @@ def _entries(options: dict[str, Any]) -> dict[str, Any]:
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, dict):
                 _entries(inner)
-    kinds = {"name": str, "pattern": list}
-    if wrong := [
-        key for key, kind in kinds.items() if not isinstance(options.get(key, kind()), kind)
-    ]:
-        raise ValueError(f"a component's {wrong[0]} is none")
+    for key, kind in (("name", str), ("pattern", list)):
+        if not isinstance(options.get(key, kind()), kind):
+            raise ValueError(f"a component's {key} is none")  # noqa: TRY004
     return options
 
 

@@ -160,9 +160,8 @@ class Queue:
     def _again(self, gone: Gone) -> bool:
         """Handle a process that has ended; return whether its run is to be retried."""
         store, run = self._store, gone.run
-        if self._watch.waits(
-            store.working(run)
-        ):  # on another machine also a dead one, for the lease timeout
+        # On another machine also a dead one, for the lease timeout.
+        if self._watch.waits(store.working(run)):
             self._elsewhere[run] = gone
             return False
         # Read after the lease: a run is committed before its lease is released.

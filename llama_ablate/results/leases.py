@@ -187,9 +187,8 @@ class Watch:
             self._seen.pop(folder, None)
             return False
         try:
-            with disk.opened(
-                folder / f"lease-{number}"
-            ) as file:  # opening bypasses a client's cache
+            # Opening bypasses a client's cache.
+            with disk.opened(folder / f"lease-{number}") as file:
                 at = os.fstat(file.fileno())
         except FileNotFoundError:
             return False
