@@ -129,6 +129,10 @@ class Pair(Keys):
     against: Named | None = None
 
 
+#: How one number may lie to another; those of losses are better or worse.
+_Way = Literal["better", "worse", "lower", "higher"]
+
+
 class Hypothesis(Keys):
     """A hypothesis stated before the runs: how two variants compare in a metric."""
 
@@ -137,17 +141,7 @@ class Hypothesis(Keys):
     against: Named | None = None
     #: In place of another variant: the number itself is compared with this one.
     value: float | None = None
-    direction: Literal[
-        "better",
-        "worse",
-        "lower",
-        "higher",
-        "equivalent",
-        "not better",
-        "not worse",
-        "not lower",
-        "not higher",
-    ]
+    direction: Literal[_Way, "equivalent", "not better", "not worse", "not lower", "not higher"]
     margin: str | None = None
     #: Which measured number, as `show` lists them; the reported loss unless given.
     measure: Named | None = None
