@@ -13,13 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from llama_ablate.files import disk
-from llama_ablate.launch.processes import (
-    GRACE_S,
-    REFUSED,
-    ended_by,
-    last_words,
-    out_of_memory_kills,
-)
+from llama_ablate.launch import processes
 from llama_ablate.results import Store
 
 
@@ -34,7 +28,7 @@ def work(
     Its environment is this process's and `env`. Where `stop` says so, or an exception does (a
     cancelled task's), it writes a checkpoint first.
     """
-    kills = out_of_memory_kills()
+    kills = processes.out_of_memory_kills()
     file = Store(Path(root)).log(run)
     with os.fdopen(disk.append(file), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
@@ -51,15 +45,15 @@ def work(
     finally:
         _end(process)
     code = process.returncode
-    oom = code == -signal.SIGKILL and out_of_memory_kills() > kills
-    detail = f": {last_words(file)}" if code == REFUSED else ""
-    return code, ended_by(code, oom=oom) + detail, oom
+    oom = code == -signal.SIGKILL and processes.out_of_memory_kills() > kills
+    detail = f": {processes.last_words(file)}" if code == processes.REFUSED else ""
+    return code, processes.ended_by(code, oom=oom) + detail, oom
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(GRACE_S)
+        process.wait(processes.GRACE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
