@@ -9,7 +9,7 @@ those that results depend on.
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -110,10 +110,3 @@ def read(folder: Path) -> Live | None:
         return Live.model_validate(parse(disk.read(file), file))
     except (OSError, ConfigError, ValidationError):
         return None
-
-
-def read_all(working: Path, runs: Iterable[str]) -> dict[str, Live]:
-    """Return the notes of runs below the folder of work in progress, by run."""
-    there = set(disk.names(working))
-    found = {run: read(working / run) for run in runs if run in there}
-    return {run: live for run, live in found.items() if live}
