@@ -107,12 +107,9 @@ def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
 
 
 def _plain(run: "RunStatus") -> dict[str, Any]:
-    live = (
-        run.live.model_dump(exclude={"run"}) | {"seconds_left": run.live.seconds_left}
-        if run.live
-        else None
-    )
-    return vars(run) | {"live": live}
+    live = run.live
+    noted = live and live.model_dump(exclude={"run"}) | {"seconds_left": live.seconds_left}
+    return vars(run) | {"live": noted}
 
 
 def _summary(runs: "Sequence[RunStatus]") -> str:
