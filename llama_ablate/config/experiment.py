@@ -192,9 +192,9 @@ def _override(marked: Marked, text: str) -> None:
     where = _path_of(key)
     if not equals or not all(where):
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
-    value = (
-        value if value.startswith(("/", ".")) and not _is_number(value) else _inline(value, text)
-    )
+    is_path = value.startswith(("/", ".")) and not isinstance(scalar(value), int | float)
+    # Else it is read as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`.
+    given = value if is_path else parse(f"value: {value}", f"--set {text}").values["value"]
     inner: Any = marked.values
     for depth, part in enumerate(where[:-1]):
         if isinstance(inner.get(part), str):
@@ -202,7 +202,7 @@ def _override(marked: Marked, text: str) -> None:
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
             raise ConfigError(f"--set {text}: '{'.'.join(where[: depth + 1])}' holds no keys")
-    inner[where[-1]] = value
+    inner[where[-1]] = given
     for known in [w for w in marked.marks if w[: len(where)] == where]:
         del marked.marks[known]
     mark = Mark(f"--set {text}", 1, len(key) + 2)
@@ -241,12 +241,3 @@ def _drop_others(values: dict[str, Any], named: set[tuple[str, ...]]) -> None:
             if _holds(values, where):
                 section = values[where[0]] if where[1:] else values
                 del section[where[-1]]
-
-
-def _is_number(text: str) -> bool:
-    return isinstance(scalar(text), int | float)
-
-
-def _inline(value: str, text: str) -> Any:
-    """Read a value as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`."""
-    return parse(f"value: {value}", f"--set {text}").values["value"]
