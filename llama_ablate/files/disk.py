@@ -225,13 +225,22 @@ def place(partial: Path, target: Path) -> bool:
 
 
 @contextlib.contextmanager
+def _handle_of(folder: Path) -> Iterator[int]:
+    """Open a folder; what is locked by its handle is free again at the end."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def partial_folder(parent: Path) -> Iterator[Path]:
     """Make a temporary folder to write in, to be committed by `place`; removed at the end.
 
     A shared lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
     """
-    handle = os.open(parent, os.O_RDONLY)
-    try:
+    with _handle_of(parent) as handle:
         with contextlib.suppress(OSError):  # a file system without locks: `sweep` does nothing
             fcntl.flock(handle, fcntl.LOCK_SH)
         folder = parent / f"{PARTIAL}{secrets.token_hex(8)}"
@@ -240,21 +249,15 @@ def partial_folder(parent: Path) -> Iterator[Path]:
             yield folder
         finally:
             remove_tree(folder)
-    finally:
-        os.close(handle)
 
 
 def sweep(parent: Path) -> None:
     """Remove the partial folders of killed processes, unless a partial folder is in use."""
-    with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
-        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in names(parent):
-                if name.startswith(PARTIAL):
-                    remove_tree(parent / name)
-        finally:
-            os.close(handle)
+    # Not where the parent is locked, missing, or not ours to write.
+    with contextlib.suppress(OSError), locked(parent, wait=False):
+        for name in names(parent):
+            if name.startswith(PARTIAL):
+                remove_tree(parent / name)
 
 
 def move(folder: Path, place: Path) -> None:
@@ -270,21 +273,15 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises BlockingIOError where another process holds it and nobody is to wait.
     """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with _handle_of(folder) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
-    finally:
-        os.close(handle)
 
 
 def sync(folder: Path) -> None:
     """Flush a folder's entries to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with _handle_of(folder) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def remove(path: Path) -> None:
