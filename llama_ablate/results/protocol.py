@@ -178,11 +178,16 @@ def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange
 
 def unplanned_looks(versions: Sequence[Version], now: Experiment) -> int:
     """Return how many times seeds were added once runs had finished."""
-    seeds = []
-    for one in _until(versions, now):
-        with contextlib.suppress(ValidationError, ConfigError):  # of hypotheses alone
-            seeds.append(len(Experiment.model_validate(one.stated).seed_list))
-    return sum(later > earlier for earlier, later in pairwise(seeds))
+    stated = filter(None, map(_experiment, _until(versions, now)))
+    return sum(len(b.seed_list) > len(a.seed_list) for a, b in pairwise(stated))
+
+
+def _experiment(version: Version) -> Experiment | None:
+    """Return the experiment that a version states; None of hypotheses alone, or another grammar."""
+    if version.whole:
+        with contextlib.suppress(ValidationError, ConfigError):
+            return Experiment.model_validate(version.stated)
+    return None
 
 
 def _until(versions: Sequence[Version], now: Experiment) -> list[Version]:
@@ -207,13 +212,11 @@ def _differences(one: Version, other: Version) -> Iterator[tuple[str, Any, Any]]
 def _filled(version: Version) -> Mapping[str, Any]:
     """Return all that a version states, with the defaults of what it leaves out."""
     values: Mapping[str, Any] = version.stated
-    if version.whole:
-        with contextlib.suppress(ValidationError, ConfigError):  # of a grammar that has changed
-            experiment = Experiment.model_validate(values)
-            # The repeated baseline is there by default, and was not in earlier versions.
-            drawn = [reseed for reseed in experiment.controls.aa if reseed != "none"]
-            controls = experiment.controls.model_copy(update={"aa": drawn})
-            values = experiment.model_copy(update={"controls": controls}).model_dump(mode="json")
+    if experiment := _experiment(version):
+        # The repeated baseline is there by default, and was not in earlier versions.
+        drawn = [reseed for reseed in experiment.controls.aa if reseed != "none"]
+        controls = experiment.controls.model_copy(update={"aa": drawn})
+        values = experiment.model_copy(update={"controls": controls}).model_dump(mode="json")
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
@@ -251,10 +254,8 @@ class StatedMetrics:
     def _first(self) -> Mapping[str, Entry]:
         """What the file stated before the first run; nothing where that is not known."""
         first = next(iter(self._protocol()), None)
-        if first and first.whole:
-            with contextlib.suppress(ValidationError, ConfigError):  # of a grammar that has changed
-                return _by_name(Experiment.model_validate(first.stated).measure)
-        return {}
+        experiment = first and _experiment(first)
+        return _by_name(experiment.measure) if experiment else {}
 
     def other(self, name: str, measured: Measurement) -> str:
         """Say how a metric was taken, where that is not as the file states; empty where it is.
