@@ -10,7 +10,7 @@ import pandas as pd
 from llama_ablate.design.forecast import Cost, Forecast
 from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
-from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
@@ -137,10 +137,11 @@ def _or_documents(row: Mapping[str, Any]) -> str:
 
 def _cells(table: PlannedTable) -> pd.DataFrame:
     variants = table.variants
+    dense = all(v.active == v.parameters for v in variants)
     columns = {
         "variant": [f"{v.label} *" if v.baseline else v.label for v in variants],
         "parameters": [f"{v.parameters:,}" for v in variants],
-        **_active(variants),
+        **({} if dense else {"active": [f"{v.active:,}" for v in variants]}),
         "non-embedding": [f"{v.non_embedding:,}" for v in variants],
         "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
         "KV bytes/token": [written.number(v.kv_bytes_per_token, ",") for v in variants],
@@ -150,13 +151,6 @@ def _cells(table: PlannedTable) -> pd.DataFrame:
         columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
         columns["solved"] = [v.solved or "own sizes" for v in variants]
     return pd.DataFrame(columns)
-
-
-def _active(variants: Sequence[PlannedVariant]) -> dict[str, list[str]]:
-    """Return the column of active parameters; none where every variant is dense."""
-    if all(v.active == v.parameters for v in variants):
-        return {}
-    return {"active": [f"{v.active:,}" for v in variants]}
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
