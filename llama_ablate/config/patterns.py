@@ -7,7 +7,7 @@ The list repeats down the layers; `layers` sets single ones, from 0 or, below 0,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.validation import shown
@@ -80,7 +80,6 @@ def resolve(registry: Registry, entry: Entry, layers: int, where: Where = ()) ->
     """
     if not _is_pattern(entry):
         return over_depth(_without_nope(registry, registry.resolve(entry, where), layers, where))
-    assert isinstance(entry, dict)
     for key in entry:
         if key not in _KEYS:
             raise ConfigError(f"a pattern has no key '{key}'{nearest(key, _KEYS)}", (*where, key))
@@ -102,14 +101,13 @@ def label(registry: Registry, entry: Entry, where: Where = ()) -> str:
     """Return a short name of an entry: a component's, or `mha-window=64/mha` of a pattern."""
     if not _is_pattern(entry):
         return registry.label(entry, where)
-    assert isinstance(entry, dict)
     names = [registry.label(one, (*where, "pattern", i)) for i, one in enumerate(entry["pattern"])]
     single = entry.get("layers", {}).items()
     names += [f"{layer}={registry.label(one, (*where, 'layers'))}" for layer, one in single]
     return "/".join(names)
 
 
-def _is_pattern(entry: Entry) -> bool:
+def _is_pattern(entry: Entry) -> TypeGuard[dict[str, Any]]:
     return isinstance(entry, dict) and "name" not in entry and bool({*_KEYS} & {*entry})
 
 
