@@ -118,10 +118,8 @@ def write(path: Path, content: Content) -> str:
     """Write a new file to the disk, and return its SHA-256. A file of that name is an error."""
     file = Writer(path)
     try:
-        try:
+        with contextlib.closing(file):
             content(file) if callable(content) else file.write(content)
-        finally:
-            file.close()
     except BaseException:
         remove(path)
         raise
