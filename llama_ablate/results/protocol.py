@@ -125,14 +125,6 @@ def extended(
     return [*versions, now]
 
 
-def noted(
-    versions: Sequence[Version], experiment: Experiment, after_runs: int, redone: Redone
-) -> list[Version]:
-    """Return a protocol that says what was trained again."""
-    now = version(experiment, after_runs)
-    return [*versions, now.model_copy(update={"redone": [redone]})]
-
-
 def replaced(
     before: PlanDocument, now: PlanDocument, records: Mapping[str, Record]
 ) -> list[Replaced]:

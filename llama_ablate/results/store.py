@@ -304,10 +304,10 @@ class Store:
                 raise ConfigError(f"'{label}' is at work in another command: wait for it to end")
         outcomes = [RunFolder(folders[run]).outcome()[0] for run in finished]
         with self.alone("plan") as lease:
-            stated = self._documents.protocol()
+            now = protocol.version(self.plan.experiment, len(folders))
             redone = protocol.Redone(label=label, outcomes=outcomes)
-            versions = protocol.noted(stated, self.plan.experiment, len(folders), redone)
-            self._documents.keep_protocol(lease, versions)
+            now = now.model_copy(update={"redone": [redone]})
+            self._documents.keep_protocol(lease, [*self._documents.protocol(), now])
         moved = []
         for run in finished:
             if ours := self._take(run):
@@ -411,14 +411,10 @@ class Documents:
 
         Raises ConfigError for a damaged one.
         """
-        files = self._metrics(variants := [*variants])
         try:
             return {
-                variant: {
-                    file.stem: Measurement.from_dict(self._read(file), file)
-                    for file in files[variant]
-                }
-                for variant in variants
+                variant: {file.stem: Measurement.from_dict(self._read(file), file) for file in own}
+                for variant, own in self._metrics(variants).items()
             }
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
@@ -440,18 +436,14 @@ class Documents:
 
     def _metrics(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
         """Return the files of metrics, by variant: of some variants, or of all."""
-        files: dict[str, list[Path]] = {}
+        files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
         for name in sorted(disk.names(self._layout.variants)):
-            files.setdefault(name.rpartition("--")[2], []).append(self._layout.variants / name)
-        # What begins with a dot is a file manager's.
-        return {
-            id_: [
-                file
-                for folder in files.get(id_, [])
-                for file in sorted((folder / METRICS).glob("[!.]*.json"))
-            ]
-            for id_ in (files if variants is None else variants)
-        }
+            id_ = name.rpartition("--")[2]
+            if variants is None or id_ in files:
+                # What begins with a dot is a file manager's.
+                own = (self._layout.variants / name / METRICS).glob("[!.]*.json")
+                files.setdefault(id_, []).extend(sorted(own))
+        return files
 
     def _read(self, file: Path) -> Any:
         return read_json(file, self._layout.place(file))
