@@ -85,20 +85,19 @@ def forecast(
     """Return the forecast of a plan whose runs compute in a way that has been probed."""
     train = plan.experiment.train
     flops: dict[str, float] = {}
-    training: dict[str, float] = {}  # in what time is predicted by
-    evaluation: dict[str, float] = {}
+    work: dict[str, float] = {}  # in what time is predicted by, with evaluation
+    slower = _float32_times(compute)
     for table in plan.tables:
         variants = {variant.id: variant for variant in table.variants}
         read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
             variant, batch = variants[run.variant], run.train.get("batch", train.batch)
             tokens = run.steps * batch * variant.model["context"]
-            flops[run.id], training[run.id] = variant.flops * tokens, variant.work * tokens
-            evaluation[run.id] = variant.work / 3 * read[run.variant]
-    slower = _float32_times(compute)
+            flops[run.id] = variant.flops * tokens
+            work[run.id] = variant.work * tokens + slower * (variant.work / 3 * read[variant.id])
 
     def cost(runs: Collection[str]) -> Cost:
-        whole = sum(training[run] + slower * evaluation[run] for run in runs)
+        whole = sum(work[run] for run in runs)
         seconds = whole / compute.flops_per_s / max(1, min(workers, len(runs)))
         return Cost(len(runs), sum(flops[run] for run in runs), seconds)
 
