@@ -14,20 +14,11 @@ from llama_ablate.errors import ConfigError, nearest
 
 #: By which editors complete the keys of an experiment file, and mark mistakes in it.
 SCHEMA = Path(__file__).with_name("experiment.schema.json")
-#: In the order in which they are listed.
+#: In the order in which they are listed: to begin with, one a slot, one a design.
 NAMES = (
-    "first",
-    "quickstart",
-    "norm",
-    "position",
-    "attention",
-    "feedforward",
-    "block",
-    "factorial",
-    "path",
-    "tune",
-    "ladder",
-    "confirm",
+    *("first", "quickstart"),
+    *("norm", "position", "attention", "feedforward", "block"),
+    *("factorial", "path", "tune", "ladder", "confirm"),
 )
 COMPONENT = "component"
 
