@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from llama_ablate import __version__
 from llama_ablate.errors import ConfigError
@@ -33,10 +32,14 @@ def pack(results: Results, target: Path, pages: Mapping[str, bytes]) -> None:
         RUNS: gzip.compress("".join(_lines(results)).encode(), 9, mtime=0),
     }
     ours = {"format": FORMAT, "version": __version__}
+    variants = dict.fromkeys(v.id for table in results.plan.tables for v in table.variants)
     document = {
         "plan": results.plan.model_copy(update=ours).model_dump(mode="json"),
         "protocol": [version.model_dump(mode="json") for version in results.protocol],
-        "variants": {id_: _metrics(results, id_) for id_ in _variants(results)},
+        "variants": {
+            id_: {name: own.to_dict() for name, own in results.variant_metrics(id_).items()}
+            for id_ in variants
+        },
         "ended": {run: finished.outcome() for run, finished in results.finished.items()},
         "files": {
             name: [len(content), hashlib.sha256(content).hexdigest()]
@@ -89,17 +92,12 @@ def _place(target: Path) -> None:
     disk.remove_tree(staged)
 
 
-def _own(target: Path) -> set[str]:
-    """Return the files of the pack that is there: those that are as its own list says."""
-    return Pack(target).unchanged if Pack.is_at(target) else set()
-
-
 def _refuse_others(target: Path, names: Iterable[str]) -> set[str]:
     """Raise ConfigError where a file has the name of one of the pack's, and is not the pack's.
 
-    Returns the files that are.
+    Returns the files that are: those of the pack that is there, as its own list says.
     """
-    own = _own(target)
+    own = Pack(target).unchanged if Pack.is_at(target) else set()
     for name in {*names} - own:
         if os.path.lexists(place := disk.below(target, name)):
             what = "is no file of that pack, or was changed: move it, or choose another --out"
@@ -131,14 +129,6 @@ def refuse_target(target: Path, plan: PlanDocument) -> None:
             raise ConfigError(f"'{target}' {what}: choose another --out")
     elif os.path.lexists(target):
         raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
-
-
-def _variants(results: Results) -> list[str]:
-    return [*dict.fromkeys(v.id for table in results.plan.tables for v in table.variants)]
-
-
-def _metrics(results: Results, variant: str) -> dict[str, Any]:
-    return {name: metric.to_dict() for name, metric in results.variant_metrics(variant).items()}
 
 
 def _lines(results: Results) -> Iterator[str]:
