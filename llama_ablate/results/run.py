@@ -5,7 +5,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
@@ -38,8 +38,8 @@ class Runs:
         Returns the folder; None where the lease was lost, and then nothing is left behind.
         """
         kind = self.final if record.outcome in FINAL else self.failed
-        partial = lease.folder / f"partial-{lease.number}"
-        try:
+        placed = None
+        with _partial_of(lease) as partial:
             ours = f"{slug(record.label)}--s{record.seed}--{record.id}"
             name = lease.set_once("name", ours)
             if name.partition("--")[2] != ours.partition("--")[2]:
@@ -49,19 +49,12 @@ class Runs:
             disk.make(partial / METRICS)
             disk.make(kind)
             _write(partial, self._layout.place(target), record, curve, save_weights)
-            if not lease.held:
-                return None
-            if not disk.place(partial, target) and kind == self.failed:
-                return None  # somebody else's attempt was a moment faster
-        except OSError:
-            if lease.held:
-                raise
-            return None  # the process that took the lease over has removed our partial folder
-        finally:
-            disk.remove_tree(partial)
-        if kind == self.final:
+            # Somebody else's attempt may be a moment faster; of a final record it is the same.
+            if lease.held and (disk.place(partial, target) or kind == self.final):
+                placed = target
+        if placed and kind == self.final:
             self.forget_failed(lease, record.id)
-        return target
+        return placed
 
     def files(self, run: str) -> dict[str, bytes]:
         """Return the files of a run's folder by their paths in the results."""
@@ -79,8 +72,7 @@ class Runs:
         Returns its folder; None where the lease was lost, or nothing was committed there. Raises
         ConfigError where what arrived is not what was sealed.
         """
-        partial = lease.folder / f"partial-{lease.number}"
-        try:
+        with _partial_of(lease) as partial:
             disk.write_all(partial, files)
             for folder in partial.glob("*/*"):
                 record = RunFolder(folder).verify()
@@ -93,11 +85,6 @@ class Runs:
                 if kind == self.final:
                     self.forget_failed(lease, run)
                 return target
-        except OSError:
-            if lease.held:
-                raise
-        finally:
-            disk.remove_tree(partial)
         return None
 
     def _attempts(self, run: str) -> int:
@@ -181,6 +168,22 @@ class Runs:
         assert folder is not None, run
         file = disk.below(folder, METRICS, f"{name}.json")
         lease.replace(file, sealed(metric.to_dict(), self._layout.place(file)))
+
+
+@contextlib.contextmanager
+def _partial_of(lease: Lease) -> Iterator[Path]:
+    """Yield the folder in which a lease's run is made whole; removed at the end.
+
+    Where the lease is lost, what fails is no error: who took it over has removed the folder.
+    """
+    partial = lease.folder / f"partial-{lease.number}"
+    try:
+        yield partial
+    except OSError:
+        if lease.held:
+            raise
+    finally:
+        disk.remove_tree(partial)
 
 
 def _folders(kind: Path) -> dict[str, list[Path]]:
