@@ -91,6 +91,23 @@ def test_a_second_component_of_one_name_is_an_error(fruits):
         fruits.register("pear")(lambda: None)
 
 
+def test_an_option_that_a_class_declares_again_has_its_default_and_is_listed_once():
+    things = Registry("thing")
+
+    class Wide:
+        def __init__(self, *, width: int = 4) -> None:
+            self.width = width
+
+    @things.register("wider")
+    class Wider(Wide):
+        def __init__(self, *, width: int = 64, **options: int) -> None:
+            super().__init__(width=width, **options)
+
+    assert [(option.name, option.default) for option in things.options("wider")] == [("width", 64)]
+    assert dict(things.resolve("wider").options) == {"width": 64}
+    assert things.build(things.resolve("wider")).width == 64
+
+
 def test_an_option_without_a_default_is_an_error_of_the_author(fruits):
     def plum(*, stone: int):
         """Have a stone (Linnaeus 1753)."""

@@ -297,10 +297,13 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
+    """Yield the options of a component, each as the class nearest to it declares it."""
+    told: set[str] = set()
     for function in _declarations(component):
         hints = typing.get_type_hints(function, include_extras=True)
         for parameter in _parameters(function):
-            if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in told:
+                told.add(parameter.name)
                 if parameter.default is parameter.empty:
                     raise TypeError(f"its option '{parameter.name}' needs a default")
                 if parameter.name not in hints:

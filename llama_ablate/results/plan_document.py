@@ -529,7 +529,7 @@ def _first(error: ValidationError | ConfigError) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     wrong = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+    return ": ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"])))
 
 
 def sound_plan(file: Path) -> PlanDocument | None:
