@@ -211,11 +211,9 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
 
 def _tells(drawn: Sequence[Point]) -> bool:
     """Return whether variants differ anywhere, or a single one along its coordinate."""
-    by_place: dict[float, list[float]] = {}
     single = len({point.name for point in drawn}) == 1
-    for point in drawn:
-        by_place.setdefault(0 if single else point.x, []).append(point.at.value)
-    return any(map(differ, by_place.values()))
+    by_place = grouped(drawn, lambda point: 0 if single else point.x)
+    return any(differ(point.at.value for point in own) for own in by_place.values())
 
 
 def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
