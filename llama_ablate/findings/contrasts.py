@@ -21,7 +21,7 @@ from llama_ablate.findings.comparison import NOTHING
 from llama_ablate.findings.controls import held
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns, grouped
 from llama_ablate.findings.stages import grid_effects
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
@@ -230,12 +230,9 @@ def axes(table: TableFrames) -> list[AxisRow]:
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
         pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
-        above = {
-            level: max(i.mean for (_, on), i in pairs.items() if on == level) for level in labels
-        }
-        surely = {
-            level: max(i.low for (_, on), i in pairs.items() if on == level) for level in labels
-        }
+        onto = grouped(pairs, lambda pair: pair[1])
+        above = {level: max(pairs[pair].mean for pair in onto[level]) for level in labels}
+        surely = {level: max(pairs[pair].low for pair in onto[level]) for level in labels}
         first, *others = sorted(labels, key=lambda level: above[level])
         low, high = max(0.0, *surely.values()), max(i.high for i in pairs.values())
         form = f"+.{decimals(low, high)}f"
@@ -456,7 +453,7 @@ def effects(table: TableFrames) -> list[Contrast]:
 
 
 class _Named(NamedTuple):
-    """An effect by what changes, and an interaction by what that does in either case."""
+    """Columns of an effect: what changes, and of an interaction what that does in either case."""
 
     effect: str
     changed: str = ""
@@ -516,7 +513,7 @@ def _row(
         why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
     return FactorRow(
         factor=" x ".join(effect.factors),
-        effect=told.effect,
+        **told._asdict(),
         difference=interval.mean,
         low=interval.low,
         high=interval.high,
@@ -529,11 +526,6 @@ def _row(
         seed_se=interval.seed_se,
         text_se=interval.text_se,
         pooled=interval.pooled,
-        changed=told.changed,
-        present=told.present,
-        with_present=told.with_present,
-        absent=told.absent,
-        with_absent=told.with_absent,
         aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
         rate=rate,
     )

@@ -59,8 +59,6 @@ class TaskTable(Protocol):
     @property
     def experiment(self) -> Experiment: ...  # noqa: D102
     @property
-    def split(self) -> str: ...  # noqa: D102
-    @property
     def loss(self) -> str: ...  # noqa: D102
     @property
     def unit(self) -> Unit: ...  # noqa: D102
