@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence.factorial import FactorEffect, contrasts
 from llama_ablate.evidence.intervals import EXACT, Interval, simultaneous
-from llama_ablate.evidence.sequential import is_futile, standings
+from llama_ablate.evidence.sequential import is_settled, standings
 from llama_ablate.evidence.text_error import StandardError
-from llama_ablate.evidence.verdicts import verdict
 
 #: Power that is asked for.
 WANTED = 0.8
@@ -175,11 +174,8 @@ def with_looks(
 ) -> Stopped:
     """Draw tables whose seeds come in looks, and stop each arm where the real rules would."""
 
-    def is_decided(row: Interval) -> bool:
-        return verdict(row, margin) != "inconclusive"
-
     def stopped(_arm: str, look: int, row: Interval) -> bool:
-        return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
+        return is_settled(row, look, looks, shares, margin)
 
     def table(generator: np.random.Generator) -> list[tuple[int, Interval]]:
         values, errors = _values(noise, looks[-1], effect, generator, known=known)

@@ -16,7 +16,7 @@ from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seed
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import ComparisonRow, Row, Thing, column, grouped, mean
+from llama_ablate.findings.rows import ComparisonRow, Row, Thing, column, grouped, mean, shared
 from llama_ablate.results.plan_document import BITS
 
 #: Named as the results of a row that is over several.
@@ -470,14 +470,6 @@ def effects(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
         (row.label, row) for row in table.comparison if not row.baseline and not row.role
     ]
     return [
-        LengthRow(
-            name=name,
-            tokens=tokens,
-            end=end,
-            difference=row.difference,
-            low=row.low,
-            high=row.high,
-            verdict=row.verdict,
-        )
+        LengthRow(name=name, tokens=tokens, end=end, **shared(LengthRow, row))
         for name, row in named
     ]

@@ -42,6 +42,7 @@ from llama_ablate.findings.rows import (
     has_number,
     mean_number,
     means,
+    shared,
 )
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
@@ -51,8 +52,8 @@ Losses = dict[str, dict[int, float]]
 #: Losses of a variant and of the baseline with the same seed.
 Pairs = Sequence[tuple[float, float]]
 _ALPHA = 0.05
-#: The interval of a difference from itself.
-NOTHING = simultaneous({"": []})[""]
+#: The interval of a difference from itself, which spends no error.
+NOTHING = replace(simultaneous({"": []})[""], alpha=math.nan)
 
 
 class Against(NamedTuple):
@@ -120,7 +121,7 @@ def compare(
             high=row.high,
             verdict=word,
             p_corrected=row.p,
-            alpha=row.alpha if at else math.nan,
+            alpha=row.alpha,
             df=row.df,
             seed_se=row.seed_se,
             text_se=row.text_se if at else math.nan,
@@ -319,10 +320,7 @@ def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
                 WinnerRow(
                     table=name,
                     winner=best.label,
-                    difference=best.difference,
-                    low=best.low,
-                    high=best.high,
-                    verdict=best.verdict,
+                    **shared(WinnerRow, best),
                     flips=bool(found) and best.label != found[0].winner,
                 )
             )

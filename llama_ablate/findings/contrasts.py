@@ -21,7 +21,7 @@ from llama_ablate.findings.comparison import NOTHING
 from llama_ablate.findings.controls import held
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns, grouped
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, grouped, shared
 from llama_ablate.findings.stages import grid_effects
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
@@ -332,11 +332,7 @@ class DiagnosticRow(Row):
 def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
     """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
-    names = columns(DiagnosticRow)
-    return [
-        DiagnosticRow(**{name: getattr(row, name) for name in names if hasattr(row, name)})
-        for row in rows
-    ]
+    return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]
 
 
 def confounding(table: TableFrames) -> str:
@@ -514,18 +510,12 @@ def _row(
     return FactorRow(
         factor=" x ".join(effect.factors),
         **told._asdict(),
+        **shared(FactorRow, interval),
         difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
         verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         why=why,
         bias=bias,
         p_corrected=interval.p,
-        alpha=interval.alpha if one else math.nan,
-        df=interval.df,
-        seed_se=interval.seed_se,
-        text_se=interval.text_se,
-        pooled=interval.pooled,
         aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
         rate=rate,
     )

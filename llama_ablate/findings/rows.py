@@ -108,6 +108,11 @@ def columns(kind: type[Row]) -> dict[str, str]:
     return {one.name: one.metadata[_KEY].about for one in fields(kind) if _KEY in one.metadata}
 
 
+def shared(kind: type[Row], other: object) -> dict[str, Any]:
+    """Return those columns of a kind of row that another row, or an interval, has too, by name."""
+    return {name: getattr(other, name) for name in columns(kind) if hasattr(other, name)}
+
+
 def means(kind: type[Row]) -> list[str]:
     """Return the columns that are means over runs of the numbers of their names: of default NaN."""
     named = [(one.name, one.default) for one in fields(kind) if _KEY in one.metadata]
