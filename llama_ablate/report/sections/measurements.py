@@ -127,7 +127,7 @@ def reasons(table: TableFrames) -> list[str]:
     return said
 
 
-@FIGURES.register_many("metrics")
+@FIGURES.register("metrics", every_table=True)
 def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     """Show what a metric measured of each variant.
 
