@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
@@ -253,6 +253,21 @@ def further_baselines(table: PlannedTable, losses: Losses) -> tuple[list[str], f
     every = [loss for id_ in (table.baseline.id, *arms) for loss in losses[id_].values()]
     p = shape_alarm(every) if arms else None
     return ([], None) if p is None else (arms, p)
+
+
+def against_others(
+    table: PlannedTable,
+    losses: Losses,
+    text_errors: Callable[[str], Mapping[str, StandardError]],
+) -> list[Against]:
+    """Return what rows are compared with beside the baseline: each of `further_baselines`.
+
+    `text_errors` returns the text's part of the error of differences from a variant.
+    """
+    return [
+        Against(pairs_by_seed(table, losses, other), text_errors(other))
+        for other in further_baselines(table, losses)[0]
+    ]
 
 
 def bias_of(table: PlannedTable, pairs: Mapping[str, Pairs]) -> tuple[float, float] | None:

@@ -108,15 +108,9 @@ def stand(
         }
         pairs = comparison.pairs_by_seed(table, known)
         spent = {arm: shares[look] for arm, look in at.items()}
-        text_errors = heldout.text_errors(by_document, known, base)
-        again = [
-            comparison.Against(
-                comparison.pairs_by_seed(table, known, other),
-                heldout.text_errors(by_document, known, other),
-            )
-            for other in comparison.further_baselines(table, known)[0]
-        ]
-        rows = comparison.intervals(table, pairs, text_errors, spent, again)
+        text_errors = partial(heldout.text_errors, by_document, known)
+        again = comparison.against_others(table, known, text_errors)
+        rows = comparison.intervals(table, pairs, text_errors(base), spent, again)
         return rows | dict.fromkeys(quantities, simultaneous({"": []})[""])
 
     settled = partial(is_settled, looks=looks, shares=shares, margin=margin)

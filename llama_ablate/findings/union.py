@@ -59,12 +59,7 @@ class UnionTable(TableFrames):
     @cached_property
     def standings(self) -> dict[str, Standing[Interval]]:
         """Where each variant stands: its interval holds together with those of all experiments."""
-        again = [
-            comparison.Against(
-                comparison.pairs_by_seed(self.plan, self.losses, other), self.text_errors(other)
-            )
-            for other in comparison.further_baselines(self.plan, self.losses)[0]
-        ]
+        again = comparison.against_others(self.plan, self.losses, self.text_errors)
         rows = comparison.intervals(self.plan, self._pairs, self.text_errors(), {}, again)
         return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}
 
