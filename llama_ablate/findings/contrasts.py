@@ -273,11 +273,11 @@ class DiagnosticRow(Row):
     sd: float | None = column("standard deviation of the loss over seeds", default=None)
     seed_se: float = column("standard error over seeds", "error of seeds", ".2g")
 
-    def _has_text(self) -> bool:
-        return self.text_se > 0
-
     text_se: float = column(
-        "standard error over held-out texts", "error of the text", ".2g", when=_has_text
+        "standard error over held-out texts",
+        "error of the text",
+        ".2g",
+        when=lambda row: row.text_se > 0,
     )
     df: float = column("degrees of freedom", "degrees of freedom", ".1f")
     alpha: float = column("error that the interval spends")
@@ -296,10 +296,7 @@ class DiagnosticRow(Row):
     look: float | None = column("which of the looks the row is from", default=None)
     looks: int | None = column("how many are planned", default=None)
 
-    def _has_looks(self) -> bool:
-        return (self.looks or 1) > 1
-
-    @cell("look", when=_has_looks)
+    @cell("look", when=lambda row: (row.looks or 1) > 1)
     def of_look(self) -> str:
         """Write the look."""
         return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")

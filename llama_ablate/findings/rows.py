@@ -542,18 +542,12 @@ class ComparisonRow(Row):
             return f"{value:g}"
         return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
 
-    def _has_idle_parameters(self) -> bool:
-        return self.active_parameters != self.parameters
-
-    @cell("active", when=_has_idle_parameters)
+    @cell("active", when=lambda row: row.active_parameters != row.parameters)
     def of_active(self) -> str:
         """Write the parameters that a token passes."""
         return f"{self.active_parameters:,}"
 
-    def _is_matched(self) -> bool:
-        return abs(self.residual) > 0
-
-    @cell("matched to", when=_is_matched)
+    @cell("matched to", when=lambda row: abs(row.residual) > 0)
     def of_match(self) -> str:
         """Write what matching left of the budget, and what it changed."""
         changed = self.solved.removeprefix("feed-forward ")
