@@ -6,6 +6,7 @@ functions that judge real ones judge them.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -211,12 +212,8 @@ def fewest(
 
     `draw` returns tables of a size: so many seeds, or so many times the documents.
     """
-    low, high = 0, len(among)
-    while low < high:
-        middle = (low + high) // 2
-        enough = draw(among[middle]).power(effect)[row] >= wanted
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return among[low] if low < len(among) else math.inf
+    at = bisect_left(among, wanted, key=lambda size: draw(size).power(effect)[row])
+    return among[at] if at < len(among) else math.inf
 
 
 def _drawn(
