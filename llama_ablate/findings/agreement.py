@@ -463,13 +463,13 @@ def _word(now: str, then: str) -> str:
 
 def effects(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
     """Return the effects of a factorial design, or the rows of a table's variants."""
-    named: list[tuple[str, FactorRow | ComparisonRow]] = [
-        (row.effect, row) for row in contrasts.factors(table)
-    ]
-    named = named or [
-        (row.label, row) for row in table.comparison if not row.baseline and not row.role
-    ]
+    compared = [row for row in table.comparison if not row.baseline and not row.role]
     return [
-        LengthRow(name=name, tokens=tokens, end=end, **shared(LengthRow, row))
-        for name, row in named
+        LengthRow(name=name_of(row), tokens=tokens, end=end, **shared(LengthRow, row))
+        for row in contrasts.factors(table) or compared
     ]
+
+
+def name_of(row: FactorRow | ComparisonRow) -> str:
+    """Return what a row is called by: its effect, or its variant."""
+    return row.effect if isinstance(row, FactorRow) else row.label

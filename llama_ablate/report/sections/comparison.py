@@ -43,8 +43,7 @@ _DIFFER = 0.01  # of a cost, within which matching has made it equal
 @SECTIONS.register("comparison", every_table=True)
 def _comparison_section(frames: Frames) -> Section | None:
     table = frames.table
-    ordered = _in_order(table)
-    compared = with_half(ordered, [row.label for row in ordered], table)
+    compared = with_half(_in_order(table), table)
     is_loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
