@@ -5,6 +5,7 @@ those are normal.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -271,14 +272,10 @@ def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = 0
     if sd == 0:
         return 2
     # For many seeds t is normal: n = ((z + z') sd / effect)^2, and t asks for a few more.
-    low, high = 1, 2
-    while power(effect, sd, high, alpha) < wanted:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = power(effect, sd, middle, alpha) >= wanted
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    most = 2
+    while power(effect, sd, most, alpha) < wanted:
+        most *= 2
+    return bisect_left(range(most), wanted, most // 2, key=lambda n: power(effect, sd, n, alpha))
 
 
 def seeds_needed(interval: Interval, distance: float) -> tuple[float, float] | None:

@@ -6,6 +6,7 @@ functions that judge real ones judge them.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,9 +15,8 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence.factorial import FactorEffect, contrasts
 from llama_ablate.evidence.intervals import EXACT, Interval, simultaneous
-from llama_ablate.evidence.sequential import is_futile, standings
+from llama_ablate.evidence.sequential import is_settled, standings
 from llama_ablate.evidence.text_error import StandardError
-from llama_ablate.evidence.verdicts import verdict
 
 #: Power that is asked for.
 WANTED = 0.8
@@ -175,11 +175,8 @@ def with_looks(
 ) -> Stopped:
     """Draw tables whose seeds come in looks, and stop each arm where the real rules would."""
 
-    def is_decided(row: Interval) -> bool:
-        return verdict(row, margin) != "inconclusive"
-
     def stopped(_arm: str, look: int, row: Interval) -> bool:
-        return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
+        return is_settled(row, look, looks, shares, margin)
 
     def table(generator: np.random.Generator) -> list[tuple[int, Interval]]:
         values, errors = _values(noise, looks[-1], effect, generator, known=known)
@@ -215,12 +212,8 @@ def fewest(
 
     `draw` returns tables of a size: so many seeds, or so many times the documents.
     """
-    low, high = 0, len(among)
-    while low < high:
-        middle = (low + high) // 2
-        enough = draw(among[middle]).power(effect)[row] >= wanted
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return among[low] if low < len(among) else math.inf
+    at = bisect_left(among, wanted, key=lambda size: draw(size).power(effect)[row])
+    return among[at] if at < len(among) else math.inf
 
 
 def _drawn(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llama_ablate.evidence.intervals import FEWEST_SEEDS, Interval, joined_df
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import StandardError
+from llama_ablate.evidence.verdicts import verdict
 
 Row = TypeVar("Row")
 #: Of the runs that a look at an arm takes: all have ended, some have not, some failed.
@@ -85,6 +86,21 @@ def is_futile(
         return False
     level = row.alpha * shares[-1] / shares[look]
     return chance_to_decide(row, looks[-1], level, is_decided) < FUTILE
+
+
+def is_settled(
+    row: Interval,
+    look: int,
+    looks: Sequence[int],
+    shares: Sequence[float],
+    margin: float | None,
+) -> bool:
+    """Return whether a row has a verdict at a look, or will hardly have one at the last."""
+
+    def is_decided(one: Interval) -> bool:
+        return verdict(one, margin) != "inconclusive"
+
+    return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
 
 
 @cache

@@ -16,7 +16,7 @@ from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seed
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import ComparisonRow, Row, Thing, column, grouped, mean
+from llama_ablate.findings.rows import ComparisonRow, Row, Thing, column, grouped, mean, shared
 from llama_ablate.results.plan_document import BITS
 
 #: Named as the results of a row that is over several.
@@ -463,21 +463,13 @@ def _word(now: str, then: str) -> str:
 
 def effects(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
     """Return the effects of a factorial design, or the rows of a table's variants."""
-    named: list[tuple[str, FactorRow | ComparisonRow]] = [
-        (row.effect, row) for row in contrasts.factors(table)
-    ]
-    named = named or [
-        (row.label, row) for row in table.comparison if not row.baseline and not row.role
-    ]
+    compared = [row for row in table.comparison if not row.baseline and not row.role]
     return [
-        LengthRow(
-            name=name,
-            tokens=tokens,
-            end=end,
-            difference=row.difference,
-            low=row.low,
-            high=row.high,
-            verdict=row.verdict,
-        )
-        for name, row in named
+        LengthRow(name=name_of(row), tokens=tokens, end=end, **shared(LengthRow, row))
+        for row in contrasts.factors(table) or compared
     ]
+
+
+def name_of(row: FactorRow | ComparisonRow) -> str:
+    """Return what a row is called by: its effect, or its variant."""
+    return row.effect if isinstance(row, FactorRow) else row.label

@@ -21,7 +21,7 @@ from llama_ablate.findings.comparison import NOTHING
 from llama_ablate.findings.controls import held
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, grouped, shared
 from llama_ablate.findings.stages import grid_effects
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
@@ -230,12 +230,9 @@ def axes(table: TableFrames) -> list[AxisRow]:
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
         pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
-        above = {
-            level: max(i.mean for (_, on), i in pairs.items() if on == level) for level in labels
-        }
-        surely = {
-            level: max(i.low for (_, on), i in pairs.items() if on == level) for level in labels
-        }
+        onto = grouped(pairs, lambda pair: pair[1])
+        above = {level: max(pairs[pair].mean for pair in onto[level]) for level in labels}
+        surely = {level: max(pairs[pair].low for pair in onto[level]) for level in labels}
         first, *others = sorted(labels, key=lambda level: above[level])
         low, high = max(0.0, *surely.values()), max(i.high for i in pairs.values())
         form = f"+.{decimals(low, high)}f"
@@ -276,11 +273,11 @@ class DiagnosticRow(Row):
     sd: float | None = column("standard deviation of the loss over seeds", default=None)
     seed_se: float = column("standard error over seeds", "error of seeds", ".2g")
 
-    def _has_text(self) -> bool:
-        return self.text_se > 0
-
     text_se: float = column(
-        "standard error over held-out texts", "error of the text", ".2g", when=_has_text
+        "standard error over held-out texts",
+        "error of the text",
+        ".2g",
+        when=lambda row: row.text_se > 0,
     )
     df: float = column("degrees of freedom", "degrees of freedom", ".1f")
     alpha: float = column("error that the interval spends")
@@ -299,10 +296,7 @@ class DiagnosticRow(Row):
     look: float | None = column("which of the looks the row is from", default=None)
     looks: int | None = column("how many are planned", default=None)
 
-    def _has_looks(self) -> bool:
-        return (self.looks or 1) > 1
-
-    @cell("look", when=_has_looks)
+    @cell("look", when=lambda row: (row.looks or 1) > 1)
     def of_look(self) -> str:
         """Write the look."""
         return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
@@ -335,11 +329,7 @@ class DiagnosticRow(Row):
 def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
     """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
-    names = columns(DiagnosticRow)
-    return [
-        DiagnosticRow(**{name: getattr(row, name) for name in names if hasattr(row, name)})
-        for row in rows
-    ]
+    return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]
 
 
 def confounding(table: TableFrames) -> str:
@@ -456,7 +446,7 @@ def effects(table: TableFrames) -> list[Contrast]:
 
 
 class _Named(NamedTuple):
-    """An effect by what changes, and an interaction by what that does in either case."""
+    """Columns of an effect: what changes, and of an interaction what that does in either case."""
 
     effect: str
     changed: str = ""
@@ -516,24 +506,13 @@ def _row(
         why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
     return FactorRow(
         factor=" x ".join(effect.factors),
-        effect=told.effect,
+        **told._asdict(),
+        **shared(FactorRow, interval),
         difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
         verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         why=why,
         bias=bias,
         p_corrected=interval.p,
-        alpha=interval.alpha if one else math.nan,
-        df=interval.df,
-        seed_se=interval.seed_se,
-        text_se=interval.text_se,
-        pooled=interval.pooled,
-        changed=told.changed,
-        present=told.present,
-        with_present=told.with_present,
-        absent=told.absent,
-        with_absent=told.with_absent,
         aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
         rate=rate,
     )

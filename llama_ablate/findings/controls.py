@@ -17,7 +17,7 @@ from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import interval
 from llama_ablate.findings.comparison import Pairs, bias_of
 from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import ComparisonRow, Row, column
+from llama_ablate.findings.rows import ComparisonRow, Row, column, grouped
 from llama_ablate.results.plan_document import PlannedTable
 
 Kind = Literal["aa", "positive"]
@@ -96,13 +96,14 @@ def check(
     A repeated baseline must be equal bit for bit, or have an interval; a positive control must be
     seen: its own 95% interval lies above 0, and its mean is at most ten margins.
     """
-    checks: dict[Kind, list[Check]] = {}
-    for kind, label, one in _checks(table, comparison, margin):
-        if one is not None:
-            checks.setdefault(kind, []).append(Check(one.holds, f"{label} {one.why}"))
+    checks = _checks(table, comparison, margin)
+    can_fail = [(kind, label, one) for kind, label, one in checks if one is not None]
     return {
-        kind: Check(all(one.holds for one in of_kind), "; ".join(one.why for one in of_kind))
-        for kind, of_kind in checks.items()
+        kind: Check(
+            all(one.holds for _, _, one in own),
+            "; ".join(f"{label} {one.why}" for _, label, one in own),
+        )
+        for kind, own in grouped(can_fail, lambda check: check[0]).items()
     }
 
 

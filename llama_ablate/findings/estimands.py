@@ -15,7 +15,7 @@ from llama_ablate.findings import stages, tasks
 from llama_ablate.findings.comparison import NO_BIAS
 from llama_ablate.findings.controls import Bias, scaled
 from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import RunRow
+from llama_ablate.findings.rows import RunRow, grouped
 from llama_ablate.findings.tasks import Samples, differences, samples, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable
@@ -40,22 +40,13 @@ Named = Callable[[str | None], EstimandTable]
 def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
     """Return the hypotheses of a plan that need runs of one of its tables."""
     base, first = table.baseline.label, plan.tables[0].name
-    arms = [
-        (
-            entry,
-            frozenset(
-                label
-                for part in entry.parts
-                if table.name == (part.table or first)
-                for label in (
-                    part.variant,
-                    *([] if part.value is not None else [part.against or base]),
-                )
-            ),
-        )
-        for entry in plan.hypotheses
-    ]
-    return [(entry, labels) for entry, labels in arms if labels]
+    arms = []
+    for entry in plan.hypotheses:
+        here = [part for part in entry.parts if table.name == (part.table or first)]
+        others = [part.against or base for part in here if part.value is None]
+        if here:
+            arms.append((entry, frozenset([*others, *(part.variant for part in here)])))
+    return arms
 
 
 def quantities(
@@ -69,10 +60,12 @@ def quantities(
     looks = table.experiment.looks
     last, shares = len(looks) - 1, table.experiment.spend or spending(looks)
     ids = {variant.label: variant.id for variant in table.plan.variants}
-    entries: dict[str, list[Asked]] = {}
-    for entry, labels in stated:
-        if not is_of_row(entry, table) and (entry.measure is None or _is_of_runs(entry, table)):
-            entries.setdefault(key_of(entry, table), []).append((entry, labels))
+    others = [
+        (entry, labels)
+        for entry, labels in stated
+        if not is_of_row(entry, table) and (entry.measure is None or _is_of_runs(entry, table))
+    ]
+    entries = grouped(others, lambda one: key_of(one[0], table))
 
     def judge(key: str, look: int) -> bool:
         view, times = until(look), len(entries) / shares[look]
@@ -108,13 +101,16 @@ def is_of_row(entry: Hypothesis, table: EstimandTable) -> bool:
 
     Any other quantity is one of two other variants, another number, in percent, or two differences.
     """
+    is_plain = entry.measure in (None, table.loss) and not entry.relative
+    return is_plain and bool(_side(entry, table))
+
+
+def _side(entry: Hypothesis, table: EstimandTable) -> int:
+    """Return 1 for a variant against the baseline, -1 the other way round; 0 of all else."""
+    if entry.minus is not None or entry.value is not None:
+        return 0
     base = table.plan.baseline.label
-    plain = entry.minus is None and entry.value is None and not entry.relative
-    return (
-        entry.measure in (None, table.loss)
-        and plain
-        and (entry.variant == base) != (against(entry, table) == base)
-    )
+    return (against(entry, table) == base) - (entry.variant == base)
 
 
 def _is_of_runs(entry: Hypothesis, table: EstimandTable) -> bool:
@@ -206,14 +202,16 @@ def weight(entry: Hypothesis, table: EstimandTable) -> float:
 
     In percent it is over the loss.
     """
-    base = table.plan.baseline.label
-    pair = (entry.variant, against(entry, table))
-    of_two = entry.minus is None and entry.value is None and (pair[0] == base) != (pair[1] == base)
-    if not (of_two and is_loss(entry, table)):
+    side = _side(entry, table)
+    if not side or not is_loss(entry, table):
         return 0.0
-    losses = samples(table, pair[1], entry.measure).values()
-    scale = fmean(losses) if entry.relative and losses else 1.0
-    return (-1 if pair[0] == base else 1) / scale
+    return side / _scale(entry, table, against(entry, table))
+
+
+def _scale(entry: Hypothesis, table: EstimandTable, label: str) -> float:
+    """Return what an error is divided by: in percent, where that is known, a variant's mean."""
+    values = samples(table, label, entry.measure).values() if entry.relative else ()
+    return fmean(values) if values else 1.0
 
 
 def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
@@ -235,9 +233,7 @@ def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
         else:
             error = tasks.error(table.answers, part.measure or "", ids[part.variant], ids[other])
         if error is not None and error.se > 0:
-            losses = samples(table, other, entry.measure).values()
-            scale = fmean(losses) if entry.relative and losses else 1.0
-            errors.append(StandardError(error.se / scale, error.df))
+            errors.append(StandardError(error.se / _scale(entry, table, other), error.df))
     if not errors:
         return None
     se = math.hypot(*(error.se for error in errors))

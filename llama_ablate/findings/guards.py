@@ -173,20 +173,13 @@ def _intervals(
             scale = fmean(other.values()) if guard.is_relative else 1.0
             errors[variant.id] = StandardError(error.se / scale, error.df)
     found = simultaneous(each, text_errors=errors, family=family)
-    exact = _is_exact(table, name)
     if any(one.is_accuracy for of in table.answers.get(name, {}).values() for one in of.values()):
         found = {id_: tasks.bounded(interval) for id_, interval in found.items()}
-    return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
-
-
-def _is_exact(table: TaskTable, name: str) -> bool:
-    """Return whether a number is a variant's own and was counted once, as bytes are."""
     rows = table.metrics.named.get(name, ())
-    return not any(row.run or len(row.samples) > 1 for row in rows)
-
-
-def _point(interval: Interval) -> Interval:
-    return replace(interval, low=interval.mean, high=interval.mean)
+    if any(row.run or len(row.samples) > 1 for row in rows):
+        return found
+    # A variant's own, which was counted once, as bytes are: it is exact.
+    return {id_: replace(one, low=one.mean, high=one.mean) for id_, one in found.items()}
 
 
 def _bound(guard: Guard, size: float) -> float:

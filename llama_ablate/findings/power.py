@@ -96,14 +96,12 @@ class Known:
     @classmethod
     def of_memory(cls, plan: PlannedTable, kept: NoiseMemory) -> "Known | None":
         """Take what a memory of noise expects of a table's rows; None where it says nothing."""
+        expected, variants = comparison.expected(plan), _rows(plan)
+        if any(variant.id not in expected for variant in variants):
+            return None
         documents = _documents(plan, HELD_OUT)
         text = _remembered(plan, documents, kept) or OfText()
-        rows = {}
-        for variant in _rows(plan):
-            if variant.noise is None:
-                return None
-            seeds = StandardError(variant.noise.sd, variant.noise.df)
-            rows[variant.label] = Noise(seeds, text, alike=True)
+        rows = {v.label: Noise(expected[v.id], text, alike=True) for v in variants}
         rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, alike=True)
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
         return cls(rows, rest, residual, {}, text, documents)

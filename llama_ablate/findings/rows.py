@@ -108,6 +108,11 @@ def columns(kind: type[Row]) -> dict[str, str]:
     return {one.name: one.metadata[_KEY].about for one in fields(kind) if _KEY in one.metadata}
 
 
+def shared(kind: type[Row], other: object) -> dict[str, Any]:
+    """Return those columns of a kind of row that another row, or an interval, has too, by name."""
+    return {name: getattr(other, name) for name in columns(kind) if hasattr(other, name)}
+
+
 def means(kind: type[Row]) -> list[str]:
     """Return the columns that are means over runs of the numbers of their names: of default NaN."""
     named = [(one.name, one.default) for one in fields(kind) if _KEY in one.metadata]
@@ -537,18 +542,12 @@ class ComparisonRow(Row):
             return f"{value:g}"
         return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
 
-    def _has_idle_parameters(self) -> bool:
-        return self.active_parameters != self.parameters
-
-    @cell("active", when=_has_idle_parameters)
+    @cell("active", when=lambda row: row.active_parameters != row.parameters)
     def of_active(self) -> str:
         """Write the parameters that a token passes."""
         return f"{self.active_parameters:,}"
 
-    def _is_matched(self) -> bool:
-        return abs(self.residual) > 0
-
-    @cell("matched to", when=_is_matched)
+    @cell("matched to", when=lambda row: abs(row.residual) > 0)
     def of_match(self) -> str:
         """Write what matching left of the budget, and what it changed."""
         changed = self.solved.removeprefix("feed-forward ")

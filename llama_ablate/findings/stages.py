@@ -21,10 +21,9 @@ from llama_ablate.evidence import (
     contrasts,
     judged,
     simultaneous,
-    verdict,
 )
 from llama_ablate.evidence.factorial import FactorEffect, weights
-from llama_ablate.evidence.sequential import State, is_futile, spending, standings
+from llama_ablate.evidence.sequential import State, is_settled, spending, standings
 from llama_ablate.findings import comparison, heldout, tuning
 from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.rows import RunRow
@@ -109,18 +108,12 @@ def stand(
         }
         pairs = comparison.pairs_by_seed(table, known)
         spent = {arm: shares[look] for arm, look in at.items()}
-        text_errors = heldout.text_errors(by_document, known, base)
-        again = [
-            comparison.Against(
-                comparison.pairs_by_seed(table, known, other),
-                heldout.text_errors(by_document, known, other),
-            )
-            for other in comparison.further_baselines(table, known)[0]
-        ]
-        rows = comparison.intervals(table, pairs, text_errors, spent, again)
+        text_errors = partial(heldout.text_errors, by_document, known)
+        again = comparison.against_others(table, known, text_errors)
+        rows = comparison.intervals(table, pairs, text_errors(base), spent, again)
         return rows | dict.fromkeys(quantities, simultaneous({"": []})[""])
 
-    settled = partial(_settled, looks=looks, shares=shares, margin=margin)
+    settled = partial(is_settled, looks=looks, shares=shares, margin=margin)
 
     @cache
     def goes_on(look: int) -> Collection[str]:
@@ -148,17 +141,6 @@ def stand(
     stands = standings(len(looks), first, state, judge, decided)
     rows = judge({})
     return stands | {arm: Standing(enough, enough, rows[arm], is_open=False) for arm in repeated}
-
-
-def _settled(
-    row: Interval, look: int, looks: Sequence[int], shares: Sequence[float], margin: float | None
-) -> bool:
-    """Return whether a row is decided at a look, or will hardly be at the last."""
-
-    def is_decided(one: Interval) -> bool:
-        return verdict(one, margin) != "inconclusive"
-
-    return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
 
 
 def grid_effects(
@@ -283,13 +265,11 @@ def bounds(plan: PlanDocument) -> tuple[frozenset[str], frozenset[str]]:
     if not experiment.is_staged:
         every = frozenset(plan.runs)
         return every, every
-    first = frozenset(experiment.race_seeds + experiment.seed_list[: experiment.looks[0]])
-    fewest, most = set(), set()
-    for table in plan.tables:
-        point = table.runs[0].tuned
-        for run in table.runs:
-            if run.seed in experiment.race_seeds or run.tuned == point:
-                most.add(run.id)
-                if run.seed in first:
-                    fewest.add(run.id)
-    return frozenset(fewest), frozenset(most)
+    most = {
+        run.id: run.seed
+        for table in plan.tables
+        for run in table.runs
+        if run.seed in experiment.race_seeds or run.tuned == table.runs[0].tuned
+    }
+    first = experiment.race_seeds + experiment.seed_list[: experiment.looks[0]]
+    return frozenset(id_ for id_, seed in most.items() if seed in first), frozenset(most)

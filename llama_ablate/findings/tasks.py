@@ -59,8 +59,6 @@ class TaskTable(Protocol):
     @property
     def experiment(self) -> Experiment: ...  # noqa: D102
     @property
-    def split(self) -> str: ...  # noqa: D102
-    @property
     def loss(self) -> str: ...  # noqa: D102
     @property
     def unit(self) -> Unit: ...  # noqa: D102
@@ -203,14 +201,11 @@ class TaskRow(Row):
 
     items: float = column("number of items", "items", ",.0f", optional=True, default=math.nan)
 
-    def _is_cut(self) -> bool:
-        return self.cut_items > 0
-
     cut_items: float = column(
         "items that are longer than the context",
         "items cut",
         ",.0f",
-        when=_is_cut,
+        when=lambda row: row.cut_items > 0,
         default=math.nan,
     )
 

@@ -6,11 +6,10 @@ intervals hold at once over the rows of all experiments. Experiments that were t
 answer another question, and are refused.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import pandas as pd
 
@@ -35,9 +34,6 @@ from llama_ablate.findings.rows import (
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
 #: Keys of `train` that change what is looked at and how fast, and not what is learned.
 _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision", "kernel")
 
@@ -59,12 +55,7 @@ class UnionTable(TableFrames):
     @cached_property
     def standings(self) -> dict[str, Standing[Interval]]:
         """Where each variant stands: its interval holds together with those of all experiments."""
-        again = [
-            comparison.Against(
-                comparison.pairs_by_seed(self.plan, self.losses, other), self.text_errors(other)
-            )
-            for other in comparison.further_baselines(self.plan, self.losses)[0]
-        ]
+        again = comparison.against_others(self.plan, self.losses, self.text_errors)
         rows = comparison.intervals(self.plan, self._pairs, self.text_errors(), {}, again)
         return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}
 
@@ -80,7 +71,7 @@ class UnionTable(TableFrames):
     @cached_property
     def losses(self) -> comparison.Losses:
         """The reported losses; of a run that several experiments have, the first one's."""
-        return {id_: _merged(self._losses(id_)) for id_ in self.experiments}
+        return {id_: dict(ChainMap(*self._losses(id_))) for id_ in self.experiments}
 
     @cached_property
     def _pairs(self) -> dict[str, comparison.Pairs]:
@@ -92,7 +83,7 @@ class UnionTable(TableFrames):
                 {seed: (loss, of_base[seed]) for seed, loss in own.items() if seed in of_base}
                 for own, of_base in zip(self._losses(id_), self._losses(base), strict=True)
             ]
-            pairs[id_] = list(_merged(each).values())
+            pairs[id_] = list(ChainMap(*each).values())
         return pairs
 
     def _losses(self, variant: str) -> list[dict[int, float]]:
@@ -414,8 +405,3 @@ def _each_run_once(planned: Sequence[Sequence[RunRow]]) -> list[RunRow]:
     ended_first = sorted(every, key=lambda run: run.outcome == "pending")
     taken = {id(own[0]) for own in grouped(ended_first, lambda run: run.id).values()}
     return [run for run in every if id(run) in taken]
-
-
-def _merged(parts: Sequence[Mapping[Key, Value]]) -> dict[Key, Value]:
-    """Return the entries of all mappings, of each key the first one's."""
-    return {key: value for part in reversed(parts) for key, value in part.items()}

@@ -116,16 +116,8 @@ def _(panel: Dots) -> Chart:
 def _(panel: Lines) -> Chart:
     means = [point for point in panel.points if not point.part]
     rows = [
-        {
-            "variant": point.name,
-            "x": point.x,
-            "mean": point.at.value,
-            "low": point.at.low,
-            "high": point.at.high,
-            "n": point.n,
-            "chosen": point.chosen,
-        }
-        for point in means
+        _placed(p.name, p.x, p.at.value, low=p.at.low, high=p.at.high, n=p.n, chosen=p.chosen)
+        for p in means
     ]
     form = {"bytes": "~s", "count": "~s"}.get(panel.x.form, "~g")
     x = _number("x", panel.x.title, axis={"format": form})
@@ -175,8 +167,8 @@ def _(panel: Lines) -> Chart:
     spec["datasets"] = {"points": rows}
     if panel.ticks:
         spec["datasets"]["ticks"] = [
-            {"variant": t.name, "x": x, "mean": t.value, "run": t.run, "seed": t.seed}
-            for x, t in panel.ticks
+            _placed(tick.name, x, tick.value, run=tick.run, seed=tick.seed)
+            for x, tick in panel.ticks
         ]
     if laws:
         dash = {"domain": [*LAWS], "range": [list(dash) for _, dash in LAWS.values()]}
@@ -243,6 +235,11 @@ def _row(mark: Dot) -> Spec:
     value, low, high = mark.at
     row = {"variant": mark.name, "difference": value, "low": low, "high": high}
     return {**mark.told, **row, "verdict": mark.verdict, "hollow": mark.hollow}
+
+
+def _placed(name: str, x: float, mean: float, **more: object) -> Spec:
+    """Return a value of a line, or of a seed beside it, as a row of data."""
+    return {"variant": name, "x": x, "mean": mean, **more}
 
 
 def _view(height: int, layers: Sequence[Spec], *, of: str, **more: object) -> Spec:

@@ -295,7 +295,7 @@ def _factors(table: TableFrames) -> str:
         )
     else:
         alone = _by_size([row for row in rows if not row.changed])
-        told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")
+        told = _by_word(alone, table, "")
     together = _by_size([row for row in rows if row.changed])
     seen = [row for row in together if row.verdict.endswith("together")]
     said = "; ".join(
@@ -333,10 +333,7 @@ def _variants(table: TableFrames) -> str:
     rows = _by_size([row for row in table.comparison if not (row.role or row.baseline)])
     (base,) = (row for row in table.comparison if row.baseline)
     lost = f" (of which {base.outcome})" if base.lost else ""
-    return (
-        _by_word([(_quoted(row.label), row) for row in rows], table, _base(table) + lost)
-        or "nothing yet"
-    )
+    return _by_word(rows, table, _base(table) + lost) or "nothing yet"
 
 
 def _base(table: TableFrames) -> str:
@@ -350,20 +347,18 @@ def _base(table: TableFrames) -> str:
     return label if " " in name else name
 
 
-def _by_word(
-    rows: Sequence[tuple[str, ComparisonRow | FactorRow]], table: TableFrames, base: str
-) -> str:
-    """Say of named rows what they are; who is better or worse with the number and interval."""
+def _by_word(rows: Sequence[ComparisonRow | FactorRow], table: TableFrames, base: str) -> str:
+    """Say of rows what they are; who is better or worse with the number and interval."""
     parts: list[str] = []
     for word in _VERDICTS:
-        own = [(name, row) for name, row in rows if row.verdict == word]
+        own = [row for row in rows if row.verdict == word]
         if not own:
             continue
         more = f" and {len(own) - _MOST} more" if len(own) > _MOST + 1 else ""
         shown = own[: _MOST if more else None]
         if word in ("better", "worse"):
-            numbers = [_number(row, table, not (parts or i)) for i, (_, row) in enumerate(shown)]
-            first, *others = zip((name for name, _ in shown), numbers, strict=True)
+            numbers = [_number(row, table, not (parts or i)) for i, row in enumerate(shown)]
+            first, *others = zip(map(_name, shown), numbers, strict=True)
             if word == "worse" and len(rows) == 1 and base:
                 text = f"{base} beats {first[0]} by {first[1]}"
             else:
@@ -378,13 +373,12 @@ def _by_word(
 
 
 def _undecided(
-    word: str, own: Sequence[tuple[str, ComparisonRow | FactorRow]], table: TableFrames, base: str
+    word: str, own: Sequence[ComparisonRow | FactorRow], table: TableFrames, base: str
 ) -> str:
     """Say which rows are neither better nor worse; of a single one with its number."""
-    names = [_lost(name, row) for name, row in own]
-    listing = f"{len(own)} others" if len(own) > _MOST else _and(names)
+    listing = f"{len(own)} others" if len(own) > _MOST else _and([*map(_with_ends, own)])
     be = "is" if len(own) == 1 else "are"
-    row = own[0][1]
+    row = own[0]
     number = "" if len(own) > 1 or math.isnan(row.difference) else f" ({_signed(row, table)})"
     if word == "equivalent":
         within = f" within {table.experiment.margin}" if table.experiment.margin else ""
@@ -398,11 +392,15 @@ def _undecided(
     return f"{told}{':' * (told == 'pending')} {listing}{against}{number}"
 
 
-def _lost(name: str, row: ComparisonRow | FactorRow) -> str:
+def _name(row: ComparisonRow | FactorRow) -> str:
+    return _quoted(agreement.name_of(row))
+
+
+def _with_ends(row: ComparisonRow | FactorRow) -> str:
     """Name a row, and how its runs ended where not all of them ended alike."""
     if isinstance(row, FactorRow) or not row.lost or row.outcome == f"{row.ended} {row.verdict}":
-        return name
-    return f"{name} ({row.outcome})"
+        return _name(row)
+    return f"{_name(row)} ({row.outcome})"
 
 
 def _number(row: ComparisonRow | FactorRow, table: TableFrames, unit: bool) -> str:

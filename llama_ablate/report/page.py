@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -294,16 +294,8 @@ def _groups(
 
 def _shown(section: Section) -> Shown:
     """Return a section as the template needs it."""
-    return replace(
-        Shown.of(section.cells),
-        note=section.note,
-        table=section.table,
-        short=section.short,
-        answer=section.answer,
-        about=section.about,
-        baseline=section.baseline,
-        variants=section.variants,
-    )
+    shared = {one.name for one in fields(Shown)} & vars(section).keys()
+    return replace(Shown.of(section.cells), **{name: vars(section)[name] for name in shared})
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:

@@ -26,7 +26,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import ends
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells
+from llama_ablate.findings.rows import cells, grouped
 from llama_ablate.findings.union import union
 from llama_ablate.report import latex, plots, tables
 from llama_ablate.report.headline import computed, learning_rate
@@ -119,10 +119,8 @@ def _of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
         shown.insert(1, "experiment", of)
         shown.insert(5, "n", shown.pop("n"))
         each.append(shown)
-    of_scope: dict[str, list[str]] = {}
-    for one in experiments:
-        of_scope.setdefault(scope(one), []).append(one.plan.experiment.name)
-    told += "".join(f" {listed(names)}: {text}" for text, names in of_scope.items())
+    for text, own in grouped(experiments, scope).items():
+        told += f" {listed([one.plan.experiment.name for one in own])}: {text}"
     return _table("all-comparison", pd.concat(each, ignore_index=True).fillna(""), told)
 
 

@@ -10,10 +10,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 
 Part = TypeVar("Part")
-#: Makes a part; None where there is nothing to show.
-Maker = Callable[[Frames], Part | None]
-#: Makes several, by name: as many as there is something to show of.
-ManyMaker = Callable[[Frames], Mapping[str, Part]]
+#: Makes a part, or several by name, as many as there is something to show of; None for nothing.
+Maker = Callable[[Frames], Part | Mapping[str, Part] | None]
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,12 @@ class Made(Generic[Part]):
     about: str
 
 
-class Parts(Mapping[str, Maker[Part]], Generic[Part]):
-    """Parts of one kind by name, in reading order."""
+class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
+    """Parts of one kind by name, in reading order; of several by one maker the first."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._makers: dict[str, tuple[Maker[Part], bool]] = {}
-        self._many: dict[str, ManyMaker[Part]] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -42,8 +39,10 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
     def __len__(self) -> int:
         return len(self._makers)
 
-    def __getitem__(self, name: str) -> Maker[Part]:
-        return self._makers[name][0]
+    def __getitem__(self, name: str) -> Callable[[Frames], Part | None]:
+        if name not in self._makers:
+            raise KeyError(name)
+        return lambda frames: next(iter(self.parts(name, frames).values()), None)
 
     def register(
         self, name: str, *, every_table: bool = False
@@ -62,27 +61,12 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
 
         return enter
 
-    def register_many(self, name: str) -> Callable[[ManyMaker[Part]], ManyMaker[Part]]:
-        """Enter a function that makes several parts of each table (a decorator).
-
-        Raises ConfigError for a name that is taken.
-        """
-
-        def enter(maker: ManyMaker[Part]) -> ManyMaker[Part]:
-            self.register(name, every_table=True)(
-                lambda frames: next(iter(maker(frames).values()), None)
-            )
-            self._many[name] = maker
-            return maker
-
-        return enter
-
     def parts(self, name: str, frames: Frames) -> dict[str, Part]:
         """Return what one maker makes of a table, by name: nothing, one part, or several."""
-        if name in self._many:
-            return {f"{name}_{own}": part for own, part in self._many[name](frames).items()}
-        part = self[name](frames)
-        return {} if part is None else {name: part}
+        made = self._makers[name][0](frames)
+        if isinstance(made, Mapping):
+            return {f"{name}_{own}": part for own, part in made.items()}
+        return {} if made is None else {name: made}
 
     def make(self, frames: Frames) -> Iterator[Made[Part]]:
         """Yield every part that has something to show.
@@ -91,11 +75,10 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
         the second.
         """
         for every_table, entries in groupby(self._makers.items(), lambda entry: entry[1][1]):
-            names = [name for name, _ in entries]
+            makers = [(name, maker) for name, (maker, _) in entries]
             for only in map(frames.only, frames.tables) if every_table else [frames]:
                 table = only.table.plan.name if every_table else ""
-                for name in names:
-                    doc = inspect.getdoc(self._many.get(name, self[name])) or ""
-                    about = " ".join(doc.split()).removeprefix("Show ")
+                for name, maker in makers:
+                    about = " ".join((inspect.getdoc(maker) or "").split()).removeprefix("Show ")
                     for own, part in self.parts(name, only).items():
                         yield Made(own, table, part, about[:1].upper() + about[1:])

@@ -25,6 +25,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
+from llama_ablate.findings.rows import grouped
 from llama_ablate.report import tables
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
@@ -109,16 +110,15 @@ def _draw(panel: Panel, axes: Axes, view: _View) -> None:
 @_draw.register
 def _(panel: Dots, axes: Axes, view: _View) -> None:
     marks, _left = shown(panel)
-    ticks: dict[str, list[float]] = {}
-    for tick in panel.ticks:
-        ticks.setdefault(tick.name, []).append(tick.value)
+    ticks = grouped(panel.ticks, lambda tick: tick.name)
     if panel.margin:
         axes.axvspan(-panel.margin, panel.margin, color="#bbbbbb", alpha=0.3, lw=0)
     if panel.x.at is not None:
         axes.axvline(panel.x.at, color=BASELINE, lw=1, zorder=1)
     for y, mark in enumerate(marks):
         _mark(axes, y, mark)
-        colour, own = VERDICTS[mark.verdict].colour, ticks.get(mark.name, [])
+        colour = VERDICTS[mark.verdict].colour
+        own = [tick.value for tick in ticks.get(mark.name, ())]
         axes.plot(own, [y - 0.28] * len(own), "|", ms=5, mew=0.8, color=colour, alpha=0.7)
         if y and mark.hollow != marks[y - 1].hollow:
             axes.axhline(y - 0.5, color=BASELINE, lw=0.6)
@@ -169,9 +169,7 @@ def _beyond(axes: Axes, y: int, value: float) -> None:
 
 @_draw.register
 def _(panel: Lines, axes: Axes, _view: _View) -> None:
-    of: dict[str, list[Point]] = {}
-    for point in panel.points:
-        of.setdefault(point.name, []).append(point)
+    of = grouped(panel.points, lambda point: point.name)
     means = {name: [point for point in own if not point.part] for name, own in of.items()}
     thin = [[(p.x, p.at.value) for p in means[name]] for name in panel.cast.thin if name in means]
     axes.add_collection(LineCollection(thin, colors=FAINT, linewidths=0.7, zorder=1))

@@ -96,8 +96,9 @@ def section(
     )
 
 
-def with_half(rows: Sequence[Halved], names: Sequence[str], table: TableFrames) -> Sequence[Halved]:
+def with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
     """Return rows with how their verdicts at half the length compare, where runs branch there."""
     half = agreement.at_half(agreement.by_length(table))
-    named = zip(rows, names, strict=True)
-    return [replace(row, half=half.get(name, "")) for row, name in named] if half else rows
+    if not half:
+        return rows
+    return [replace(row, half=half.get(agreement.name_of(row), "")) for row in rows]

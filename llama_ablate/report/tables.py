@@ -2,12 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from llama_ablate import terminal
+from llama_ablate.evidence.written import NO_DIFFERENCE
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import write_text
 from llama_ablate.report import latex
@@ -16,7 +17,6 @@ _GAP = 2  # spaces between columns
 _ROWS = 10_000  # of a CSV, written at once
 _LABEL = 12  # columns that a shortened label takes at least
 _DECIDING = ("verdict", "test result")
-NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
 _INTERVAL = re.compile(r" \[[^]]*]$")
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
@@ -120,19 +120,15 @@ def filled(text: str, width: int | None) -> str:
     )
 
 
-def markdown(cells: pd.DataFrame, written: Collection[str] = ()) -> str:
-    """Return a GitHub-flavoured Markdown table; `written` names columns that are Markdown."""
+def markdown(cells: pd.DataFrame) -> str:
+    """Return a GitHub-flavoured Markdown table."""
 
-    def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    def line(row: Iterable[object]) -> str:
+        return "| " + " | ".join(literal(str(cell)).replace("|", "\\|") for cell in row) + " |"
 
-    head = [str(column) for column in cells.columns]
-    body = [
-        [cell if name in written else literal(cell) for name, cell in zip(head, row, strict=True)]
-        for row in cells.astype(str).to_numpy().tolist()
-    ]
-    head = [literal(name) for name in head]
-    return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in body)]) + "\n"
+    rows = cells.astype(str).to_numpy().tolist()
+    rule = line(["---"] * len(cells.columns))
+    return "\n".join([line(cells.columns), rule, *map(line, rows)]) + "\n"
 
 
 def literal(text: str) -> str:

@@ -43,24 +43,22 @@ _DIFFER = 0.01  # of a cost, within which matching has made it equal
 @SECTIONS.register("comparison", every_table=True)
 def _comparison_section(frames: Frames) -> Section | None:
     table = frames.table
-    ordered = _in_order(table)
-    compared = with_half(ordered, [row.label for row in ordered], table)
-    of_split = frames.table.split_name
+    compared = with_half(_in_order(table), table)
+    is_loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
         numbers."""
-    if frames.table.plan.has_tokenizers:
+    if table.plan.has_tokenizers:
         costs += (
             " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
         )
     costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])
-    if contrasts.factors(frames.table):
+    if contrasts.factors(table):
         return section(
             "Combinations",
             compared,
-            f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds, and
-            what each combination of the factors costs. Each rests on its own few runs: the factors
-            above rest on all of them, and are what is tested. {costs}""",
+            f"""{is_loss}, and what each combination of the factors costs. Each rests on its own few
+            runs: the factors above rest on all of them, and are what is tested. {costs}""",
             cells=cells(compared).drop(columns=[*_TESTED], errors="ignore"),
             folded=len(compared) > _MANY_CELLS,
         )
@@ -72,10 +70,10 @@ def _comparison_section(frames: Frames) -> Section | None:
         return section(
             "All steps so far",
             compared,
-            f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds, of the
-            model with a step and all before it: the difference is from where the path starts, over
-            the n seeds that both finished; what a step alone does stands above. Intervals and
-            verdicts are as in a comparison: of all rows at once. {_ends(compared)} {costs}""",
+            f"""{is_loss}, of the model with a step and all before it: the difference is from where
+            the path starts, over the n seeds that both finished; what a step alone does stands
+            above. Intervals and verdicts are as in a comparison: of all rows at once.
+            {_ends(compared)} {costs}""",
             cells=shown,
         )
     margin = frames.plan.experiment.margin
@@ -83,14 +81,13 @@ def _comparison_section(frames: Frames) -> Section | None:
     return section(
         "Comparison",
         compared,
-        f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds; lower is
-        better. The difference is variant minus baseline over the n seeds that both finished: runs
-        of one seed see the same batches and share the initial values of all weights that they have
-        in common. All intervals of the table hold at once in 95% of tables
-        (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
-        the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
+        f"""{is_loss}; lower is better. The difference is variant minus baseline over the n seeds
+        that both finished: runs of one seed see the same batches and share the initial values of
+        all weights that they have in common. All intervals of the table hold at once in 95% of
+        tables (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read
+        off the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
         corrected p is below 0.05 just where the interval leaves out 0. {_ends(compared)}
-        {_looks(frames)} {_expected(frames.table)} {costs}""",
+        {_looks(frames)} {_expected(table)} {costs}""",
     )
 
 
@@ -286,22 +283,15 @@ _COSTS = {
 
 def _costs(row: ComparisonRow, frames: Frames) -> dict[str, Estimate]:
     """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
-    context = frames.plan.experiment.model.context
-    known = not math.isnan(row.state_bytes)  # plans of older versions know what a token adds alone
-    return {
-        "train_time": Estimate(
-            1 / row.train_speed_ratio, 1 / row.train_speed_high, 1 / row.train_speed_low
-        ),
-        "decode_time": Estimate(
-            1 / row.decode_speed_ratio, 1 / row.decode_speed_high, 1 / row.decode_speed_low
-        ),
-        "state_bytes": Estimate(row.state_bytes if known else row.kv_bytes_per_token * context),
-        "parameters": Estimate(row.parameters),
-        "active_parameters": Estimate(row.active_parameters),
-        "flops_per_token": Estimate(row.flops_per_token),
-        "kv_bytes_per_token": Estimate(row.kv_bytes_per_token),
-        "peak_memory_bytes": Estimate(row.peak_memory_bytes),
-    }
+    own, costs = vars(row), dict[str, Estimate]()
+    for name in ("train", "decode"):
+        speeds = (own[f"{name}_speed_{part}"] for part in ("ratio", "high", "low"))
+        costs[f"{name}_time"] = Estimate(*(1 / speed for speed in speeds))
+    costs |= {name: Estimate(own[name]) for name in _COSTS if name in own}
+    if math.isnan(row.state_bytes):  # plans of older versions know what a token adds alone
+        context = frames.plan.experiment.model.context
+        costs["state_bytes"] = Estimate(row.kv_bytes_per_token * context)
+    return costs
 
 
 @FIGURES.register("cache_growth")

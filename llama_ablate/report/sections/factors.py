@@ -37,7 +37,7 @@ def _factors_section(frames: Frames) -> Section | None:
         return None
     return section(
         "Factors",
-        with_half(rows, [row.effect for row in rows], frames.table),
+        with_half(rows, frames.table),
         f"""What each change does to the {frames.table.split_name} loss ({frames.table.unit.full};
         below 0 is better), on average over all settings of the other factors: every run counts in
         every row. The intervals hold for all rows, and those of interactions, at once (Bonferroni);
@@ -50,7 +50,7 @@ def _interactions_section(frames: Frames) -> Section | None:
     rows = [row for row in contrasts.factors(frames.table) if row.changed]
     return section(
         "Interactions",
-        with_half(rows, [row.effect for row in rows], frames.table),
+        with_half(rows, frames.table),
         """How much lower or higher the effect of the first change is with the second than its mean
         over both settings; without the second it is as much the other way. 0 where effects add
         up.""",

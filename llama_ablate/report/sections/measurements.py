@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import MetricRow, frame, grouped, mean
+from llama_ablate.findings.rows import MetricRow, frame, grouped
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.report.columns import OWN
 from llama_ablate.report.picture import (
@@ -73,36 +72,24 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
 
     Of more than twelve variants the first, the lowest and the highest are shown.
     """
-    known = [row for row in values if not math.isnan(row.value)]
-    labels = [*dict.fromkeys(row.label for row in known)]
-    groups = grouped(known, lambda row: (row.table, row.metric, row.name))
-    ranks = [
-        {one: i for i, one in enumerate(dict.fromkeys(of))} for of in zip(*groups, strict=True)
-    ]
-    places = sorted(
-        groups, key=lambda place: [of[one] for of, one in zip(ranks, place, strict=True)]
-    )
-    means = [
-        {label: mean(row.value for row in of) for label, of in grouped(groups[at], _label).items()}
-        for at in places
-    ]
-    heads = zip(("table", "metric", "name"), zip(*places, strict=True), strict=True)
-    shown = {head: [*texts] for head, texts in heads if head != "table" or any(texts)}
-    many = len(labels) > _MANY
-    columns = {
-        label: [plain(of.get(label, math.nan), 5) for of in means]
-        for label in labels[: 1 if many else None]
-    }
-    for title, end in (("lowest", min), ("highest", max)) if many else ():
-        ends = [end(of.items(), key=itemgetter(1)) for of in means]
-        columns[title] = [f"{plain(value, 5)} ({label})" for label, value in ends]
-    for title, texts in columns.items():
-        shown[f"{title} (variant)" if title in shown else title] = texts
-    return pd.DataFrame(shown)
-
-
-def _label(row: MetricRow) -> str:
-    return row.label
+    names = ["table", "metric", "name"]
+    known = frame(values, MetricRow).dropna(subset="value")
+    for name in (*names, "label"):  # they stand in the order in which each comes first
+        known[name] = pd.Categorical(known[name], known[name].unique())
+    means = known.pivot_table("value", names, "label", observed=True)
+    shown = means.map(lambda value: plain(value, 5))
+    if len(means.columns) > _MANY:
+        shown = shown.iloc[:, :1].copy()
+        for title, ends, at in (
+            ("lowest", means.min(axis=1), means.idxmin(axis=1)),
+            ("highest", means.max(axis=1), means.idxmax(axis=1)),
+        ):
+            both = zip(ends, at, strict=True)
+            shown[title] = [f"{plain(value, 5)} ({label})" for value, label in both]
+    places = means.index.to_frame(index=False).astype(str)
+    places = places if places["table"].any() else places[names[1:]]
+    shown.columns = [f"{title} (variant)" if title in places else title for title in shown]
+    return pd.concat([places, shown.reset_index(drop=True)], axis=1)
 
 
 def of_reported(table: TableFrames) -> list[MetricRow]:
@@ -127,7 +114,7 @@ def reasons(table: TableFrames) -> list[str]:
     return said
 
 
-@FIGURES.register_many("metrics")
+@FIGURES.register("metrics", every_table=True)
 def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     """Show what a metric measured of each variant.
 
@@ -211,11 +198,9 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
 
 def _tells(drawn: Sequence[Point]) -> bool:
     """Return whether variants differ anywhere, or a single one along its coordinate."""
-    by_place: dict[float, list[float]] = {}
     single = len({point.name for point in drawn}) == 1
-    for point in drawn:
-        by_place.setdefault(0 if single else point.x, []).append(point.at.value)
-    return any(map(differ, by_place.values()))
+    by_place = grouped(drawn, lambda point: 0 if single else point.x)
+    return any(differ(point.at.value for point in own) for own in by_place.values())
 
 
 def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
