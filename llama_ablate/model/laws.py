@@ -262,9 +262,8 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
 def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that what layers leave in `ctx.shared` is of this pass's tokens, (B, T, ...) each."""
     seen: list[Context] = []
-    hook = model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1]))
-    model(tokens_BT)
-    hook.remove()
+    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1])):
+        model(tokens_BT)
     for name, tensor in seen[0].shared.items():
         if tensor.shape[:2] != tokens_BT.shape:
             return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
@@ -349,9 +348,8 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
     """Return what the first layer gives to one of its parts."""
     seen: list[tuple[Any, ...]] = []
     part: nn.Module = getattr(model.blocks[0], name)
-    hook = part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs))
-    model(tokens_BT)
-    hook.remove()
+    with part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs)):
+        model(tokens_BT)
     return seen[0]
 
 
