@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
+from llama_ablate.model.linear import numel
 from llama_ablate.model.state import Stateful
 
 
@@ -94,12 +94,12 @@ def parts(
     slots = "attention", "feedforward", "norm"
     last = spec.norm.at(spec.layers - 1).name if model.blocks[-1].final_norm else "none"
     head = "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}"
-    own = 0 if spec.tie else _numel(model.head)
+    own = 0 if spec.tie else numel(model.head)
     return (
-        Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", _numel(model.embedding)),
-        Part("position", spec.position.name, sum(map(_numel, model.positions.values()))),
+        Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", numel(model.embedding)),
+        Part("position", spec.position.name, sum(map(numel, model.positions.values()))),
         *(_over(spec, slot, times, alike) for slot, alike in zip(slots, of_layers, strict=True)),
-        Part("last norm", last, _numel(model.norm)),
+        Part("last norm", last, numel(model.norm)),
         Part("head", head, own, 2 * model.head.weight.numel()),
     )
 
@@ -205,7 +205,7 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, 
     attention = Part(
         "attention",
         "{}",
-        _numel(block.attn),
+        numel(block.attn),
         _counted(block.attn, "flops", length),
         _state(keeping, 2, dtype) - _state(keeping, 1, dtype),
         _state(of_attention, length, dtype),
@@ -213,7 +213,7 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, 
     feedforward = Part(
         "feedforward",
         f"{{}}, width {block.ffn.width:,}",
-        _numel(block.ffn),
+        numel(block.ffn),
         _counted(block.ffn, "flops"),
         state_bytes=_state(of_feedforward, length, dtype),
         idle_parameters=_idle(block.ffn),
@@ -221,7 +221,7 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, 
     norms = Part(
         "norms",
         f"{len(block.norms)} x {{}}",
-        _numel(block) - attention.parameters - feedforward.parameters,
+        numel(block) - attention.parameters - feedforward.parameters,
         _counted(block, "flops", length) if hasattr(block, "flops") else 0,
         state_bytes=_state(rest, length, dtype),
     )
@@ -241,7 +241,7 @@ def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
 def _idle(ffn: Any) -> int:
     """Return the parameters of a feed-forward network that a token does not pass."""
     has = hasattr(ffn, "active_parameters")
-    return _numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
+    return numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
 
 
 def _counted(module: Any, name: str, *of: Any) -> float:
@@ -258,7 +258,3 @@ def _counted(module: Any, name: str, *of: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         what = f"{name}() of {type(module).__name__} returns {found!r}"
         raise ConfigError(f"{what}: it is to count, and return a whole number") from None
-
-
-def _numel(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

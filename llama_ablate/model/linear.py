@@ -79,6 +79,11 @@ def weights(part: nn.Module) -> int:
     return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
 
 
+def numel(part: nn.Module) -> int:
+    """Return how many parameters a part has."""
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
 def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
     """Return what several layers make of the same input, side by side: (B, T, sum of outputs).
 
