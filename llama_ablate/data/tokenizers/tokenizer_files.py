@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_ablate.data.tokenizers.byte_level import LONGEST
+from llama_ablate.data.tokenizers.byte_level import LONGEST, SPLITS
 from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c, saved
 from llama_ablate.data.tokenizers.tokenizer import (
     BPE,
@@ -30,10 +30,7 @@ from llama_ablate.data.tokenizers.tokenizer import (
 from llama_ablate.errors import ConfigError
 
 #: How Llama 3 cuts text before it merges bytes (its tokenizer.py).
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3_SPLIT = SPLITS[2]
 #: Llama 3's 256 special tokens, in the order of their ids, which follow the last rank.
 LLAMA3_SPECIAL = (
     "<|begin_of_text|>",
