@@ -319,9 +319,7 @@ class _Json:
 
     def _more(self) -> None:
         """Read on, at least as much as is held: a long value is not begun again too often."""
-        gone = self._text[: self._at]
-        self._line += gone.count("\n")
-        self._column = len(gone) - gone.rfind("\n") if "\n" in gone else self._column + len(gone)
+        self._line, self._column = self._place(self._at)
         parts = [self._text[self._at :]]
         wanted = 2 * len(parts[0])
         while len(parts) == 1 or sum(map(len, parts)) < wanted:
@@ -332,10 +330,15 @@ class _Json:
             parts.append(piece)
         self._text, self._at = "".join(parts), 0
 
-    def _error(self, reason: str, at: int) -> ConfigError:
+    def _place(self, at: int) -> tuple[int, int]:
+        """Return the line and the column of a character that is held."""
         before = self._text[:at]
-        line = self._line + before.count("\n")
-        column = len(before) - before.rfind("\n") if "\n" in before else self._column + len(before)
+        own = before.rpartition("\n")
+        column = len(own[2]) + 1 if own[1] else self._column + len(before)
+        return self._line + before.count("\n"), column
+
+    def _error(self, reason: str, at: int) -> ConfigError:
+        line, column = self._place(at)
         return ConfigError(f"{self._name} is not json: {reason}: line {line} column {column}")
 
 
