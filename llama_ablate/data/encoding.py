@@ -166,6 +166,5 @@ def serve(tokenizer: Tokenizer, asked: Iterable[bytes], out: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[1]).open(encoding="utf-8") as saved:
-        served = from_json(saved.read())
+    served = from_json(Path(sys.argv[1]).read_text("utf-8"))
     serve(served, sys.stdin.buffer, sys.stdout.buffer)

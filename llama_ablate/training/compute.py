@@ -355,13 +355,8 @@ def _compiled_if_it_pays(
     compile_s = first_s * spec.layers / one.layers
     tried = (*eager.tried_s, (f"{eager.precision} {eager.kernel} compiled", compiled_s))
     saved_s = training_s * (1 - compiled_s / eager_s)
-    pays = pays_to_compile(saved_s, compile_s, work.runs)
+    pays = saved_s > _CLEARLY * compile_s * (1 + _WARM * work.runs)
     return replace(eager, compiled=pays, compile_s=compile_s, tried_s=tried)
-
-
-def pays_to_compile(saved_s: float, compile_s: float, runs: int) -> bool:
-    """Whether what compiling saves over a variant's runs is clearly more than what it takes."""
-    return saved_s > _CLEARLY * compile_s * (1 + _WARM * runs)
 
 
 def free_bytes(device: torch.device | str) -> int:
