@@ -7,7 +7,7 @@ a grid starts.
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -362,15 +362,13 @@ def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
         return None
     everything = Dropout(DropoutRates(sublayer=_ALL), 0, 0, len(tokens_BT))
     dropped_BTV = model(tokens_BT, dropout=everything)
-    hooks = [
-        part.register_forward_hook(lambda _part, _inputs, output: torch.zeros_like(output))
-        for block in model.blocks
-        for part in (block.attn, block.ffn)
-    ]
-    silent_BTV = model(tokens_BT)
-    for hook in hooks:
-        hook.remove()
-    if not torch.allclose(dropped_BTV, silent_BTV, rtol=_CLOSE, atol=_CLOSE):
+    with ExitStack() as hooks:
+        for part in (part for block in model.blocks for part in (block.attn, block.ffn)):
+            hooks.enter_context(
+                part.register_forward_hook(lambda *given: torch.zeros_like(given[-1]))
+            )
+        silent_BTV = model(tokens_BT)
+    if not _alike(dropped_BTV, silent_BTV, _CLOSE):
         return "does not drop all that attention and feed-forward add: pass both to ctx.drop"
     return None
 
