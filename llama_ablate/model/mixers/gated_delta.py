@@ -49,7 +49,7 @@ class GatedDelta(Recurrent):
         if inner % value:
             raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
         own = inner // value
-        super().__init__(own, key, value, conv, channels=own * (2 * key + value))
+        super().__init__(own, key, value, own * (2 * key + value), conv)
         self.q = Linear(dim, own * key, bias=bias)
         self.k = Linear(dim, own * key, bias=bias)
         self.v = Linear(dim, own * value, bias=bias)

@@ -51,8 +51,7 @@ class Mamba2(Recurrent):
         own = inner // value
         if own % groups:
             raise ConfigError(f"{own} heads of {value} do not divide into {groups} groups")
-        channels = inner + 2 * groups * key
-        super().__init__(own, key, value, conv, channels=channels, conv_bias=conv_bias)
+        super().__init__(own, key, value, inner + 2 * groups * key, conv, conv_bias)
         self.groups = groups
         self.x = Linear(dim, inner, bias=bias)
         self.b = Linear(dim, groups * key, bias=bias)

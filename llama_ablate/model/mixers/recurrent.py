@@ -42,7 +42,7 @@ class Recurrent(nn.Module, ABC):
     out: Linear
 
     def __init__(
-        self, heads: int, key: int, value: int, conv: int, *, channels: int, conv_bias: bool = False
+        self, heads: int, key: int, value: int, channels: int, conv: int, conv_bias: bool = False
     ) -> None:
         super().__init__()
         self.heads, self.key, self.value = heads, key, value
