@@ -142,19 +142,15 @@ def exact(spec: ModelSpec, name: str) -> int:
 
 
 @lru_cache(maxsize=100_000)
-def states(
-    spec: ModelSpec, contexts: tuple[int, ...], dtype: torch.dtype = torch.float16
-) -> tuple[float, ...]:
+def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
     """Return the bytes of the state of one sequence, over all layers, at each of some contexts.
 
-    NaN where a mixer does not count them. Raises ConfigError where the components do not fit the
-    sizes.
+    In a 16-bit format; NaN where a mixer does not count them. Raises ConfigError where the
+    components do not fit the sizes.
     """
     model, times = skeleton(spec)
     layers = [(n, _keeping(block)) for n, block in zip(times.values(), model.blocks, strict=True)]
-    return tuple(
-        sum(n * _state(parts, context, dtype) for n, parts in layers) for context in contexts
-    )
+    return tuple(sum(n * _state(own, at, torch.float16) for n, own in layers) for at in contexts)
 
 
 @lru_cache(maxsize=8192)

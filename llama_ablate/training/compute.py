@@ -221,7 +221,7 @@ def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
     return norm
 
 
-def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1) -> Compute:
+def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
     """Return what a spec is trained with: a function of the device, the sizes and what was asked.
 
     Nothing is timed, so that a machine chooses alike whatever else it does. `auto` is bfloat16
@@ -238,7 +238,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1) -> Comp
     if kernel == "auto":
         on_cpu = device == "cpu" and precision == "bfloat16"
         kernel = "math" if on_cpu and spec.context <= _SHORT_CONTEXT else "fused"
-    return Compute(device, threads, precision, kernel, compiled=train.compile == "always")
+    return Compute(device, 1, precision, kernel, compiled=train.compile == "always")
 
 
 def multiplies_bfloat16(device: str) -> bool:
