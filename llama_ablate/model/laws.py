@@ -394,6 +394,20 @@ LAWS: tuple[Law, ...] = (
 )
 
 
+def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
+    """Return how a law is broken by what is given, or fails to be checked; None where it holds.
+
+    Raises ConfigError where that does.
+    """
+    try:
+        return law(*given())
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  a plug-in can raise anything
+        first = (str(error).splitlines() or [""])[0]
+        return f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
+
+
 def check(spec: ModelSpec, slot: str) -> None:
     """Hold the component of a slot to every law, in a small model of its sizes.
 
@@ -421,14 +435,9 @@ def check(spec: ModelSpec, slot: str) -> None:
 def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
     for law in LAWS:
         try:
-            failure = law(_model(spec), tokens_BT)
+            failure = breach(law, lambda: (_model(spec), tokens_BT))
         except NotProvidedError:
             continue  # it is about what the component does not provide
-        except ConfigError:
-            raise
-        except Exception as error:  # noqa: BLE001  a plug-in can raise anything
-            first = (str(error).splitlines() or [""])[0]
-            failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
         if failure:
             stated = (law.__doc__ or "").splitlines()[0].removeprefix("Hold that ").rstrip(".")
             yield f"{failure}; the law '{law.__name__}': {stated}"
