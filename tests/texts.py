@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.data import texts
+from llama_ablate.data.corpora.corpus import SPLITS, Corpus
+from llama_ablate.data.corpora.documents import SEPARATOR, Document
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,14 @@ def read(corpus):
     with tempfile.TemporaryDirectory() as folder:
         text = texts.write(corpus, Path(folder))
         return Read({split: text.read(split) for split in text.sizes}, text.fingerprint)
+
+
+def corpus_of(train, validation, test=""):
+    """Return the corpus of three texts: one document each, or several between SEPARATORs."""
+    documents = [
+        Document((text,), split)
+        for split, whole in zip(SPLITS, (train, validation, test), strict=True)
+        if whole
+        for text in whole.split(SEPARATOR)
+    ]
+    return Corpus(lambda: documents)

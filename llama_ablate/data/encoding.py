@@ -87,10 +87,14 @@ def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
     for part in parts:
         back = tokenizer.decode(tokenizer.encode(part))
         if back != part:
-            pairs = enumerate(zip_longest(part, back))
-            at = max(0, next(i for i, (a, b) in pairs if a != b) - 8)
-            return f"{part[at : at + 24]!r} becomes {back[at : at + 24]!r}"
+            return changed(part, back)
     return ""
+
+
+def changed(text: str, back: str) -> str:
+    """Say where a text first differs from what its tokens decode to."""
+    at = max(0, next(i for i, (a, b) in enumerate(zip_longest(text, back)) if a != b) - 8)
+    return f"{text[at : at + 24]!r} becomes {back[at : at + 24]!r}"
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> tuple[NDArray[np.integer], str]:
@@ -166,6 +170,5 @@ def serve(tokenizer: Tokenizer, asked: Iterable[bytes], out: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[1]).open(encoding="utf-8") as saved:
-        served = from_json(saved.read())
+    served = from_json(Path(sys.argv[1]).read_text("utf-8"))
     serve(served, sys.stdin.buffer, sys.stdout.buffer)

@@ -169,15 +169,10 @@ def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
     digest = sha256()
     for split, size in sizes.items():
         digest.update(f"{split} {size}\n".encode())
-        for block in _blocks(folder / f"{split}.txt"):
-            digest.update(block)
+        with disk.opened(folder / f"{split}.txt") as opened:
+            while block := opened.read(_BLOCK):
+                digest.update(block)
     return digest.hexdigest()[:16]
-
-
-def _blocks(file: Path) -> Iterator[bytes]:
-    with disk.opened(file) as opened:
-        while block := opened.read(_BLOCK):
-            yield block
 
 
 def _chunk(opened: BinaryIO, start: int) -> int:

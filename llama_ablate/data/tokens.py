@@ -208,10 +208,8 @@ def look(source: Experiment) -> None:
         try:
             corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
-            try:
+            with _at(*where, "corpus"):
                 refuse_missing(corpus)
-            except ConfigError as error:
-                raise error.under(*where, "corpus") from None
         except ConfigError as error:
             raise source.locate(error) from None
 
@@ -299,7 +297,7 @@ def _state(file: FileIO) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _at(*where: str) -> Iterator[None]:
+def _at(*where: str | int) -> Iterator[None]:
     """Locate the mistakes that are found within at a key of the file."""
     try:
         yield

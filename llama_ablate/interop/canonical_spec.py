@@ -16,11 +16,9 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
     """Return the attention (mha, gqa or mqa) in which `heads` query heads share `kv_heads`."""
     if kv_heads == heads:
         return {"name": "mha", **options}
-    return (
-        {"name": "mqa", **options}
-        if kv_heads == 1
-        else {"name": "gqa", "kv_heads": kv_heads, **options}
-    )
+    if kv_heads == 1:
+        return {"name": "mqa", **options}
+    return {"name": "gqa", "kv_heads": kv_heads, **options}
 
 
 def kv_heads_of(heads: int, attention: Choice) -> int:

@@ -34,23 +34,20 @@ def encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
 
     Raises ConfigError for a tokenizer that lacks the template's special tokens.
     """
-    if missing := [t for t in (_BEGIN, _START, _END, _EOT) if t not in tokenizer.special]:
+    special = tokenizer.special
+    if missing := [token for token in (_BEGIN, _START, _END, _EOT) if token not in special]:
         raise ConfigError(
             f"--chat needs Llama 3's special tokens; the tokenizer lacks {missing[0]}"
         )
-    ids: list[int] = []
-    for text, special in _parts(messages):
-        ids += [tokenizer.special[text]] if special else tokenizer.encode(text).tolist()
-    return ids
 
+    def plain(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text).tolist()
+        return ids
 
-def _parts(messages: Sequence[Message]) -> list[tuple[str, bool]]:
-    """Return the dialogue piece by piece, each with whether it is a special token."""
-    parts = [(_BEGIN, True)]
+    def header(role: str) -> list[int]:
+        return [special[_START], *plain(role), special[_END], *plain("\n\n")]
+
+    ids = [special[_BEGIN]]
     for message in messages:
-        parts += [*_header(message.role), (message.content.strip(), False), (_EOT, True)]
-    return [*parts, *_header("assistant")]
-
-
-def _header(role: str) -> list[tuple[str, bool]]:
-    return [(_START, True), (role, False), (_END, True), ("\n\n", False)]
+        ids += [*header(message.role), *plain(message.content.strip()), special[_EOT]]
+    return ids + header("assistant")

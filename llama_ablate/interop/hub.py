@@ -52,13 +52,10 @@ class Repository:
 
         try:
             return call()
-        except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
-            raise self._failed(error) from None
-        except Exception as error:  # of its HTTP client, whose name changes with its version
-            if not type(error).__module__.startswith(("httpx", "httpcore")):
+        except Exception as error:
+            known = isinstance(error, HfHubHTTPError | OfflineModeIsEnabled | OSError)
+            # Its HTTP client's errors have names that change with its version.
+            if not known and not type(error).__module__.startswith(("httpx", "httpcore")):
                 raise
-            raise self._failed(error) from None
-
-    def _failed(self, error: Exception) -> ConfigError:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return ConfigError(f"--push {self.name}: {reason}")
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise ConfigError(f"--push {self.name}: {reason}") from None

@@ -24,8 +24,6 @@ from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, snapshot
 from llama_ablate.training.compute import free_bytes
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
-
 
 @dataclass(frozen=True)
 class OpenedModel:
@@ -54,7 +52,7 @@ class OpenedModel:
         """The tokenizer. Raises ConfigError where there is none."""
         if self.tokenizer_if_any is None:
             raise ConfigError(
-                f"no tokenizer lies beside {self.title} ({', '.join(_TOKENIZERS)}); "
+                f"no tokenizer lies beside {self.title} ({', '.join(tokenizer_files.WHOLE)}); "
                 "give one with --tokenizer FILE"
             )
         return self.tokenizer_if_any
@@ -82,17 +80,18 @@ def open_model(
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
     store = snapshot.around(path)
+    beside = partial(tokenizer_files.in_one_file, path if path.is_dir() else path.parent)
     if run := snapshot.run_at(path):
         opened = _run(*run, dtype)
     elif store and not path.exists():
         # A label may contain slashes: the rest of the path is the name.
         opened = _run(store, _run_id(store, str(path.relative_to(store.root))), dtype)
     elif (path / "config.json").is_file():
-        opened = OpenedModel(f"'{path}'", huggingface.read(path, dtype), partial(_beside, path))
+        opened = OpenedModel(f"'{path}'", huggingface.read(path, dtype), beside)
     elif (path / "params.json").is_file():
-        opened = OpenedModel(f"'{path}'", meta.read(path, dtype), partial(_beside, path))
+        opened = OpenedModel(f"'{path}'", meta.read(path, dtype), beside)
     elif path.is_file() and path.suffix == ".bin":
-        opened = OpenedModel(f"'{path}'", llama2c.read(path, dtype), partial(_beside, path.parent))
+        opened = OpenedModel(f"'{path}'", llama2c.read(path, dtype), beside)
     else:
         raise ConfigError(_not_a_model(path))
     if tokenizer is None:
@@ -178,13 +177,6 @@ def _run_id(store: Store, name: str) -> str:
     labels = [variant.label for table in plan.tables for variant in table.variants]
     labels.append(UNCHANGED)
     raise ConfigError(f"'{name}' is no variant or run of '{store.root}'{nearest(name, labels)}")
-
-
-def _beside(folder: Path) -> Tokenizer | None:
-    for name in _TOKENIZERS:
-        if (folder / name).is_file():
-            return tokenizer_files.read(folder / name)
-    return None
 
 
 def _not_a_model(path: Path) -> str:

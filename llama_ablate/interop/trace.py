@@ -3,7 +3,7 @@
 import inspect
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -123,10 +123,8 @@ def _running(model: nn.Module) -> Iterator[list[str]]:
     def leave(_module: nn.Module, _args: object, _result: object) -> None:
         path.pop()
 
-    hooks = [m.register_forward_pre_hook(enter) for m in names]
-    hooks += [m.register_forward_hook(leave) for m in names]
-    try:
+    with ExitStack() as hooks:
+        for running in names:
+            hooks.enter_context(running.register_forward_pre_hook(enter))
+            hooks.enter_context(running.register_forward_hook(leave))
         yield path
-    finally:
-        for hook in hooks:
-            hook.remove()

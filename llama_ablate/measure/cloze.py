@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.data.tasks.items import Item, Task
+from llama_ablate.data.tasks.items import Task
 from llama_ablate.data.tasks.task import tasks
 from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.data.tokens import Tokens
@@ -67,12 +67,14 @@ def _measured(task: Task, subject: Subject) -> Iterator[Value]:
         yield _row(task, "target_nats", lost, "nats", "target_loss")
         yield _row(task, "target_perplexity", np.exp(min(float(lost.mean()), 700.0)))
     else:
-        sizes = [[len(choice.encode()) for choice in item.choices] for item in task.items]
-        counts = [[len(text.continuation) for text in texts] for texts in encoded]
+        over: dict[str, Sequence[Sequence[int]]] = {
+            "accuracy": [[1]] * len(nats),
+            "accuracy_norm": [[len(choice.encode()) for choice in i.choices] for i in task.items],
+            "accuracy_per_token": [[len(text.continuation) for text in of] for of in encoded],
+        }
         scores = {
-            "accuracy": _right(task, nats),
-            "accuracy_norm": _right(task, _over(nats, sizes)),
-            "accuracy_per_token": _right(task, _over(nats, counts)),
+            name: _right(task, [of_item / of for of_item, of in zip(nats, sizes, strict=True)])
+            for name, sizes in over.items()
         }
     for quantity, right in scores.items():
         yield _row(task, quantity, right)
@@ -116,20 +118,8 @@ def _of_groups(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
 
 def _right(task: Task, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return for each item 1 where the right choice has the highest score; a share where tied."""
-    return np.array(
-        [_share(of_item, item) for of_item, item in zip(scores, task.items, strict=True)]
-    )
-
-
-def _share(scores: NDArray[np.float64], item: Item) -> float:
-    best = scores == scores.max()
-    return float(best[item.answer] / best.sum())
-
-
-def _over(
-    nats: Sequence[NDArray[np.float64]], sizes: Sequence[Sequence[int]]
-) -> list[NDArray[np.float64]]:
-    return [of_item / of for of_item, of in zip(nats, sizes, strict=True)]
+    best = [of_item == of_item.max() for of_item in scores]
+    return np.array([b[item.answer] / b.sum() for b, item in zip(best, task.items, strict=True)])
 
 
 def _encoded(task: Task, tokenizer: Tokenizer, context: int) -> list[list[Encoded]]:

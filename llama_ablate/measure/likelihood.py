@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from llama_ablate.data.encoding import changed
 from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
@@ -40,9 +41,7 @@ def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | N
     tokens = tokenizer.encode(whole).tolist()
     back = tokenizer.decode(tokens)
     if back.removeprefix(" ") != whole.removeprefix(" "):  # some put a space before every text
-        at = max(0, next(i for i, _ in enumerate(whole) if whole[: i + 1] != back[: i + 1]) - 8)
-        lost = f"{whole[at : at + 24]!r} becomes {back[at : at + 24]!r}"
-        raise ConfigError(f"the tokenizer loses text: {lost}")
+        raise ConfigError(f"the tokenizer loses text: {changed(whole, back)}")
     if head:
         start = len(tokenizer.encode(head))
         return Encoded(tokens[:start], tokens[start:])

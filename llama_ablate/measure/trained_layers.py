@@ -1,8 +1,9 @@
 """Activations, gradients and the load of experts of a trained model, layer by layer."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,15 +31,21 @@ def activations(subject: Subject) -> Iterator[Value]:
     squares: list[list[float]] = [[] for _ in model.blocks]
     alive: list[dict[str, Tensor]] = [{} for _ in model.blocks]
 
-    def stream(layer: int, x_BTD: Tensor) -> None:
+    def stream(layer: int, _block: nn.Module, _inputs: Any, x_BTD: Tensor) -> None:
         squares[layer].append(x_BTD.float().square().mean().item())
 
-    def units(layer: int, name: str, h_BTF: Tensor) -> None:
-        active = (h_BTF != 0).flatten(0, -2).any(0)
+    def units(layer: int, name: str, _down: nn.Module, inputs: Any) -> None:
+        active = (inputs[0] != 0).flatten(0, -2).any(0)
         alive[layer][name] = alive[layer].get(name, active) | active
 
-    with _hooked(_activation_hooks(model, stream, units)):
-        _read(subject)
+    hooks = [b.register_forward_hook(partial(stream, i)) for i, b in enumerate(model.blocks)]
+    hooks += [
+        module.register_forward_pre_hook(partial(units, i, name))
+        for i, block in enumerate(model.blocks)
+        for name, module in block.ffn.named_modules()
+        if name.rpartition(".")[2] == "down"
+    ]
+    _read(subject, hooks)
     for i, means in enumerate(squares):
         rms = (sum(means) / len(means)) ** 0.5
         yield row(f"layer_{i}_stream_rms", rms, quantity="stream_rms", layer=i)
@@ -68,11 +75,17 @@ def expert_load(subject: Subject) -> Iterator[Value]:
     model = subject.model
     loads: dict[int, Tensor] = {}
 
-    def count(layer: int, x_BTD: Tensor) -> None:
-        loads[layer] = loads.get(layer, 0) + model.blocks[layer].ffn.load(x_BTD)
+    def count(layer: int, ffn: Any, inputs: Any) -> None:
+        loads[layer] = loads.get(layer, 0) + ffn.load(inputs[0])
 
-    with _hooked(_load_hooks(model, count)):
-        _read(subject)
+    _read(
+        subject,
+        [
+            block.ffn.register_forward_pre_hook(partial(count, i))
+            for i, block in enumerate(model.blocks)
+            if hasattr(block.ffn, "load")
+        ],
+    )
     if not loads:
         raise Unmeasured("no layer has experts")
     worst = 0.0
@@ -119,48 +132,10 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _read(subject: Subject) -> None:
-    """Let the model read held-out text, in float32 as all evaluation."""
-    for tokens in _batches(subject):
-        subject.model.hidden(tokens[:, :-1])
-
-
-def _activation_hooks(
-    model: Any, stream: Callable[[int, Tensor], None], units: Callable[[int, str, Tensor], None]
-) -> Iterator[RemovableHandle]:
-    """Call `stream` with each block's output, and `units` with each down projection's input."""
-    for i, block in enumerate(model.blocks):
-
-        def after(_module: nn.Module, _inputs: Any, x: Tensor, layer: int = i) -> None:
-            stream(layer, x)
-
-        yield block.register_forward_hook(after)
-        for name, module in block.ffn.named_modules():
-
-            def before(_module: nn.Module, inputs: Any, layer: int = i, name: str = name) -> None:
-                units(layer, name, inputs[0])
-
-            if name.rpartition(".")[2] == "down":
-                yield module.register_forward_pre_hook(before)
-
-
-def _load_hooks(model: Any, count: Callable[[int, Tensor], None]) -> Iterator[RemovableHandle]:
-    """Call `count` with what enters each feed-forward network that has experts."""
-    for i, block in enumerate(model.blocks):
-
-        def before(_module: nn.Module, inputs: Any, layer: int = i) -> None:
-            count(layer, inputs[0])
-
-        if hasattr(block.ffn, "load"):
-            yield block.ffn.register_forward_pre_hook(before)
-
-
-@contextmanager
-def _hooked(hooks: Iterator[RemovableHandle]) -> Iterator[None]:
-    """Keep hooks for a while."""
-    handles = list(hooks)
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _read(subject: Subject, hooks: Iterable[RemovableHandle]) -> None:
+    """Let the model read held-out text, in float32 as all evaluation; then remove its hooks."""
+    with ExitStack() as kept:
+        for hook in hooks:
+            kept.enter_context(hook)
+        for tokens in _batches(subject):
+            subject.model.hidden(tokens[:, :-1])

@@ -51,14 +51,12 @@ def measure_arms(
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
     results, errors = interleave(cases, rounds, shuffle=random.shuffle, progress=report)
     metrics: list[dict[str, Measurement]] = [{} for _ in arms]
-    for i, name in cases:
-        case = i, name
-        failed = case in errors
-        metrics[i][name] = (
-            Measurement(error=reason(errors[case]))
-            if failed
-            else _combined(results[case], _medians)
-        )
+    for case in cases:
+        i, name = case
+        if case in errors:
+            metrics[i][name] = Measurement(error=reason(errors[case]))
+        else:
+            metrics[i][name] = _combined(results[case], _medians)
     return metrics
 
 

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,54 +22,53 @@ def _since(first_BT: Tensor | None, at_T: Tensor) -> Tensor:
     return at_T if first_BT is None else (at_T - first_BT).clamp(min=0)
 
 
+@dataclass(eq=False)
 class Context:
     """What the decoder makes once per forward pass, and hands to every layer with its own `layer`.
 
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
     left or documents are kept apart; `valid_BT` says which new tokens are no padding, None where
-    all are. `first_BT` is the index at which the document of each new token begins, (B, T), None
-    where a text is one document; `begins_BT` says which tokens are the first of theirs: what a
-    mixer keeps of earlier tokens ends there. `maps` is a list that
-    attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
-    The parametrization gives the factors of attention `scores` and of what a sub-layer adds to the
-    `residual` stream.
+    all are; `begins_BT` says which tokens are the first of their document, None where a text is
+    one: what a mixer keeps of earlier tokens ends there. The parametrization gives the factors of
+    attention `scores` and of what a sub-layer adds to the `residual` stream.
 
     `shared` is where a layer leaves tensors of this pass for later layers, by name, each of the new
     tokens: (B, T, ...). The decoder leaves their ids as `tokens`, (B, T).
     """
 
-    def __init__(
-        self,
-        start: int,
-        new: int,
-        position: Position,
-        *,
-        kernel: Kernel = "fused",
-        device: torch.device | str = "cpu",
-        pad_B: Tensor | None = None,
-        first_BT: Tensor | None = None,
-        maps: list[Maps] | None = None,
-        losses: dict[str, Tensor] | None = None,
-        dropout: Dropout | None = None,
-        parametrization: Parametrization = _STANDARD,
-        tokens_BT: Tensor | None = None,
-        states: Mapping[str, State] | None = None,
-    ) -> None:
-        self.start, self.new, self.position = start, new, position
-        self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
-        self.scores, self.residual = parametrization.scores, parametrization.residual
-        self.layer = 0
-        self._device = device
-        self._pad_B1 = None if pad_B is None else pad_B[:, None]
+    #: How many tokens come before the new ones, and how many are new.
+    start: int
+    new: int
+    position: Position
+    _: KW_ONLY
+    kernel: Kernel = "fused"
+    device: torch.device | str = "cpu"
+    #: How many tokens at the left of each sequence are padding, (B,).
+    pad_B: Tensor | None = None
+    #: The index at which the document of each new token begins, (B, T); None where a text is one.
+    first_BT: Tensor | None = None
+    #: What attention appends to; None where maps are not wanted.
+    maps: list[Maps] | None = None
+    #: What `add_loss` adds to; None outside of training.
+    losses: dict[str, Tensor] | None = None
+    dropout: Dropout | None = None
+    parametrization: Parametrization = _STANDARD
+    tokens_BT: Tensor | None = None
+    #: What Stateful parts keep between tokens, by name.
+    states: Mapping[str, State] | None = None
+    layer: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Place the new tokens."""
+        self.scores, self.residual = self.parametrization.scores, self.parametrization.residual
+        self._pad_B1 = None if self.pad_B is None else self.pad_B[:, None]
         # The first token that each new one may see.
-        self._seen_BT = self._pad_B1 if first_BT is None else first_BT
-        at_T = torch.arange(start, start + new, device=device)
+        self._seen_BT = self._pad_B1 if self.first_BT is None else self.first_BT
+        at_T = torch.arange(self.start, self.start + self.new, device=self.device)
         self.pos_T = _since(self._seen_BT, at_T)
         self.valid_BT = None if self._pad_B1 is None else at_T >= self._pad_B1
-        self.first_BT = first_BT
-        self.begins_BT = None if first_BT is None else at_T == first_BT
-        self.shared: dict[str, Tensor] = {} if tokens_BT is None else {"tokens": tokens_BT}
-        self._states = states or {}
+        self.begins_BT = None if self.first_BT is None else at_T == self.first_BT
+        self.shared = {} if self.tokens_BT is None else {"tokens": self.tokens_BT}
         self._masks: dict[tuple[int | None, int], tuple[Tensor | None, bool]] = {}
 
     def at(self, layer: int, position: Position) -> "Context":
@@ -79,7 +79,7 @@ class Context:
 
     def state(self, part: Stateful) -> State | None:
         """Return what a part keeps between tokens, to be advanced; None in a pass without."""
-        return self._states.get(part.state_name)
+        return (self.states or {}).get(part.state_name)
 
     def first(self, name: str, x: Tensor) -> Tensor:
         """Return what the first layer of this pass left in `shared` under a name.
@@ -109,7 +109,7 @@ class Context:
 
     def _mask(self, window: float, held: int) -> tuple[Tensor | None, bool]:
         start, new, first_BT = self.start, self.new, self._seen_BT
-        at_S = torch.arange(start - held, start + new, device=self._device)
+        at_S = torch.arange(start - held, start + new, device=self.device)
         hidden_TS = None
         if new > 1 or start + new > window or first_BT is not None:
             back_TS = at_S[held:, None] - at_S
@@ -122,7 +122,7 @@ class Context:
         mask = self.position.bias(*(_since(self._pad_B1, at) for at in (at_S[held:], at_S)))
         causal = new > 1 and mask is None and start == 0 and first_BT is None and new <= window
         if hidden_TS is not None:
-            triangle_TS = torch.zeros(hidden_TS.shape, device=self._device)
+            triangle_TS = torch.zeros(hidden_TS.shape, device=self.device)
             triangle_TS.masked_fill_(hidden_TS, -math.inf)
             mask = triangle_TS if mask is None else mask + triangle_TS
         return mask, causal

@@ -2,17 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
+from llama_ablate.model.linear import numel
 from llama_ablate.model.state import Stateful
 
 
@@ -31,6 +31,10 @@ class Part:
     state_bytes: float = 0
     #: Parameters that a token does not pass: of experts that it is not sent to.
     idle_parameters: int = 0
+
+
+#: What is a number of a part, and added up over layers.
+_COUNTED = [field.name for field in fields(Part) if field.name not in ("name", "component")]
 
 
 @dataclass(frozen=True)
@@ -85,59 +89,30 @@ def parts(
     whole model. Raises ConfigError where the components do not fit the sizes.
     """
     model, times = skeleton(spec)
-    length, last = context or spec.context, spec.layers - 1
-    layers = [
-        (layer, n, _of_block(block, length, dtype))
-        for (layer, n), block in zip(times.items(), model.blocks, strict=True)
-    ]
-
-    def over(name: str) -> Any:
-        return sum(n * getattr(own, name) for _layer, n, own in layers)
-
-    def texts(text: Callable[[int, _OfBlock], str]) -> str:
-        total: Counter[str] = Counter()
-        for layer, n, own in layers:
-            total[text(layer, own)] += n
-        return " + ".join(f"{n} x {what}" for what, n in total.items())
-
+    length = context or spec.context
+    of_layers = zip(*(_of_block(block, length, dtype) for block in model.blocks), strict=True)
+    slots = "attention", "feedforward", "norm"
+    last = spec.norm.at(spec.layers - 1).name if model.blocks[-1].final_norm else "none"
+    head = "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}"
+    own = 0 if spec.tie else numel(model.head)
     return (
-        Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", _numel(model.embedding)),
-        Part("position", spec.position.name, sum(map(_numel, model.positions.values()))),
-        Part(
-            "attention",
-            texts(lambda layer, _: spec.attention.at(layer).name),
-            over("attention"),
-            over("attention_flops"),
-            over("growth"),
-            over("state_bytes"),
-        ),
-        Part(
-            "feedforward",
-            texts(lambda layer, own: f"{spec.feedforward.at(layer).name}, width {own.width:,}"),
-            over("feedforward"),
-            over("feedforward_flops"),
-            state_bytes=over("feedforward_state"),
-            idle_parameters=over("idle"),
-        ),
-        Part(
-            "norms",
-            texts(lambda layer, own: f"{own.norms} x {spec.norm.at(layer).name}"),
-            over("rest"),
-            over("rest_flops"),
-            state_bytes=over("rest_state"),
-        ),
-        Part(
-            "last norm",
-            spec.norm.at(last).name if model.blocks[-1].final_norm else "none",
-            _numel(model.norm),
-        ),
-        Part(
-            "head",
-            "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}",
-            0 if spec.tie else _numel(model.head),
-            2 * model.head.weight.numel(),
-        ),
+        Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", numel(model.embedding)),
+        Part("position", spec.position.name, sum(map(numel, model.positions.values()))),
+        *(_over(spec, slot, times, alike) for slot, alike in zip(slots, of_layers, strict=True)),
+        Part("last norm", last, numel(model.norm)),
+        Part("head", head, own, 2 * model.head.weight.numel()),
     )
+
+
+def _over(spec: ModelSpec, slot: str, times: dict[int, int], alike: Sequence[Part]) -> Part:
+    """Return a part of each distinct layer as one, over all layers."""
+    components: Counter[str] = Counter()
+    sums: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
+    for (layer, n), part in zip(times.items(), alike, strict=True):
+        components[part.component.format(getattr(spec, slot).at(layer).name)] += n
+        sums |= {name: sums[name] + n * getattr(part, name) for name in _COUNTED}
+    listed = " + ".join(f"{n} x {component}" for component, n in components.items())
+    return replace(alike[0], component=listed, **sums)
 
 
 @lru_cache(maxsize=100_000)
@@ -167,19 +142,15 @@ def exact(spec: ModelSpec, name: str) -> int:
 
 
 @lru_cache(maxsize=100_000)
-def states(
-    spec: ModelSpec, contexts: tuple[int, ...], dtype: torch.dtype = torch.float16
-) -> tuple[float, ...]:
+def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
     """Return the bytes of the state of one sequence, over all layers, at each of some contexts.
 
-    NaN where a mixer does not count them. Raises ConfigError where the components do not fit the
-    sizes.
+    In a 16-bit format; NaN where a mixer does not count them. Raises ConfigError where the
+    components do not fit the sizes.
     """
     model, times = skeleton(spec)
     layers = [(n, _keeping(block)) for n, block in zip(times.values(), model.blocks, strict=True)]
-    return tuple(
-        sum(n * _state(parts, context, dtype) for n, parts in layers) for context in contexts
-    )
+    return tuple(sum(n * _state(own, at, torch.float16) for n, own in layers) for at in contexts)
 
 
 @lru_cache(maxsize=8192)
@@ -219,48 +190,38 @@ def distinct(spec: ModelSpec) -> dict[int, int]:
     return {layers[0]: len(layers) for layers in by_last}
 
 
-class _OfBlock(NamedTuple):
-    """What is counted of one layer."""
-
-    attention: int
-    attention_flops: float
-    growth: float
-    state_bytes: float
-    feedforward: int
-    feedforward_flops: float
-    feedforward_state: float
-    idle: int
-    width: int
-    #: How many norms it has, and the parameters of all that is neither of the two above.
-    norms: int
-    rest: int
-    rest_flops: float
-    rest_state: float
-
-
 @lru_cache(maxsize=10_000)  # the skeletons of a large grid share their blocks
-def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
-    attention, feedforward = _numel(block.attn), _numel(block.ffn)
+def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, Part]:
+    """Count attention, feed-forward and what else a layer has: `{}` stands for a component."""
     keeping = _keeping(block)
     of_attention, of_feedforward = (
         [part for part in keeping if part in {*slot.modules()}] for slot in (block.attn, block.ffn)
     )
     rest = [part for part in keeping if part not in (*of_attention, *of_feedforward)]
-    return _OfBlock(
-        attention,
+    attention = Part(
+        "attention",
+        "{}",
+        numel(block.attn),
         _counted(block.attn, "flops", length),
         _state(keeping, 2, dtype) - _state(keeping, 1, dtype),
         _state(of_attention, length, dtype),
-        feedforward,
-        _counted(block.ffn, "flops"),
-        _state(of_feedforward, length, dtype),
-        _idle(block.ffn),
-        block.ffn.width,
-        len(block.norms),
-        _numel(block) - attention - feedforward,
-        _counted(block, "flops", length) if hasattr(block, "flops") else 0,
-        _state(rest, length, dtype),
     )
+    feedforward = Part(
+        "feedforward",
+        f"{{}}, width {block.ffn.width:,}",
+        numel(block.ffn),
+        _counted(block.ffn, "flops"),
+        state_bytes=_state(of_feedforward, length, dtype),
+        idle_parameters=_idle(block.ffn),
+    )
+    norms = Part(
+        "norms",
+        f"{len(block.norms)} x {{}}",
+        numel(block) - attention.parameters - feedforward.parameters,
+        _counted(block, "flops", length) if hasattr(block, "flops") else 0,
+        state_bytes=_state(rest, length, dtype),
+    )
+    return attention, feedforward, norms
 
 
 def _keeping(block: Any) -> list[Any]:
@@ -276,7 +237,7 @@ def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
 def _idle(ffn: Any) -> int:
     """Return the parameters of a feed-forward network that a token does not pass."""
     has = hasattr(ffn, "active_parameters")
-    return _numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
+    return numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
 
 
 def _counted(module: Any, name: str, *of: Any) -> float:
@@ -293,7 +254,3 @@ def _counted(module: Any, name: str, *of: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         what = f"{name}() of {type(module).__name__} returns {found!r}"
         raise ConfigError(f"{what}: it is to count, and return a whole number") from None
-
-
-def _numel(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

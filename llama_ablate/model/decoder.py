@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,19 @@ REGISTRIES = {
     "init": INITS,
     "parametrization": PARAMETRIZATIONS,
 }
+
+
+class PassOptions(TypedDict, total=False):
+    """What a forward pass may be given beside its tokens and the state that they continue."""
+
+    #: How many tokens at the left of each sequence are padding that nobody sees, (B,).
+    pad_B: Tensor | None
+    #: Every layer appends what its attention computes.
+    maps: list[Maps] | None
+    #: Every layer adds its own training losses, by name; None outside of training.
+    losses: dict[str, Tensor] | None
+    #: The masks of a training step; None outside of training.
+    dropout: Dropout | None
 
 
 class Decoder(nn.Module):
@@ -163,19 +176,10 @@ class Decoder(nn.Module):
         return {name: getattr(self, name) for name in dict.fromkeys(self.schemes)}
 
     def forward(
-        self,
-        tokens_BT: Tensor,
-        state: DecoderState | None = None,
-        *,
-        pad_B: Tensor | None = None,
-        maps: list[Maps] | None = None,
-        losses: dict[str, Tensor] | None = None,
-        dropout: Dropout | None = None,
+        self, tokens_BT: Tensor, state: DecoderState | None = None, **given: Unpack[PassOptions]
     ) -> Tensor:
         """Return logits, (B, T, V), of the next token at each position: `hidden`, then `logits`."""
-        return self.logits(
-            self.hidden(tokens_BT, state, pad_B=pad_B, maps=maps, losses=losses, dropout=dropout)
-        )
+        return self.logits(self.hidden(tokens_BT, state, **given))
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Return the logits, (..., V), of what `hidden` returns: all of it, or some rows."""
@@ -186,26 +190,16 @@ class Decoder(nn.Module):
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
     def hidden(
-        self,
-        tokens_BT: Tensor,
-        state: DecoderState | None = None,
-        *,
-        pad_B: Tensor | None = None,
-        maps: list[Maps] | None = None,
-        losses: dict[str, Tensor] | None = None,
-        dropout: Dropout | None = None,
+        self, tokens_BT: Tensor, state: DecoderState | None = None, **given: Unpack[PassOptions]
     ) -> Tensor:
         """Return what the output head reads, (B, T, D), after the last norm.
 
         With a state the tokens continue what it has read, and are added to it: prefill, chunk and
-        single-token decoding are this one path. Training passes none. `pad_B` says how many tokens
-        at the left of each sequence are padding that nobody sees. Every layer appends what its
-        attention computes to `maps`, and adds its own training losses to `losses`; `dropout` are
-        the masks of a training step, None outside of training. Raises ValueError where the tokens
-        do not fit the state or the position scheme.
+        single-token decoding are this one path. Training passes none. Raises ValueError where the
+        tokens do not fit the state or the position scheme.
         """
-        schemes = self.positions
-        ctx = self.context(tokens_BT, state, pad_B=pad_B, maps=maps, losses=losses, dropout=dropout)
+        schemes, dropout = self.positions, given.get("dropout")
+        ctx = self.context(tokens_BT, state, **given)
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
         for i, block in enumerate(self.blocks):
@@ -217,14 +211,7 @@ class Decoder(nn.Module):
         return y_BTD
 
     def context(
-        self,
-        tokens_BT: Tensor,
-        state: DecoderState | None = None,
-        *,
-        pad_B: Tensor | None = None,
-        maps: list[Maps] | None = None,
-        losses: dict[str, Tensor] | None = None,
-        dropout: Dropout | None = None,
+        self, tokens_BT: Tensor, state: DecoderState | None = None, **given: Unpack[PassOptions]
     ) -> Context:
         """Return the context of a forward pass over tokens. Raises ValueError as `hidden` does."""
         start, new = state.length if state else 0, tokens_BT.shape[1]
@@ -238,14 +225,11 @@ class Decoder(nn.Module):
             self.position,
             kernel=self.kernel,
             device=tokens_BT.device,
-            pad_B=pad_B,
-            first_BT=self._first(tokens_BT, start, state, pad_B),
-            maps=maps,
-            losses=losses,
-            dropout=dropout,
+            first_BT=self._first(tokens_BT, start, state, given.get("pad_B")),
             parametrization=self.parametrization,
             tokens_BT=tokens_BT,
             states=state.others if state else None,
+            **given,
         )
 
     def _first(

@@ -41,6 +41,10 @@ FEEDFORWARDS = Registry(
 Activation = Callable[[Tensor], Tensor]
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them; four times as wide as the model.
 
@@ -151,10 +155,7 @@ class LinearFeedForward(FeedForward):
     What a network loses with it is what an activation is worth.
     """
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        """Return x itself."""
-        return x
+    activation = staticmethod(_same)
 
 
 @FEEDFORWARDS.register("relu2")
@@ -229,10 +230,7 @@ class GLU(GatedFeedForward):
 class Bilinear(GatedFeedForward):
     """Gate without an activation: `down(gate(x) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        """Return x itself."""
-        return x
+    activation = staticmethod(_same)
 
 
 @FEEDFORWARDS.register("reglu")

@@ -7,7 +7,7 @@ a grid starts.
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -262,9 +262,8 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
 def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that what layers leave in `ctx.shared` is of this pass's tokens, (B, T, ...) each."""
     seen: list[Context] = []
-    hook = model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1]))
-    model(tokens_BT)
-    hook.remove()
+    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1])):
+        model(tokens_BT)
     for name, tensor in seen[0].shared.items():
         if tensor.shape[:2] != tokens_BT.shape:
             return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
@@ -349,9 +348,8 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
     """Return what the first layer gives to one of its parts."""
     seen: list[tuple[Any, ...]] = []
     part: nn.Module = getattr(model.blocks[0], name)
-    hook = part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs))
-    model(tokens_BT)
-    hook.remove()
+    with part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs)):
+        model(tokens_BT)
     return seen[0]
 
 
@@ -364,15 +362,13 @@ def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
         return None
     everything = Dropout(DropoutRates(sublayer=_ALL), 0, 0, len(tokens_BT))
     dropped_BTV = model(tokens_BT, dropout=everything)
-    hooks = [
-        part.register_forward_hook(lambda _part, _inputs, output: torch.zeros_like(output))
-        for block in model.blocks
-        for part in (block.attn, block.ffn)
-    ]
-    silent_BTV = model(tokens_BT)
-    for hook in hooks:
-        hook.remove()
-    if not torch.allclose(dropped_BTV, silent_BTV, rtol=_CLOSE, atol=_CLOSE):
+    with ExitStack() as hooks:
+        for part in (part for block in model.blocks for part in (block.attn, block.ffn)):
+            hooks.enter_context(
+                part.register_forward_hook(lambda *given: torch.zeros_like(given[-1]))
+            )
+        silent_BTV = model(tokens_BT)
+    if not _alike(dropped_BTV, silent_BTV, _CLOSE):
         return "does not drop all that attention and feed-forward add: pass both to ctx.drop"
     return None
 
@@ -396,6 +392,20 @@ LAWS: tuple[Law, ...] = (
     drops_sublayers,
     every_parameter_learns,
 )
+
+
+def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
+    """Return how a law is broken by what is given, or fails to be checked; None where it holds.
+
+    Raises ConfigError where that does.
+    """
+    try:
+        return law(*given())
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  a plug-in can raise anything
+        first = (str(error).splitlines() or [""])[0]
+        return f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
 
 
 def check(spec: ModelSpec, slot: str) -> None:
@@ -425,14 +435,9 @@ def check(spec: ModelSpec, slot: str) -> None:
 def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
     for law in LAWS:
         try:
-            failure = law(_model(spec), tokens_BT)
+            failure = breach(law, lambda: (_model(spec), tokens_BT))
         except NotProvidedError:
             continue  # it is about what the component does not provide
-        except ConfigError:
-            raise
-        except Exception as error:  # noqa: BLE001  a plug-in can raise anything
-            first = (str(error).splitlines() or [""])[0]
-            failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
         if failure:
             stated = (law.__doc__ or "").splitlines()[0].removeprefix("Hold that ").rstrip(".")
             yield f"{failure}; the law '{law.__name__}': {stated}"

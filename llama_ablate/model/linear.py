@@ -79,6 +79,11 @@ def weights(part: nn.Module) -> int:
     return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
 
 
+def numel(part: nn.Module) -> int:
+    """Return how many parameters a part has."""
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
 def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
     """Return what several layers make of the same input, side by side: (B, T, sum of outputs).
 
@@ -111,25 +116,14 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y.to(x.dtype).view(*x.shape[:-1], -1)
 
 
-def kinds(model: nn.Module) -> dict[str, Kind]:
-    """Return what each parameter of a model is, by name: its layer's kind, or a `vector`.
-
-    A weight that is tied has its first name alone. Parameters of a component's own are vectors,
-    whatever their shape; those of the norm after the last block, which no depth scales, are `last`.
-    """
-    return {name: kind for name, _, kind, _ in parameters(model)}
-
-
-def decayed(model: nn.Module) -> dict[str, bool]:
-    """Return which parameters take weight decay, by name: matrices, unless a module exempts them.
-
-    A module exempts its own parameters by naming them in `undecayed`, a set.
-    """
-    return {name: decays for name, _, _, decays in parameters(model)}
-
-
 def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool]]:
-    """Yield each parameter's name, itself, what it is, and whether it decays."""
+    """Yield each parameter's name, itself, what it is, and whether it decays.
+
+    It is its layer's kind, or a `vector`. A weight that is tied has its first name alone.
+    Parameters of a component's own are vectors, whatever their shape; those of the norm after the
+    last block, which no depth scales, are `last`. Matrices take weight decay, unless a module
+    exempts its own by naming them in `undecayed`, a set.
+    """
     seen: set[nn.Parameter] = set()
     for path, module in model.named_modules():
         kind: Kind = getattr(module, "kind", "vector")

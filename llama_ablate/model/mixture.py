@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from llama_ablate.config.registry import Choice
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.linear import Linear
+from llama_ablate.model.linear import Linear, numel
 
 _MOST_EXPERTS = 4096
 
@@ -164,8 +164,8 @@ class MixtureOfExperts(nn.Module):
 
     def active_parameters(self) -> int:
         """Count the parameters that a token meets: all but the experts not chosen for it."""
-        idle = (len(self.experts) - self.top_k) * _numel(self.experts[0])
-        return _numel(self) - idle
+        idle = (len(self.experts) - self.top_k) * numel(self.experts[0])
+        return numel(self) - idle
 
     def _balance(self, scores_MN: Tensor, chosen_MJ: Tensor, ctx: Any) -> None:
         load_N = chosen_MJ.flatten().bincount(minlength=len(self.experts))
@@ -232,7 +232,3 @@ def _build(choice: Choice, dim: int, bias: bool) -> Any:
     except KeyError as error:
         message = f"inner '{choice.name}' needs the size {error}, which an expert does not have"
         raise ConfigError(message) from None
-
-
-def _numel(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

@@ -23,10 +23,10 @@ _SINKHORN = 20  # iterations, as in the paper
 _NEAR_IDENTITY = 4.0  # the logit of a stream's own share; those of the others are 0
 
 
-def doubly_stochastic(logits_NN: Tensor, iterations: int = _SINKHORN) -> Tensor:
+def doubly_stochastic(logits_NN: Tensor) -> Tensor:
     """Return positive matrices, (..., N, N), whose rows and columns sum to 1 (Sinkhorn-Knopp)."""
     share_NN = logits_NN.softmax(-1)
-    for _ in range(iterations):
+    for _ in range(_SINKHORN):
         share_NN = share_NN / share_NN.sum(-2, keepdim=True)
         share_NN = share_NN / share_NN.sum(-1, keepdim=True)
     return share_NN

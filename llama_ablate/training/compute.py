@@ -221,7 +221,7 @@ def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
     return norm
 
 
-def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1) -> Compute:
+def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
     """Return what a spec is trained with: a function of the device, the sizes and what was asked.
 
     Nothing is timed, so that a machine chooses alike whatever else it does. `auto` is bfloat16
@@ -238,7 +238,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1) -> Comp
     if kernel == "auto":
         on_cpu = device == "cpu" and precision == "bfloat16"
         kernel = "math" if on_cpu and spec.context <= _SHORT_CONTEXT else "fused"
-    return Compute(device, threads, precision, kernel, compiled=train.compile == "always")
+    return Compute(device, 1, precision, kernel, compiled=train.compile == "always")
 
 
 def multiplies_bfloat16(device: str) -> bool:
@@ -355,13 +355,8 @@ def _compiled_if_it_pays(
     compile_s = first_s * spec.layers / one.layers
     tried = (*eager.tried_s, (f"{eager.precision} {eager.kernel} compiled", compiled_s))
     saved_s = training_s * (1 - compiled_s / eager_s)
-    pays = pays_to_compile(saved_s, compile_s, work.runs)
+    pays = saved_s > _CLEARLY * compile_s * (1 + _WARM * work.runs)
     return replace(eager, compiled=pays, compile_s=compile_s, tried_s=tried)
-
-
-def pays_to_compile(saved_s: float, compile_s: float, runs: int) -> bool:
-    """Whether what compiling saves over a variant's runs is clearly more than what it takes."""
-    return saved_s > _CLEARLY * compile_s * (1 + _WARM * runs)
 
 
 def free_bytes(device: torch.device | str) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Choice
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.laws import breach
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
@@ -131,14 +132,7 @@ LAWS: tuple[Law, ...] = (
 def check(choice: Choice) -> None:
     """Hold an optimizer to every law. Raises ConfigError, which names the one that it breaks."""
     for law in LAWS:
-        try:
-            failure = law(choice)
-        except ConfigError:
-            raise
-        except Exception as error:  # noqa: BLE001  a plug-in can raise anything
-            first = (str(error).splitlines() or [""])[0]
-            failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
-        if failure:
+        if failure := breach(law, lambda: (choice,)):
             raise ConfigError(f"the optimizer '{choice.name}' {failure}")
 
 

@@ -54,7 +54,8 @@ class Ranks:
         """Return the first rank's flags on every rank, so that all do the same."""
         if self.count == 1:
             return flags
-        decided = torch.tensor(flags, device=_device())
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        decided = torch.tensor(flags, device=device)
         dist.broadcast(decided, 0)
         return tuple(bool(flag) for flag in decided)
 
@@ -83,7 +84,3 @@ def join() -> Ranks:
 def is_lost(error: Exception) -> bool:
     """Return whether an error means that another rank has died."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-
-
-def _device() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"

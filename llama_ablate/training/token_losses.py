@@ -6,8 +6,8 @@ with the loss, some tokens after others, and no logits wait for the backward pas
 al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989), without a kernel of its own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,8 @@ from llama_ablate.model.decoder import Decoder
 LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 
-class TokenLoss(Protocol):
-    """A mean over tokens of what their logits (B, T, V) and their targets (B, T) say."""
-
-    def __call__(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the mean."""
+#: A mean over tokens of what their logits (B, T, V) and their targets (B, T) say.
+TokenLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def even_share(total: int, most: int) -> int:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.data.corpora import corpus, documents
-from llama_ablate.data.corpora.corpus import CORPORA, Corpus, files, python_stdlib
+from llama_ablate.data.corpora.corpus import CORPORA, files, python_stdlib
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.corpora.hub_datasets import hub
 from llama_ablate.errors import ConfigError
-from tests.texts import read
+from tests.texts import corpus_of, read
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
 
@@ -48,15 +48,15 @@ def test_no_long_paragraph_of_the_standard_library_stands_twice(stdlib):
 
 
 def test_a_fingerprint_stands_for_the_text_and_its_split():
-    one = read(Corpus.of("a", "b", "c"))
-    assert one.fingerprint == read(Corpus.of("a", "b", "c")).fingerprint
+    one = read(corpus_of("a", "b", "c"))
+    assert one.fingerprint == read(corpus_of("a", "b", "c")).fingerprint
     whole = b"train 1\na" + b"validation 1\nb" + b"test 1\nc"
     assert one.fingerprint == hashlib.sha256(whole).hexdigest()[:16]
     others = [
-        read(Corpus.of("a", "b", "d")),
-        read(Corpus.of("ab", "", "c")),
-        read(Corpus.of("a", "bc", "")),
-        read(Corpus.of("", "ab", "c")),
+        read(corpus_of("a", "b", "d")),
+        read(corpus_of("ab", "", "c")),
+        read(corpus_of("a", "bc", "")),
+        read(corpus_of("", "ab", "c")),
     ]
     assert len({c.fingerprint for c in [one, *others]}) == 5
 

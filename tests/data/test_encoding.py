@@ -11,12 +11,13 @@ import tokenizers
 
 from llama_ablate.data import encoding, texts, working
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA, Corpus
+from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.byte_level import SPLITS, by_rank
 from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Bytes
 from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, from_json
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from tests.texts import corpus_of
 
 WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t"]
 WORDS += [",", ".\n", " (x", "\r\n", "\u00a0", "\u3000", "_", "I'm", "/", "a\u0301", "٣", "🙂"]
@@ -221,7 +222,7 @@ def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypa
     whole = "".join(drawn.choices([*WORDS, "word\n", "9\n"], k=20_000))
     monkeypatch.setattr(texts, "_BLOCK", 2000)
     monkeypatch.setattr(texts, "_WHOLE", 5000)
-    text = texts.write(Corpus.of(whole, "held out"), tmp_path)
+    text = texts.write(corpus_of(whole, "held out"), tmp_path)
     (tmp_path / "tokenizer.json").write_text(model.to_json(), "utf-8")
     chunks = list(encoding.encode(text, "train", 0, tmp_path / "tokenizer.json"))
     assert len(chunks) > 20
@@ -230,7 +231,7 @@ def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypa
 
 def test_processes_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeypatch):
     documents = [f"document {i} é " * (i % 50) + "the end" for i in range(2000)]
-    text = texts.write(Corpus.of("\0".join(documents), "held out"), tmp_path)
+    text = texts.write(corpus_of("\0".join(documents), "held out"), tmp_path)
     model = BPE(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
     file = tmp_path / "tokenizer.json"
     file.write_text(model.to_json(), "utf-8")
@@ -245,7 +246,7 @@ def test_processes_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeyp
 
 
 def test_what_a_process_refuses_is_told_as_if_it_were_this_one(tmp_path, monkeypatch):
-    text = texts.write(Corpus.of("abc" * 1000, "abc"), tmp_path)
+    text = texts.write(corpus_of("abc" * 1000, "abc"), tmp_path)
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps({"kind": "chars", "characters": "ab"}), "utf-8")
     for per_process in (100, 10**9):
@@ -330,10 +331,10 @@ def test_an_unknown_token_anywhere_is_found_and_one_that_stands_for_itself_is_no
     file.write_text(BPE(words).to_json(), "utf-8")
     rare = "a b " * 200_000 + "c" + " a b" * 200_000
     for text, lost in ((rare, "'a b a b c a b a b a b a ' becomes 'a b a b <unk> a b a b a '"),):
-        written = texts.write(Corpus.of(text, "a"), tmp_path)
+        written = texts.write(corpus_of(text, "a"), tmp_path)
         found = [chunk.lost for chunk in encoding.encode(written, "train", 0, file) if chunk.lost]
         assert found == [lost]
-    written = texts.write(Corpus.of("a <unk> b", "a"), tmp_path)
+    written = texts.write(corpus_of("a <unk> b", "a"), tmp_path)
     assert [chunk.lost for chunk in encoding.encode(written, "train", 0, file)] == [""]
 
 

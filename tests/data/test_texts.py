@@ -7,11 +7,11 @@ from llama_ablate.data import texts
 from llama_ablate.data.corpora.corpus import Corpus, files
 from llama_ablate.data.corpora.documents import SEPARATOR, Document, limited
 from llama_ablate.errors import ConfigError
-from tests.texts import read
+from tests.texts import corpus_of, read
 
 
 def written(folder, *documents):
-    return texts.write(Corpus.of(SEPARATOR.join(documents), "held out"), folder)
+    return texts.write(corpus_of(SEPARATOR.join(documents), "held out"), folder)
 
 
 def ranges(text):

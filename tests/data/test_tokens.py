@@ -14,20 +14,21 @@ import tokenizers
 
 from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA, Corpus
+from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.encoding import difference
 from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Chars
 from llama_ablate.data.tokenizers.tokenizer_files import from_json
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from tests.texts import corpus_of
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
 TEXTS = (TEXT + SEPARATOR + "another document", "the mat ✓ held out")
 
 
 def made(entry, folder, *split_texts):
-    text = texts.write(Corpus.of(*split_texts), folder)
+    text = texts.write(corpus_of(*split_texts), folder)
     return TOKENIZERS.build(TOKENIZERS.resolve(entry)).make(text)
 
 
@@ -97,7 +98,7 @@ class OnlyB(Chars):
 
 def test_what_is_lost_at_the_end_of_a_long_text_is_found(tmp_path):
     def lost(tokenizer, text):
-        written = texts.write(Corpus.of(text, "b"), tmp_path)
+        written = texts.write(corpus_of(text, "b"), tmp_path)
         return difference(tokenizer, written.sample("train", 64, 4000))
 
     text = "b" * 1_000_000

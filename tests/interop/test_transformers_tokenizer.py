@@ -14,7 +14,6 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.data import texts
-from llama_ablate.data.corpora.corpus import Corpus
 from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Bytes, Chars
 from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
@@ -23,6 +22,7 @@ from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.interop.loader import open_model
 from tests.conftest import make_spec
+from tests.texts import corpus_of
 
 from .checkpoints import llama2c_pieces, ours
 
@@ -153,7 +153,7 @@ def _trained():
     maker = TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 300}))
     with tempfile.TemporaryDirectory() as folder:
         text = "\n".join(LINES)
-        return maker.make(texts.write(Corpus.of(text, text, text), Path(folder)))
+        return maker.make(texts.write(corpus_of(text, text, text), Path(folder)))
 
 
 def _ranks():

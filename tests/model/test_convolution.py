@@ -3,9 +3,9 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.model.context import Context
-from llama_ablate.model.linear import decayed
 from llama_ablate.model.mixers.convolution import ShortConvolution, causal_convolution
 from llama_ablate.model.positions import Position
+from tests.model.parameters import decayed
 
 
 def inputs(width, tokens=9, channels=5):

@@ -9,7 +9,8 @@ from torch import nn
 
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.initialisation import INITS
-from llama_ablate.model.linear import Linear, OutLinear, decayed, kinds
+from llama_ablate.model.linear import Linear, OutLinear
+from tests.model.parameters import decayed, kinds
 
 LAYERS, STD = 3, 0.03
 SIZES = {"dim": 64, "head_dim": 16, "layers": LAYERS, "vocab": 300, "init_std": STD, "bias": True}

@@ -5,9 +5,9 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.linear import decayed
 from llama_ablate.model.mixers.mamba2 import Mamba2
 from tests.conftest import LLAMA, make_spec
+from tests.model.parameters import decayed
 
 from .recurrences import LAWS, model_with
 

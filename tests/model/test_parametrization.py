@@ -10,11 +10,11 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.initialisation import INITS
-from llama_ablate.model.linear import kinds
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import LOSSES, Objective
 from llama_ablate.training.optimizers import OPTIMIZERS, make_optimizer, weights_of
+from tests.model.parameters import kinds
 
 MATRICES = ("hidden", "out")
 KINDS = ("embedding", *MATRICES, "head", "vector", "last")

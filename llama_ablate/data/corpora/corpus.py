@@ -50,18 +50,6 @@ class Corpus:
                 ("splits",),
             )
 
-    @classmethod
-    def of(cls, train: str, validation: str, test: str = "") -> "Corpus":
-        """Return the corpus of three texts: one document each, or several between SEPARATORs."""
-        texts = dict(zip(SPLITS, (train, validation, test), strict=True))
-        documents = [
-            Document((text,), split)
-            for split, whole in texts.items()
-            if whole
-            for text in whole.split(SEPARATOR)
-        ]
-        return cls(lambda: documents)
-
 
 @CORPORA.register("python-stdlib")
 def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02), longest: Size = None) -> Corpus:

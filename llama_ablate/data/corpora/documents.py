@@ -107,8 +107,7 @@ def look(files: Iterable[Path]) -> None:
                 raise ConfigError(f"there is no file '{file}'")
             if not file.stat().st_size:
                 raise ConfigError(f"the file '{file}' is empty")
-            _refuse_compressed(file)
-            _check_ending(file)
+            _check_beginning(file)
         except OSError as error:
             raise _unreadable(file, error) from None
 
@@ -160,14 +159,6 @@ def state(files: Iterable[Path]) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def _refuse_compressed(file: Path) -> None:
-    """Raise ConfigError for a compressed file, which may hold a thousand times its own size."""
-    head = _head(file)
-    for magic, name in _COMPRESSED.items():
-        if head.startswith(magic):
-            raise ConfigError(f"the file '{file}' is compressed ({name}): unpack it first")
-
-
 def of_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
     """Yield the texts of a column, without the empty ones. Raises ConfigError for other values."""
     for value in rows:
@@ -189,14 +180,16 @@ def no_column(column: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"{name} has no column '{column}'{nearest(column, known)}", ("column",))
 
 
-def _head(file: Path) -> bytes:
+def _check_beginning(file: Path) -> None:
+    """Raise ConfigError for a compressed file, and for one of rows whose name says otherwise.
+
+    A compressed file may hold a thousand times its own size.
+    """
     with file.open("rb") as opened:
-        return opened.read(_HEAD)
-
-
-def _check_ending(file: Path) -> None:
-    """Raise ConfigError for a file of rows whose name says otherwise, and for the reverse."""
-    head = _head(file)
+        head = opened.read(_HEAD)
+    for magic, name in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise ConfigError(f"the file '{file}' is compressed ({name}): unpack it first")
     if file.suffix == ".parquet" and not head.startswith(b"PAR1"):
         raise ConfigError(f"the file '{file}' is not parquet: it does not begin with PAR1")
     for magic, ending in _OF_ROWS.items():
@@ -326,9 +319,7 @@ class _Json:
 
     def _more(self) -> None:
         """Read on, at least as much as is held: a long value is not begun again too often."""
-        gone = self._text[: self._at]
-        self._line += gone.count("\n")
-        self._column = len(gone) - gone.rfind("\n") if "\n" in gone else self._column + len(gone)
+        self._line, self._column = self._place(self._at)
         parts = [self._text[self._at :]]
         wanted = 2 * len(parts[0])
         while len(parts) == 1 or sum(map(len, parts)) < wanted:
@@ -339,10 +330,15 @@ class _Json:
             parts.append(piece)
         self._text, self._at = "".join(parts), 0
 
-    def _error(self, reason: str, at: int) -> ConfigError:
+    def _place(self, at: int) -> tuple[int, int]:
+        """Return the line and the column of a character that is held."""
         before = self._text[:at]
-        line = self._line + before.count("\n")
-        column = len(before) - before.rfind("\n") if "\n" in before else self._column + len(before)
+        own = before.rpartition("\n")
+        column = len(own[2]) + 1 if own[1] else self._column + len(before)
+        return self._line + before.count("\n"), column
+
+    def _error(self, reason: str, at: int) -> ConfigError:
+        line, column = self._place(at)
         return ConfigError(f"{self._name} is not json: {reason}: line {line} column {column}")
 
 

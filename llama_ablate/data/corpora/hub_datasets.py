@@ -141,17 +141,13 @@ def _builder(
             f"the data set '{dataset}' could not be loaded: {reason}", where
         ) from error
     if hasattr(builder.config, "fragment_scan_options"):
+        from pyarrow.dataset import ParquetFragmentScanOptions
+
         # What is read ahead of Parquet files would fill the memory.
-        builder.config.fragment_scan_options = _in_buffers()
+        builder.config.fragment_scan_options = ParquetFragmentScanOptions(
+            use_buffered_stream=True, buffer_size=_BUFFER, pre_buffer=False
+        )
     return builder
-
-
-def _in_buffers() -> Any:
-    from pyarrow.dataset import ParquetFragmentScanOptions
-
-    return ParquetFragmentScanOptions(
-        use_buffered_stream=True, buffer_size=_BUFFER, pre_buffer=False
-    )
 
 
 def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from llama_ablate.data.sources.source import SYMBOLS, Nats, Symbols, at_least, within
+from llama_ablate.data.sources.source import SYMBOLS, Nats, OfVocabulary, Symbols, at_least, within
 from llama_ablate.errors import ConfigError
 
 _DENSE = 4096  # histories up to which the stationary distribution is solved for directly
@@ -17,7 +17,7 @@ _PRODUCTS = 1 << 33  # multiplications of the power iteration before it gives up
 
 
 @dataclass(frozen=True)
-class Markov:
+class Markov(OfVocabulary):
     """Each symbol depends on the `order` before it, by rows drawn from a Dirichlet distribution."""
 
     vocab: int = 64
@@ -39,11 +39,6 @@ class Markov:
             )
         at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
-
-    @property
-    def alphabet(self) -> int:
-        """The vocabulary."""
-        return self.vocab
 
     @cached_property
     def table(self) -> Nats:
@@ -109,15 +104,9 @@ class Markov:
         ends = joint.reshape(-1, self.vocab**length, self.vocab).sum(0)
         return np.asarray(ends[index] / ends[index].sum(1, keepdims=True))
 
-    @property
-    def entropy(self) -> float:
-        """Return the entropy rate: the mean over histories of their rows' entropies."""
-        rows = -(self.table * np.log(self.table)).sum(1)
-        return float(self.stationary @ rows)
-
 
 @dataclass(frozen=True)
-class HiddenMarkov:
+class HiddenMarkov(OfVocabulary):
     """Symbols are emitted by hidden states that follow a chain of their own."""
 
     vocab: int = 64
@@ -138,11 +127,6 @@ class HiddenMarkov:
             )
         at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
-
-    @property
-    def alphabet(self) -> int:
-        """The vocabulary."""
-        return self.vocab
 
     @cached_property
     def chain(self) -> Markov:

@@ -106,20 +106,12 @@ class Counting:
 
     longest: int = 16
     name: ClassVar[str] = "counting"
+    alphabet: ClassVar[int] = 2
+    chance: ClassVar[float] = 1 / 2  # one of the two: each is asked for as often
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes out of range."""
         within(2, _MOST, longest=self.longest)
-
-    @property
-    def alphabet(self) -> int:
-        """Two symbols."""
-        return 2
-
-    @property
-    def chance(self) -> float:
-        """One of the two: each is asked for as often."""
-        return 1 / 2
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream, from the beginning of a count on."""

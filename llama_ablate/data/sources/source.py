@@ -79,8 +79,19 @@ def share(**shares: float) -> None:
             raise ConfigError(f"{name} {value:g}: must be from 0 to 1", (name,))
 
 
+class OfVocabulary:
+    """A source whose symbols are those of a vocabulary alone."""
+
+    vocab: int
+
+    @property
+    def alphabet(self) -> int:
+        """The vocabulary."""
+        return self.vocab
+
+
 @dataclass(frozen=True)
-class LagCopy:
+class LagCopy(OfVocabulary):
     """Each symbol is the one `lag` before it, or with probability `noise` any of `vocab`."""
 
     vocab: int = 64
@@ -93,11 +104,6 @@ class LagCopy:
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _LAG, lag=self.lag)
         share(noise=self.noise)
-
-    @property
-    def alphabet(self) -> int:
-        """The vocabulary."""
-        return self.vocab
 
     @property
     def chance(self) -> float:
@@ -132,13 +138,6 @@ class LagCopy:
         if windows.shape[1] > self.lag:
             found[:, self.lag - 1 :] = windows[:, : -self.lag]
         return found
-
-    @property
-    def entropy(self) -> float:
-        """Return the loss per symbol once the copied one is in sight, in closed form."""
-        same, other = 1 - self.noise + self.noise / self.vocab, self.noise / self.vocab
-        spread = (self.vocab - 1) * other * math.log(other) if other else 0.0
-        return -(same * math.log(same) + spread)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.config.marked_yaml import Marked, load
+from llama_ablate.config.marked_yaml import load
 from llama_ablate.config.validation import shown
 from llama_ablate.data.corpora import hub_datasets
 from llama_ablate.data.tasks.items import (
@@ -51,12 +51,8 @@ def read(path: Path) -> Task:
     try:
         return _task(marked.values, path)
     except ConfigError as error:
-        raise ConfigError(_located(marked, error, path), ("task",)) from None
-
-
-def _located(marked: Marked, error: ConfigError, path: Path) -> str:
-    """Return an error's message with its place in the file, where it has one."""
-    return str(marked.locate(error)) if error.where else f"{path}: {error.message}"
+        message = str(marked.locate(error)) if error.where else f"{path}: {error.message}"
+        raise ConfigError(message, ("task",)) from None
 
 
 def _task(values: Mapping[str, Any], path: Path) -> Task:

@@ -117,13 +117,10 @@ def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
         if not line.strip():
             continue
         try:
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"not JSON: {error}") from None
-            yield _item(values, f"{path}:{number}")
-        except ConfigError as error:
-            raise ConfigError(f"{path}:{number}: {error.message}", ("task",)) from None
+            yield _item(json.loads(line), f"{path}:{number}")
+        except (ValueError, RecursionError) as error:
+            why = error.message if isinstance(error, ConfigError) else f"not JSON: {error}"
+            raise ConfigError(f"{path}:{number}: {why}", ("task",)) from None
 
 
 def _item(values: Any, place: str) -> tuple[Kind, Item]:

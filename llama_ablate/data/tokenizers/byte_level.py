@@ -24,7 +24,7 @@ from typing import Any
 
 LONGEST = 400_000  # characters: longer texts may overflow the stack of tiktoken's expressions
 _PART = 8_000  # characters of a part of a text
-#: Ways to cut a text into words: of GPT-2, of Llama 3, and of Qwen 2.
+#: Ways to cut a text into words: of GPT-2, of Qwen 2, and of Llama 3.
 SPLITS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     *(

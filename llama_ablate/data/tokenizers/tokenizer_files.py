@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_ablate.data.tokenizers.byte_level import LONGEST
+from llama_ablate.data.tokenizers.byte_level import LONGEST, SPLITS
 from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c, saved
 from llama_ablate.data.tokenizers.tokenizer import (
     BPE,
@@ -30,10 +30,7 @@ from llama_ablate.data.tokenizers.tokenizer import (
 from llama_ablate.errors import ConfigError
 
 #: How Llama 3 cuts text before it merges bytes (its tokenizer.py).
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3_SPLIT = SPLITS[2]
 #: Llama 3's 256 special tokens, in the order of their ids, which follow the last rank.
 LLAMA3_SPECIAL = (
     "<|begin_of_text|>",
@@ -55,6 +52,8 @@ LLAMA31_SPECIAL = {
 }
 #: Tokens of a vocab.json that stand for no text: `<|endoftext|>`, `</s>`, `<pad>`.
 _SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
+#: Names of files that are a tokenizer each, in the order in which they are looked for.
+WHOLE = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 _GPT2_FILES = ("vocab.json", "merges.txt")
 _LARGEST = 256 << 20  # bytes of a tokenizer file: far more than any known one has
 
@@ -146,11 +145,17 @@ def _from_vocab_and_merges(folder: Path) -> BPE:
     return BPE(model)
 
 
+def in_one_file(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer that a folder holds in one file; None where there is none."""
+    files = (folder / name for name in WHOLE)
+    file = next((file for file in files if file.is_file()), None)
+    return read(file) if file else None
+
+
 def _of_folder(folder: Path) -> Tokenizer:
     """Return the tokenizer whose files lie in a folder. Raises ConfigError where none do."""
-    for name in ("tokenizer.json", "tokenizer.model", "tokenizer.bin"):
-        if (folder / name).is_file():
-            return read(folder / name)
+    if tokenizer := in_one_file(folder):
+        return tokenizer
     if not all((folder / name).is_file() for name in _GPT2_FILES):
         raise ConfigError(
             f"the folder '{folder}' holds no tokenizer: neither tokenizer.json, tokenizer.model "

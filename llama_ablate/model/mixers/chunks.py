@@ -20,12 +20,12 @@ def chunk_lengths(tokens: int, longest: int) -> tuple[int, int]:
     return number, -(-tokens // number)
 
 
-def in_chunks(x_BT: Tensor, number: int, length: int) -> Tensor:
-    """Return (B, T, ...) as (B, n, C, ...), with zeros after the last token where T < n * C."""
-    batch, tokens, *rest = x_BT.shape
+def in_chunks(x_BTH: Tensor, number: int, length: int) -> Tensor:
+    """Return (B, T, H, ...) as (n, B, H, C, ...), with zeros after the last token if T < n * C."""
+    batch, tokens, *rest = x_BTH.shape
     if number * length > tokens:
-        x_BT = F.pad(x_BT, (0, 0) * len(rest) + (0, number * length - tokens))
-    return x_BT.reshape(batch, number, length, *rest)
+        x_BTH = F.pad(x_BTH, (0, 0) * len(rest) + (0, number * length - tokens))
+    return x_BTH.reshape(batch, number, length, *rest).movedim((1, 3), (0, 2))
 
 
 class Decays(NamedTuple):

@@ -57,9 +57,7 @@ def gated_delta_rule(
     dtype = torch.promote_types(v_BTHP.dtype, torch.float32)
 
     def heads_first(x_BTH: Tensor) -> Tensor:
-        x_BnCH = in_chunks(x_BTH, n, C)
-        x_nBHC = x_BnCH.permute(1, 0, 3, 2, *range(4, x_BnCH.dim()))
-        return x_nBHC.reshape(n, B * H, C, *x_BTH.shape[3:])
+        return in_chunks(x_BTH, n, C).flatten(1, 2)
 
     with torch.autocast(v_BTHP.device.type, enabled=False):
         q_nbCE, k_nbCE, v_nbCP, decay_nbC, beta_nbC = map(

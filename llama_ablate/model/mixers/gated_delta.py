@@ -28,6 +28,8 @@ class GatedDelta(Recurrent):
     has about the parameters of `mha`, 4 dim^2.
     """
 
+    slowest = 0.01  # the paper's code has 0, whose logarithm is infinite
+
     def __init__(
         self,
         dim: int,
@@ -47,15 +49,7 @@ class GatedDelta(Recurrent):
         if inner % value:
             raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
         own = inner // value
-        super().__init__(
-            heads=own,
-            key=key,
-            value=value,
-            channels=own * (2 * key + value),
-            conv=conv,
-            conv_bias=False,
-            slowest=0.01,  # the paper's code has 0, whose logarithm is infinite
-        )
+        super().__init__(own, key, value, own * (2 * key + value), conv)
         self.q = Linear(dim, own * key, bias=bias)
         self.k = Linear(dim, own * key, bias=bias)
         self.v = Linear(dim, own * value, bias=bias)

@@ -26,6 +26,8 @@ class Mamba2(Recurrent):
     the parameters of `mha`, 4 dim^2; the paper's 2 is for blocks without a feed-forward network.
     """
 
+    slowest = 1.0
+
     def __init__(
         self,
         dim: int,
@@ -49,15 +51,7 @@ class Mamba2(Recurrent):
         own = inner // value
         if own % groups:
             raise ConfigError(f"{own} heads of {value} do not divide into {groups} groups")
-        super().__init__(
-            heads=own,
-            key=key,
-            value=value,
-            channels=inner + 2 * groups * key,
-            conv=conv,
-            conv_bias=conv_bias,
-            slowest=1.0,
-        )
+        super().__init__(own, key, value, inner + 2 * groups * key, conv, conv_bias)
         self.groups = groups
         self.x = Linear(dim, inner, bias=bias)
         self.b = Linear(dim, groups * key, bias=bias)

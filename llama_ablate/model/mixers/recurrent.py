@@ -37,22 +37,16 @@ class Recurrent(nn.Module, ABC):
 
     rotated = 0  # positions are in the order of the tokens
 
+    #: The least rate at the start.
+    slowest: float
     out: Linear
 
     def __init__(
-        self,
-        *,
-        heads: int,
-        key: int,
-        value: int,
-        channels: int,
-        conv: int,
-        conv_bias: bool,
-        slowest: float,
+        self, heads: int, key: int, value: int, channels: int, conv: int, conv_bias: bool = False
     ) -> None:
         super().__init__()
         self.heads, self.key, self.value = heads, key, value
-        self.A_log = nn.Parameter(torch.empty(heads).uniform_(slowest, 16.0).log())
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(self.slowest, 16.0).log())
         shortest, longest = map(math.log, _STEPS)
         step_H = torch.empty(heads).uniform_(shortest, longest).exp()
         self.dt_bias = nn.Parameter(step_H + torch.log(-torch.expm1(-step_H)))  # softplus inverted

@@ -55,9 +55,7 @@ def state_space_dual(
     dtype = torch.promote_types(x_BTHP.dtype, torch.float32)
 
     def groups_first(x_BTG: Tensor) -> Tensor:
-        x_BnCG = in_chunks(x_BTG, n, C)
-        x_nBGC = x_BnCG.permute(1, 0, 3, 2, *range(4, x_BnCG.dim()))
-        return x_nBGC.reshape(n * B * G, C, *x_BTG.shape[3:])
+        return in_chunks(x_BTG, n, C).flatten(0, 2)
 
     with torch.autocast(x_BTHP.device.type, enabled=False):
         c_bCE, b_bCE = groups_first(c_BTGE.to(dtype)), groups_first(b_BTGE.to(dtype))
