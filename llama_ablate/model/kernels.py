@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 Kernel = Literal["math", "fused"]
 
+_ROWS, _BLOCKS = 128, 4  # the fewest rows of a block of scores, and the most blocks
+
 
 @dataclass(frozen=True)
 class Maps:
@@ -52,7 +54,8 @@ def attend(
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
 
-    A `sink` is the logit of each head of one more key, which is seen by all and whose value is 0.
+    A `sink` is the logit of each head of one more key, before the others, which is seen by all and
+    whose value is 0.
 
     The mask is the context's for this `window`; `scale` is 1/sqrt(E) unless given. Neither kernel
     copies a key/value head to its query heads. `math` is the faster one for short contexts in
@@ -75,7 +78,7 @@ def attend(
     if T == 1 and q_BHTE.device.type == "cpu" and dropped is None and not spelled_out:
         return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale, sink_H)
     if sink_H is not None:
-        k_BKSE, v_BKSE = (F.pad(x, (0, 0, 0, 1)) for x in (k_BKSE, v_BKSE))
+        k_BKSE, v_BKSE = (F.pad(x, (0, 0, 1, 0)) for x in (k_BKSE, v_BKSE))
         mask, causal = _with_sink(mask, sink_H, T, seen), False
     if spelled_out:
         return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen)
@@ -90,6 +93,31 @@ def attend(
             enable_gqa=K < H,
         )
         return mixed_BHTE.transpose(1, 2).reshape(B, T, -1)
+    # No token sees a key behind it: with the rows in blocks, those of keys behind them are spared.
+    rows = T if mask is None else max(_ROWS, -(-T // _BLOCKS))
+    before = k_BKSE.shape[2] - T
+    mixed_BtHP = []
+    for first in range(0, T, rows):
+        last = min(first + rows, T)
+        block = slice(first, last), slice(before + last)
+        own = dropped and (dropped[0][(..., *block)], dropped[1])
+        q_BHtE, seen_BKsE = q_BHTE[:, :, block[0]], (x[:, :, block[1]] for x in (k_BKSE, v_BKSE))
+        mask_ts = None if mask is None else mask[(..., *block)]
+        mixed_BtHP.append(_by_products(q_BHtE, *seen_BKsE, mask_ts, own, scale))
+    return torch.cat(mixed_BtHP, 1) if len(mixed_BtHP) > 1 else mixed_BtHP[0]
+
+
+def _by_products(
+    q_BHTE: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    mask: Tensor | None,
+    dropped: tuple[Tensor, float] | None,
+    scale: float,
+) -> Tensor:
+    """Compute attention by batched products, (B, T, H * width of v)."""
+    B, H, T, E = q_BHTE.shape
+    K = k_BKSE.shape[1]
     # Heads first, as the projection lays them out in memory; the query heads of a group are rows
     # (g = G*T) of one product with the keys and values that they share.
     q_KGBTE = q_BHTE.transpose(0, 1).reshape(K, H // K, B, T, E)
@@ -100,17 +128,17 @@ def attend(
         groups = (1, 1) if mask_bhTS.shape[1] == 1 else (K, H // K)
         mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)  # type: ignore[no-untyped-call]
     kept_BHTS, times = dropped or (None, 1.0)
-    kept = None if kept_BHTS is None else kept_BHTS.view(B, K, H // K * T, -1).transpose(0, 1)
+    kept = None if kept_BHTS is None else kept_BHTS.reshape(B, K, H // K * T, -1).transpose(0, 1)
     mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]
     mixed_KBGTE = mixed_KBgE.view(K, B, H // K, T, -1)
     return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
 
 
 def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
-    """Return a mask with one column more, the sinks': (H, T, S + 1) or (B, H, T, S + 1)."""
+    """Return a mask with one column more, first, the sinks': (H, T, 1 + S) or (B, H, T, 1 + S)."""
     mask = sink_H.new_zeros(T, S) if mask is None else mask
     shape = *(mask.shape[:1] if mask.dim() == 4 else ()), len(sink_H), T
-    return torch.cat([mask.expand(*shape, S), sink_H[:, None, None].expand(*shape, 1)], -1)
+    return torch.cat([sink_H[:, None, None].expand(*shape, 1), mask.expand(*shape, S)], -1)
 
 
 def _of_one_token(
@@ -154,7 +182,7 @@ def _in_steps(
     masked_BHTS = scores_BHTS if mask is None else scores_BHTS + mask
     weights_BHTS = masked_BHTS.softmax(-1)
     if maps is not None:
-        maps.append(Maps(*(x[..., :seen] for x in (scores_BHTS, masked_BHTS, weights_BHTS))))
+        maps.append(Maps(*(x[..., -seen:] for x in (scores_BHTS, masked_BHTS, weights_BHTS))))
     if dropped is not None:
         weights_BHTS = weights_BHTS * dropped[0] * dropped[1]
     mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
