@@ -169,8 +169,9 @@ def _alike(one: Mapping[str, Any]) -> str:
         if table.lengths
     ]
     found = agreement.ranked(agreement.joined(pairs))
-    shares = [f"{row.share:.0%} of the length: {row.alike:.0%} of {row.pairs}" for row in found]
-    return "; ".join(shares + _by_size(_rows(one))) or "one length"
+    lengths = ", ".join(f"{row.share:.0%}: {row.alike:.0%} of {row.pairs}" for row in found)
+    shares = [f"length {lengths}"] if lengths else []
+    return "; ".join(shares + _by_size(_rows(one)))
 
 
 def _by_size(rows: Sequence[Row]) -> list[str]:
@@ -179,7 +180,7 @@ def _by_size(rows: Sequence[Row]) -> list[str]:
         return []
     alike = sum((a.end.value < 0) == (b.end.value < 0) for a, b in pairs) / len(pairs)
     share = pairs[0][0].parameters / pairs[0][1].parameters
-    return [f"{share:.0%} of the size: {alike:.0%} of {len(pairs)}"]
+    return [f"size {share:.0%}: {alike:.0%} of {len(pairs)}"]
 
 
 def _at_one_length(rows: Sequence[Row]) -> Figure:

@@ -436,9 +436,9 @@ EVIDENCE = (
     Mutant(
         "who cannot tell choices apart is right",
         "measure/cloze.py",
-        "_share",
-        "best[item.answer] / best.sum()",
-        "best[item.answer] / 1",
+        "_right",
+        "b[item.answer] / b.sum()",
+        "b[item.answer] / 1",
         ("tests/test_cloze.py",),
     ),
     Mutant(

@@ -179,7 +179,8 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
 
     def call(_task, arms, entries, compute, *_given, **_more):
         def values(arm, name):
-            at = [arm["train"]["batch"], arm["spec"], name, compute]
+            spec, train, _text = arm
+            at = [train.batch, spec.to_dict(), name, compute.to_dict()]
             return measured(x=int(digest(at), 16))
 
         names = [METRICS.resolve(entry).name for entry in entries]
