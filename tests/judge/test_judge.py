@@ -252,7 +252,7 @@ def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume, monkeypatch):
     candidate = ledger.candidate(BETTER)
     assert ledger(candidate) == ACCEPTED
     expected = ledger.file.read_bytes()
-    for number in range(volume(100, 12, 12), 4000, volume(500, 21, 21)):
+    for number in range(volume(300, 12, 12), 4000, volume(450, 21, 21)):
         shutil.rmtree(ledger.root / "ledger")
         ledger.file.parent.mkdir()
         ledger.file.write_bytes(start)
