@@ -367,6 +367,8 @@ def _verdict(
         return "failed"
     if at.is_open or (not paired and (every | of_base) - {*FINAL}):
         return "pending"
+    if not paired and not own.lost + base.lost:  # no loss is measured
+        return "no verdict"
     return word
 
 

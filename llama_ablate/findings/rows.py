@@ -359,11 +359,11 @@ class ComparisonRow(Row):
     difference: float = column(
         "mean difference from the baseline, paired by seed; below 0 is better"
     )
-    low: float = column("lower end of its interval, which holds for all rows of the table at once")
+    low: float = column("lower end of its interval, which holds for all rows at once")
     high: float = column("upper end of its interval")
     verdict: str = column(
-        "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (a control fails), `too "
-        "short`, `diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`"
+        "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (failing control, no loss), "
+        "`too short`, `diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`"
     )
 
     @cell("loss ({unit})", leading=True)

@@ -257,6 +257,15 @@ def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
     assert not (store.report / "figures" / "metrics_decode_speed.svg").exists()
 
 
+def test_runs_of_which_no_loss_is_measured_have_no_verdict(store):
+    for key in ("aa", "bb"):
+        for seed in range(3):
+            replaced(store, f"{key}{seed}", metrics={})
+    row = comparison(store).loc["rms<b>norm</b> & co"]
+    assert (row.verdict, row.n) == ("no verdict", 0)
+    assert "no verdict on rms<b>norm</b> & co" in headline(read(store))
+
+
 def test_the_answer_names_every_verdict(store):
     told = headline(read(store))
     assert told.startswith("rms<b>norm</b> & co beats baseline by 0.150 nats [")
