@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llama_ablate.evidence import (
     Ended,
@@ -106,6 +106,9 @@ def compare(
         fewest, most = (is_open and seeds_to_decide(row, margin)) or (math.nan, math.nan)
         lost_low, lost_high = share(first.lost, first.runs) if first.runs else (math.nan, math.nan)
         text = table.text_per_token(variant)
+        own_train, own_decode = (of.get(id_, _UNMEASURED) for of in (train_speeds, decode_speeds))
+        train = _ratio(own_train, train_speeds.get(base, _UNMEASURED), text)
+        decode = _ratio(own_decode, decode_speeds.get(base, _UNMEASURED), text)
         made = ComparisonRow(
             label=variant.label,
             baseline=variant.baseline,
@@ -147,8 +150,20 @@ def compare(
             residual=variant.residual,
             solved=variant.solved,
             flops_per_token=_known(variant.flops_per_token),
-            **_of_speed("train", train_speeds, id_, base, text),
-            **_of_speed("decode", decode_speeds, id_, base, text),
+            train_tokens_per_s=own_train.value,
+            train_speed_ratio=train.value,
+            train_speed_low=train.low,
+            train_speed_high=train.high,
+            train_speed_turns=train.turns,
+            train_speed_processes=train.processes,
+            train_speed_spread=train.spread,
+            decode_tokens_per_s=own_decode.value,
+            decode_speed_ratio=decode.value,
+            decode_speed_low=decode.low,
+            decode_speed_high=decode.high,
+            decode_speed_turns=decode.turns,
+            decode_speed_processes=decode.processes,
+            decode_speed_spread=decode.spread,
             kv_bytes_per_token=_known(variant.kv_bytes_per_token),
             state_bytes=_known(variant.state_bytes),
             epochs=table.passes(variant) if any(v.mixture for v in table.variants) else None,
@@ -421,25 +436,14 @@ def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
     return None
 
 
-def _of_speed(
-    name: str, speeds: _OfVariants, variant: str, base: str, text: float
-) -> dict[str, Any]:
-    """Return the columns of a speed: a variant's, and its ratio to the baseline's.
+def _ratio(own: MetricRow, base: MetricRow, text: float) -> Timing:
+    """Return the ratio of a speed to the baseline's; of its own without an interval.
 
-    The baseline's own ratio has no interval. It is of text: `text` is how much more of it a token
-    holds than one of the baseline's.
+    It is of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    own, other = (speeds.get(id_, _UNMEASURED) for id_ in (variant, base))
-    ratio = speed_ratio(own.by_process, other.by_process)
-    return {
-        f"{name}_tokens_per_s": own.value,
-        f"{name}_speed_ratio": text * ratio.value,
-        f"{name}_speed_low": math.nan if own is other else text * ratio.low,
-        f"{name}_speed_high": math.nan if own is other else text * ratio.high,
-        f"{name}_speed_turns": ratio.turns,
-        f"{name}_speed_processes": ratio.processes,
-        f"{name}_speed_spread": ratio.spread,
-    }
+    ratio = speed_ratio(own.by_process, base.by_process)
+    low, high = (math.nan, math.nan) if own is base else (text * ratio.low, text * ratio.high)
+    return replace(ratio, value=text * ratio.value, low=low, high=high)
 
 
 def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -448,16 +452,25 @@ def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     A process has its place in memory and its minutes: the same code twice differs by more than its
     turns say.
     """
-    again = [vars(row) for row in rows if row.role == "aa"]
-    ends: dict[str, float] = {}
-    for name in ("train", "decode"):
-        low, high = f"{name}_speed_low", f"{name}_speed_high"
-        ends[low] = max([1.0, *(one[high] for one in again if not math.isnan(one[high]))])
-        ends[high] = min([1.0, *(one[low] for one in again if not math.isnan(one[low]))])
+    again = [row for row in rows if row.role == "aa"]
+    train_low, decode_low = (
+        min([1.0, *(low for low in lows if not math.isnan(low))])
+        for lows in ([a.train_speed_low for a in again], [a.decode_speed_low for a in again])
+    )
+    train_high, decode_high = (
+        max([1.0, *(high for high in highs if not math.isnan(high))])
+        for highs in ([a.train_speed_high for a in again], [a.decode_speed_high for a in again])
+    )
     return [
         row
         if row.role == "aa"
-        else replace(row, **{end: vars(row)[end] / by for end, by in ends.items()})
+        else replace(
+            row,
+            train_speed_low=row.train_speed_low / train_high,
+            train_speed_high=row.train_speed_high / train_low,
+            decode_speed_low=row.decode_speed_low / decode_high,
+            decode_speed_high=row.decode_speed_high / decode_low,
+        )
         for row in rows
     ]
 

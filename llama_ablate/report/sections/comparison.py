@@ -283,15 +283,22 @@ _COSTS = {
 
 def _costs(row: ComparisonRow, frames: Frames) -> dict[str, Estimate]:
     """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
-    own, costs = vars(row), dict[str, Estimate]()
-    for name in ("train", "decode"):
-        speeds = (own[f"{name}_speed_{part}"] for part in ("ratio", "high", "low"))
-        costs[f"{name}_time"] = Estimate(*(1 / speed for speed in speeds))
-    costs |= {name: Estimate(own[name]) for name in _COSTS if name in own}
-    if math.isnan(row.state_bytes):  # plans of older versions know what a token adds alone
-        context = frames.plan.experiment.model.context
-        costs["state_bytes"] = Estimate(row.kv_bytes_per_token * context)
-    return costs
+    context = frames.plan.experiment.model.context
+    known = not math.isnan(row.state_bytes)  # plans of older versions know what a token adds alone
+    return {
+        "train_time": Estimate(
+            1 / row.train_speed_ratio, 1 / row.train_speed_high, 1 / row.train_speed_low
+        ),
+        "decode_time": Estimate(
+            1 / row.decode_speed_ratio, 1 / row.decode_speed_high, 1 / row.decode_speed_low
+        ),
+        "state_bytes": Estimate(row.state_bytes if known else row.kv_bytes_per_token * context),
+        "parameters": Estimate(row.parameters),
+        "active_parameters": Estimate(row.active_parameters),
+        "flops_per_token": Estimate(row.flops_per_token),
+        "kv_bytes_per_token": Estimate(row.kv_bytes_per_token),
+        "peak_memory_bytes": Estimate(row.peak_memory_bytes),
+    }
 
 
 @FIGURES.register("cache_growth")
