@@ -382,9 +382,9 @@ def _verdict(
         return "failed"
     if at.is_open or (not paired and (every | of_base) - {*FINAL}):
         return "pending"
-    if not paired and not own.lost + base.lost:  # no loss is measured
-        return "no verdict"
-    return word
+    # No loss is measured where none of the runs was lost, and there is no pair.
+    measured = paired or own.lost + base.lost
+    return "no verdict" if word == "inconclusive" and not measured else word
 
 
 def _p_of_lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> float:

@@ -101,9 +101,13 @@ def attend(
         last = min(first + rows, T)
         block = slice(first, last), slice(before + last)
         own = dropped and (dropped[0][(..., *block)], dropped[1])
-        q_BHtE, seen_BKsE = q_BHTE[:, :, block[0]], (x[:, :, block[1]] for x in (k_BKSE, v_BKSE))
+        q_BHtE, k_BKsE, v_BKsE = (
+            q_BHTE[:, :, block[0]],
+            k_BKSE[:, :, block[1]],
+            v_BKSE[:, :, block[1]],
+        )
         mask_ts = None if mask is None else mask[(..., *block)]
-        mixed_BtHP.append(_by_products(q_BHtE, *seen_BKsE, mask_ts, own, scale))
+        mixed_BtHP.append(_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, own, scale))
     return torch.cat(mixed_BtHP, 1) if len(mixed_BtHP) > 1 else mixed_BtHP[0]
 
 
