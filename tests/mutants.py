@@ -493,9 +493,9 @@ WINGS = (
     Mutant(
         "a pipe is read like a file",
         DISK,
-        "opened",
-        "stat.S_ISREG(mode := os.fstat(handle).st_mode)",
-        "(mode := os.fstat(handle).st_mode)",
+        "_regular",
+        "stat.S_ISREG(found.st_mode)",
+        "True",
         (STRANGERS,),
     ),
     Mutant(

@@ -1,7 +1,6 @@
 """The command line: arguments in, exit code out."""
 
 import errno
-import gc
 import os
 import signal
 import sys
@@ -199,9 +198,6 @@ def script() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
-    # Plans and reports make a million objects and keep them: to look for cycles after every 700, as
-    # Python does, takes a tenth of their time.
-    gc.set_threshold(50_000)
     devnull = os.open(os.devnull, os.O_RDWR)
     # A stream that was closed before the start is None.
     sys.stdout = sys.stdout or os.fdopen(devnull, "w", closefd=False)

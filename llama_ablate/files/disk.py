@@ -57,12 +57,7 @@ def opened(path: Path | str) -> BufferedReader:
 
     A pipe that nobody writes to does not make it wait.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
-        os.close(handle)
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise ConfigError(f"{path}: damaged, it is {kind} and not a file")
-    return os.fdopen(handle, "rb")
+    return os.fdopen(_regular(path)[0], "rb")
 
 
 def read(path: Path | str) -> bytes:
@@ -70,10 +65,25 @@ def read(path: Path | str) -> bytes:
 
     And for one of more than a gibibyte, as none that is read as a whole ever is.
     """
-    with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > _MOST:
+    handle, size = _regular(path)
+    try:
+        if size > _MOST:
             raise ConfigError(f"{path}: damaged, it has more than {_MOST >> 20} MiB")
-        return file.read()
+        # Of a small file a buffer would take as long as the reading.
+        return b"".join(iter(lambda: os.read(handle, size + 1), b""))
+    finally:
+        os.close(handle)
+
+
+def _regular(path: Path | str) -> tuple[int, int]:
+    """Return a handle to read a file by, and its size."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        raise ConfigError(f"{path}: damaged, it is {kind} and not a file")
+    return handle, found.st_size
 
 
 class Writer:

@@ -7,7 +7,7 @@ changed bit is detected, and a document that was moved to where another belongs.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -26,14 +26,14 @@ def write_json(path: Path, value: object) -> None:
 
 def to_json(value: object, *, nulls: bool = False) -> str:
     """Return strict JSON text; numbers that JSON lacks become "NaN", "Infinity", or null."""
-    return json.dumps(_finite(value, nulls=nulls), indent=1, allow_nan=False, ensure_ascii=False)
+    known = _changed(value, _finite_or_null if nulls else _finite)
+    return json.dumps(known, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def to_line(value: object) -> str:
     """Return strict JSON text on one line, as in JSON Lines."""
-    return json.dumps(
-        _finite(value, nulls=False), separators=(",", ":"), allow_nan=False, ensure_ascii=False
-    )
+    known = _changed(value, _finite)
+    return json.dumps(known, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def sealed(value: Mapping[str, object], place: str) -> bytes:
@@ -58,16 +58,15 @@ def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
     """Return the document in the content of a file, as `read_json` does."""
     try:
-        value: dict[str, Any] = json.loads(
-            raw, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer
-        )
+        value: dict[str, Any] = _DECODER.decode(raw.decode())
         if not isinstance(value, dict):  # whatever a file holds
             raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
-        _refuse_depth(value, _DEEPEST)
+        if raw.count(b"{") + raw.count(b"[") > _DEEPEST:
+            _refuse_depth(value, _DEEPEST)
         if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         if any(word in raw for word in _QUOTED):
-            value = _infinite(value)
+            value = _changed(value, _infinite)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
     if place is not None:
@@ -107,26 +106,29 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no JSON")
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer)
 #: Of documents of ours: what is beyond breaks those who compute with it or write it again.
 _DEEPEST, _DIGITS = 64, 40
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _QUOTED = (b'NaN"', b'Infinity"')  # as they end in a file; most files have none
 
 
-def _finite(value: object, *, nulls: bool) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner, nulls=nulls) for key, inner in value.items()}
+def _changed(value: Any, change: Callable[[Any], object]) -> Any:
+    """Return a document in which each value that is no mapping and no list is changed."""
     if isinstance(value, list | tuple):
-        return [_finite(inner, nulls=nulls) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        word = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return None if nulls else word
-    return value
+        return [_changed(inner, change) for inner in value]
+    if hasattr(value, "items"):
+        return {key: _changed(inner, change) for key, inner in value.items()}
+    return change(value)
 
 
-def _infinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _infinite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_infinite(inner) for inner in value]
+def _finite(value: object) -> object:
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _finite_or_null(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _infinite(value: object) -> object:
     return _WORDS.get(value, value) if isinstance(value, str) else value

@@ -12,15 +12,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from string import Formatter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.written import interval, number, p_value, pace, seeds, share
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.results.record import Coordinate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Method = TypeVar("Method", bound=Callable[..., str])
 Filled = TypeVar("Filled", bound="Row")
@@ -125,13 +127,15 @@ def filled(row: Filled, known: Mapping[str, float]) -> Filled:
     return replace(row, **found)
 
 
-def frame(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
+def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
 
     A column that is None in all rows is left out. A named tuple has a column for each of its
     fields: the first one's is called as the tuple. Of `keys` each is a column: one that is called
     as another column is has an underscore behind its name.
     """
+    import pandas as pd  # what only counts runs starts without it
+
     known: dict[str, list[object]] = {}
     kind = type(rows[0]) if rows else kind
     for one in fields(kind):
@@ -168,8 +172,10 @@ def mean(values: Iterable[float]) -> float:
     return float(np.nansum(known) / count) if count else math.nan
 
 
-def cells(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
+def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """Return rows with their numbers written as people read them, the leading columns first."""
+    import pandas as pd
+
     shown: list[tuple[bool, str, list[str]]] = []
     for name, stated in _shown(type(rows[0]) if rows else kind).items():
         if stated.when and not any(map(stated.when, rows)):

@@ -256,7 +256,7 @@ class RunFolder:
         """Return how the run ended, and why, from the manifest alone."""
         entry = self.manifest.get(RECORD, {})
         values = entry if "outcome" in entry else self._values  # of older versions: in the record
-        return ending(values, self.path / MANIFEST)
+        return ending(values, f"{self.path}/{MANIFEST}")
 
     def curve(self) -> list[dict[str, float]]:
         """Return the learning curve; an empty cell is a number not taken there."""
