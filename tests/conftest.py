@@ -1,5 +1,6 @@
 """What all tests share: small recipes, a cache of their own, one thread."""
 
+import gc
 import json
 import os
 import signal
@@ -62,6 +63,11 @@ def pytest_collection_modifyitems(config, items):
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what is imported by now stays: to look through it for cycles takes a twentieth
+    gc.set_threshold(50_000)  # as commands do
 
 
 @pytest.hookimpl(wrapper=True)

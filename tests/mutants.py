@@ -509,7 +509,7 @@ WINGS = (
     Mutant(
         "a document may have any number of levels",
         "files/strict_json.py",
-        "_refuse_depth",
+        "_finish",
         "not levels",
         "False",
         (RESULTS,),

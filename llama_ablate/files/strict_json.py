@@ -61,12 +61,11 @@ def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, A
         value: dict[str, Any] = _DECODER.decode(raw.decode())
         if not isinstance(value, dict):  # whatever a file holds
             raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
-        if raw.count(b"{") + raw.count(b"[") > _DEEPEST:
-            _refuse_depth(value, _DEEPEST)
+        is_short = raw.count(b"{") + raw.count(b"[") <= _DEEPEST
+        if not is_short or any(word in raw for word in _QUOTED):
+            _finish(value, _DEEPEST)
         if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
             json.dumps(value, ensure_ascii=False).encode("utf-8")
-        if any(word in raw for word in _QUOTED):
-            value = _changed(value, _infinite)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
     if place is not None:
@@ -94,12 +93,15 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _refuse_depth(value: object, levels: int) -> None:
+def _finish(value: Any, levels: int) -> None:
+    """Refuse a document of more levels, and put numbers in the place of words for them."""
     if not levels:
         raise ValueError(f"more than {_DEEPEST} levels")
-    for inner in value.values() if isinstance(value, dict) else value:  # type: ignore[attr-defined]
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(inner, dict | list):
-            _refuse_depth(inner, levels - 1)
+            _finish(inner, levels - 1)
+        elif isinstance(inner, str) and inner in _WORDS:
+            value[key] = _WORDS[inner]
 
 
 def _refuse(word: str) -> None:
@@ -128,7 +130,3 @@ def _finite(value: object) -> object:
 
 def _finite_or_null(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _infinite(value: object) -> object:
-    return _WORDS.get(value, value) if isinstance(value, str) else value

@@ -85,7 +85,7 @@ def _born() -> Iterator[None]:
         yield
     finally:
         if asked is None:
-            del os.environ[_TUNABLES]
+            os.environ.pop(_TUNABLES, None)  # another thread may start one, too
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -94,7 +94,7 @@ def test_runs_that_have_nothing_but_the_parcel_end_as_those_beside_the_results(
     assert not breaches(store.root, expected)
 
 
-@pytest.mark.parametrize("plugin", [False, True])
+@pytest.mark.parametrize("plugin", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_run_whose_machine_is_killed_goes_on_elsewhere_bit_for_bit(
     planned, tmp_path, experiment_file, monkeypatch, plugin
 ):
