@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 #: The most lines of code that each of these may hold; `tests/test_size.py` fails above them.
-LIMITS = {("llama_ablate",): 32_044, ("llama_ablate", "analysis", "benchmarks"): 35_684}
+LIMITS = {("llama_ablate",): 32_046, ("llama_ablate", "analysis", "benchmarks"): 35_686}
 _NO_CODE = (
     tokenize.COMMENT,
     tokenize.NL,

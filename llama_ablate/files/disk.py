@@ -70,7 +70,7 @@ def read(path: Path | str) -> bytes:
         if size > _MOST:
             raise ConfigError(f"{path}: damaged, it has more than {_MOST >> 20} MiB")
         # Of a small file a buffer would take as long as the reading.
-        return b"".join(iter(lambda: os.read(handle, size + 1), b""))
+        return b"".join(iter(lambda: os.read(handle, max(size, 4096)), b""))
     finally:
         os.close(handle)
 

@@ -20,7 +20,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
+from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, MultipleLocator
 from matplotlib.transforms import ScaledTranslation
 
 from llama_ablate.evidence.written import Estimate
@@ -324,8 +324,11 @@ def _ruled(ruler: Ruler, axis: Axis, places: Sequence[float]) -> None:
     if 1 < len(places) <= _TICKS:
         ruler.set_ticks(places, [short(place) for place in places])
         ruler.set_ticks([], minor=True)
+    elif not axis.log and axis.form == "bytes":  # two to four steps, which are round in KiB
+        step = 2 ** math.floor(math.log2(float(np.ptp(ruler.get_view_interval())) / 2))
+        ruler.set_major_locator(MultipleLocator(step))
     elif not axis.log:
-        ruler.axes.locator_params(axis=which, nbins=3 if axis.form == "bytes" else 5)
+        ruler.axes.locator_params(axis=which, nbins=5)
 
 
 def short(value: float) -> str:

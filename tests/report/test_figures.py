@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import picture, plots
+from llama_ablate.report import picture, plots, tables
 from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value, row
@@ -183,3 +184,18 @@ def test_every_caption_of_bars_says_over_how_many_seeds(frames):
     captions = {made.name: plots.caption(made) for made in FIGURES.make(read)}
     assert set(captions) == {"learning_curves", "effects"}  # all else is alike
     assert all("n = 3 seeds" in caption for caption in captions.values())
+
+
+@pytest.mark.parametrize(
+    ("most", "places"),
+    [
+        (20_000_000, ["0 bytes", "8 MiB", "16 MiB"]),
+        (33_000, ["0 bytes", "16 KiB", "32 KiB"]),
+        (9, ["0 bytes", "4 bytes", "8 bytes"]),
+    ],
+)
+def test_the_places_along_an_axis_of_bytes_are_round_in_kibibytes(most, places):
+    axes = Figure().subplots()
+    axes.plot([0, most], [0, 1])
+    plots._ruled(axes.xaxis, picture.Axis("memory", "bytes"), [])
+    assert [tables.size(at) for at in axes.get_xticks() if 0 <= at <= most] == places
