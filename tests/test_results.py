@@ -154,6 +154,13 @@ def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path):
         read_json(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_json_is_read_in_any_encoding_that_it_may_have(tmp_path, encoding):
+    """As others' files of models may have one, from a system whose editors write it."""
+    (tmp_path / "x.json").write_text('{"name": "Å", "depth": [[1]]}', encoding)
+    assert read_json(tmp_path / "x.json") == {"name": "Å", "depth": [[1]]}
+
+
 @pytest.mark.parametrize("content", ["1e308", "7", "null", "true", '"x"', "[]", "[[1]]"])
 def test_json_that_is_no_mapping_is_damaged(tmp_path, content):
     (tmp_path / "x.json").write_text(content)

@@ -58,11 +58,11 @@ def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
     """Return the document in the content of a file, as `read_json` does."""
     try:
-        value: dict[str, Any] = _DECODER.decode(raw.decode())
+        decoded = raw.decode(json.detect_encoding(raw), "surrogatepass")  # as `json.loads` does
+        value: dict[str, Any] = _DECODER.decode(decoded)
         if not isinstance(value, dict):  # whatever a file holds
             raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
-        is_short = raw.count(b"{") + raw.count(b"[") <= _DEEPEST
-        if not is_short or any(word in raw for word in _QUOTED):
+        if raw.count(b"{") + raw.count(b"[") > _DEEPEST or any(word in raw for word in _QUOTED):
             _finish(value, _DEEPEST)
         if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
             json.dumps(value, ensure_ascii=False).encode("utf-8")
