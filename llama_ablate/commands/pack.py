@@ -1,5 +1,6 @@
 """The command `pack`: an experiment's results as a few files."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from llama_ablate.commands import report
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import ResultsOptions, option
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
 if TYPE_CHECKING:
@@ -30,19 +32,13 @@ def run(options: PackOptions) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
-    from llama_ablate.results.pack import Pack
-    from llama_ablate.results.pack_writer import finish, pack, refuse_target
+    from llama_ablate.results.pack import write_pack
 
-    target = options.out or options.folder
-    finish(target)  # where that is a pack: another's folder is only read
     results = Results.open(options.folder)
     target = options.out or _beside(results)
-    finish(target)
-    refuse_target(target, results.plan)
+    _refuse_target(target, results.plan.experiment.name)
     report.write(results)
-    pack(results, target, _pages(results.report))
-    files = {name: sum_.bytes for name, sum_ in Pack(target).files.items()}
-    files["pack.json"] = (target / "pack.json").stat().st_size
+    files = write_pack(target, results.files(), _pages(results))
     unfinished = len(Frames.of(results).stage.runs - results.finished.keys())
     lines = [f"{target}: {len(results.finished)} runs in {sum(files.values()) / 1024:,.0f} KiB"]
     lines += [f"{unfinished} runs have not finished, and are pending there"] * bool(unfinished)
@@ -56,12 +52,32 @@ def _beside(results: "Results") -> Path:
     return root if results.is_packed else root.with_name(f"{root.name}-packed")
 
 
-def _pages(folder: Path) -> dict[str, bytes]:
-    """Return the Markdown report and the figures of effects, the only ones that a pack holds."""
+def _refuse_target(target: Path, name: str) -> None:
+    """Raise ConfigError where something other than a pack of the experiment would be replaced."""
+    from llama_ablate.results import Results
+    from llama_ablate.results.pack import Pack
+
+    if Pack.is_at(target):
+        there = Results.open(target).plan.experiment.name
+        if there != name:
+            what = f"holds a pack of '{there}', not of '{name}'"
+            raise ConfigError(f"'{target}' {what}: choose another --out")
+    elif os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
+
+
+def _pages(results: "Results") -> dict[str, bytes]:
+    """Return the files beside the archive: for people, and for tools that read a table."""
+    folder = results.report
     figures = {path.name: disk.read(path) for path in folder.glob("figures/effects*.png")}
 
     def image(match: re.Match[str]) -> str:
         return match[0].replace("(figures/", "(") if match[1] in figures else ""
 
     text = _IMAGE.sub(image, (folder / "report.md").read_text("utf-8"))
-    return {"report.md": text.encode("utf-8"), **figures}
+    return {
+        "experiment.yaml": results.experiment_text.encode(),
+        "runs.csv": disk.read(folder / "tables" / "runs.csv"),
+        "report.md": text.encode("utf-8"),
+        **figures,
+    }

@@ -40,7 +40,6 @@ class StatusOptions(ResultsOptions):
 
 def run(options: StatusOptions) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
-    from llama_ablate.commands.shared import notes
     from llama_ablate.results import Results
 
     if options.watch and options.pending:
@@ -53,7 +52,6 @@ def run(options: StatusOptions) -> Answer:
         if options.json or terminal.width() is None or terminal.dumb():
             raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
         results = _watched(results)
-    notes.changed_pages(results)
     return _once(results)
 
 

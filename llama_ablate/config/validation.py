@@ -32,7 +32,7 @@ class Keys(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            errors = [(_path(values, wrong), wrong) for wrong in error.errors()]
+            errors = [(error_path(values, wrong), wrong) for wrong in error.errors()]
             # An unknown key is often a misspelt required one, so it comes first.
             first, _ = min(errors, key=lambda pair: pair[1]["type"] != "extra_forbidden")
             # Of a union's members, take the one that validated furthest.
@@ -52,7 +52,7 @@ def at(message: str, *where: str | int) -> ConfigError:
     return ConfigError(message, where)
 
 
-def _path(values: Any, error: ErrorDetails) -> Where:
+def error_path(values: Any, error: ErrorDetails) -> Where:
     """Return the path of keys to an error, without the type names that pydantic adds in unions."""
     path: list[str | int] = []
     for key in error["loc"]:

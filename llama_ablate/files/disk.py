@@ -201,11 +201,16 @@ def append(path: Path) -> int:
             time.sleep(0.1)
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is a file at a path."""
+    return path.is_file()
+
+
 def names(folder: Path) -> list[str]:
     """Return the names in a folder; none where there is no such folder."""
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -27,13 +27,13 @@ class HypothesisRow(Row):
     """A hypothesis of the file: what was stated, what was measured, and the test result."""
 
     hypothesis: str = column("the hypothesis as a sentence", "hypothesis", leading=True)
-    table: str = column("name of its table", "table", leading=True, optional=True)
-    source: str = column("who claims it")
-    said: str = column("what the source says")
-    unit: str = column("unit of the difference")
-    difference: float = column("what was measured")
-    low: float = column("lower end of its interval")
-    high: float = column("upper end of it")
+    table: str = column("name of its table", "table", leading=True, optional=True, default="")
+    source: str = column("who claims it", default="")
+    said: str = column("what the source says", default="")
+    unit: str = column("unit of the difference", default="")
+    difference: float = column("what was measured", default=math.nan)
+    low: float = column("lower end of its interval", default=math.nan)
+    high: float = column("upper end of it", default=math.nan)
 
     @cell("measured [95%]", leading=True)
     def of_difference(self) -> str:
@@ -41,15 +41,20 @@ class HypothesisRow(Row):
         return measured(self.difference, self.low, self.high, self.unit)
 
     result: str = column(
-        "`supported`, `refuted`, `undecided`, `undecidable`, `no verdict`, `pending`, `failed`",
+        "`supported`, `refuted`, `undecided`, `undecidable`, `no verdict`, `pending`, `failed`, "
+        "`stated, no longer judged`",
         "test result",
         leading=True,
     )
-    why: str = column("why there is no result")
+    why: str = column("why there is no result", default="")
     bias: str = column(
-        "what is known of a bias, as in the comparison", "bias", leading=True, optional=True
+        "what is known of a bias, as in the comparison",
+        "bias",
+        leading=True,
+        optional=True,
+        default="",
     )
-    remark: str = column("how the result and a row's verdict go together")
+    remark: str = column("how the result and a row's verdict go together", default="")
 
     @cell("remark", leading=True, optional=True)
     def of_remark(self) -> str:
@@ -60,12 +65,14 @@ class HypothesisRow(Row):
         decide = f"{more} would decide" if more else ""
         return "; ".join(filter(None, (self.why, self.remark, decide)))
 
-    family: str = column("for how many quantities the interval is corrected", "corrected for")
-    p_corrected: float = column("p of a difference of 0, whatever was stated")
-    seeds_low: float = column("fewest seeds that would decide it")
-    seeds_high: float = column("most seeds that would")
-    n: int = column("number of pairs")
-    tested: str = column("what the interval alone says")
+    family: str = column(
+        "for how many quantities the interval is corrected", "corrected for", default=""
+    )
+    p_corrected: float = column("p of a difference of 0, whatever was stated", default=math.nan)
+    seeds_low: float = column("fewest seeds that would decide it", default=math.nan)
+    seeds_high: float = column("most seeds that would", default=math.nan)
+    n: int = column("number of pairs", default=0)
+    tested: str = column("what the interval alone says", default="")
 
     def _has_source(self) -> bool:
         return bool(self.source or self.said)
@@ -142,6 +149,23 @@ def results(frames: Frames) -> list[HypothesisRow]:
             )
         )
     return rows
+
+
+#: The result of a stored hypothesis of a form that is gone.
+NO_LONGER_JUDGED = "stated, no longer judged"
+
+
+def unjudged(frames: Frames) -> list[HypothesisRow]:
+    """Return a row for each stored hypothesis of a form that is no longer judged."""
+    refused = (one.value for one in frames.plan.refused if one.where[0] == "hypotheses")
+    return [
+        HypothesisRow(
+            hypothesis=", ".join(f"{key} {value}" for key, value in entry.items() if value),
+            result=NO_LONGER_JUDGED,
+        )
+        for entry in refused
+        if isinstance(entry, dict)
+    ]
 
 
 @dataclass(frozen=True)

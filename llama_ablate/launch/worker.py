@@ -27,7 +27,7 @@ from llama_ablate.data.document_streams import DocumentStreams
 from llama_ablate.data.mixtures import Batches, TextMixture
 from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_tokens, sources_of
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
 from llama_ablate.launch import watch
 from llama_ablate.launch.environment import environment
@@ -64,6 +64,10 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     store = Store(root)
     table = store.table_of(run_id)  # refuses a run that is not planned
     plan = store.plan
+    if plan.refused:
+        keys = ", ".join(dotted(refusal.where) for refusal in plan.refused)
+        what = f"'{store.plan_file}' states what this version does not know ({keys})"
+        raise ConfigError(f"{what}: run the experiment file again")
     label = table.variant(plan.runs[run_id].variant).label
     plugins.again(watch.narrow(run_id, label, plan.settings.plugins))
     compute = Compute.of(plan.compute)

@@ -17,12 +17,13 @@ from llama_ablate.findings.hypotheses import undecidable
 from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
-from llama_ablate.results.protocol import ProtocolChange, Replaced
+from llama_ablate.results.protocol import Replaced
 from llama_ablate.results.record import TRAINING
-from llama_ablate.terminal import listed, plural, shortened
+from llama_ablate.terminal import listed, plural
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
+DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
@@ -251,7 +252,8 @@ def _changed(frames: Frames) -> Iterator[str]:
         yield f"What was stated before the first {first} runs is not known."
     changes = protocol.changes(versions, experiment)
     for change in changes:
-        yield f"{change.key}: {_how(change)} {change.when}."
+        for line in change.lines:
+            yield f"{DIFF_WORDS[line[0]]} the file {change.when}: `{line[2:]}`."
     for gone in (gone for change in changes for gone in change.version.replaced):
         yield f"A control was replaced, '{gone.label}', whose runs had ended: {_ended(gone)}."
     for one in versions:
@@ -269,17 +271,6 @@ def _changed(frames: Frames) -> Iterator[str]:
             f"{UNPLANNED[0]:.1%} (simulated: seven variants, seeds doubled each time from three "
             "on). `seeds: {looks: [3, 6, 12]}` plans for it."
         )
-
-
-def _how(change: ProtocolChange) -> str:
-    """Say how a key was changed: from what to what, or that it was added or dropped."""
-    both = [v if isinstance(v, list) else [v] for v in (change.before, change.after)]
-    before, after = (shortened(listed([*map(entry_text, of)]) or "[]", 60) for of in both)
-    if change.key.startswith("hypothesis "):  # known by what it states: it is there or it is not
-        return "added" if change.before is None else "dropped"
-    if change.before is None:
-        return f"added ({after})"
-    return f"dropped ({before})" if change.after is None else f"{before} -> {after}, changed"
 
 
 def _ended(gone: Replaced) -> str:

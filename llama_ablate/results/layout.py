@@ -19,14 +19,15 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.archive import Files
 from llama_ablate.files.slugs import slug
 
 #: The current plan.
 PLAN = "plan.json"
 #: Earlier plans, by the beginning of their SHA-256.
 EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
-#: The file by which packed results are known.
-PACK = "pack.json"
+#: The archive of packed results.
+PACK = "results.tar.xz"
 METRICS = "metrics"
 
 
@@ -37,15 +38,16 @@ def experiments_in(folder: Path) -> list[Path]:
 
 
 class Layout:
-    """The paths of one experiment's results, as the plan in one of its files has them."""
+    """The paths of one experiment's results, as the plan in one of its files has them.
 
-    def __init__(self, root: Path, plan_name: str = PLAN) -> None:
-        self.root, self.plan_name = root, plan_name
+    `files` reads what lies at these paths: on the disk, or in an archive.
+    """
+
+    def __init__(self, root: Path, plan_name: str = PLAN, files: Files = disk) -> None:
+        self.root, self.plan_name, self.files = root, plan_name, files
         self.plan = root / plan_name
-        #: The sealed document of packed results.
+        #: The archive of packed results.
         self.pack = root / PACK
-        #: Where a new pack is written before it takes the place of the one that is there.
-        self.packing = root / f"{disk.PARTIAL}pack"
         #: The experiment file as the user wrote it.
         self.experiment = root / "experiment.yaml"
         #: The folder of the plan's report.

@@ -9,15 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from llama_ablate import __version__
 from llama_ablate.config import baselines, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.section_keys import Reading
 from llama_ablate.config.spec import SLOTS
+from llama_ablate.config.stored import Refusal, read_stored
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
+from llama_ablate.files.archive import Files
 from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results.layout import EARLIER
@@ -26,8 +35,6 @@ from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Of the layout of results: raised when other code would misread what is written.
 FORMAT = 4
-#: The formats that are read. Only the newest is written.
-READ = (3, FORMAT)
 #: Validation and test text as one split: what is reported where nothing was chosen by validation.
 HELD_OUT = "heldout"
 #: Lengths of the context at which the growth of a state is drawn.
@@ -36,9 +43,9 @@ Table = TypeVar("Table")
 
 
 class StoredPart(BaseModel):
-    """A part of a stored document: all of its keys are known, and nothing changes it."""
+    """A part of a stored document. Keys that today's version does not know are not read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class PlannedText(StoredPart):
@@ -54,6 +61,11 @@ class PlannedText(StoredPart):
     #: An example of text that the tokenizer loses; empty where it loses none.
     lost: str = ""
     source: Data
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _read_source(cls, source: Any) -> Any:
+        return read_stored(Data, source).section if isinstance(source, dict) else source
 
     @model_validator(mode="after")
     def _of_the_same_splits(self) -> "PlannedText":
@@ -264,7 +276,7 @@ class PlannedTable(StoredPart):
 
         def read(one: PlannedVariant) -> list[Any]:
             batch = one.train.get("batch", experiment.train.batch)
-            data = self.text.source.with_changes(one.data)
+            data = read_stored(Data, {**self.text.source.model_dump(), **one.data}).section
             return [batch * (one.model.get("context") or 1), data.order, data.mixture]
 
         return read(variant) == read(self.baseline)
@@ -322,6 +334,16 @@ class PlanDocument(StoredPart):
     compute: ComputeSettings | None = None
     #: What the launch decided for all runs.
     settings: Settings = Settings()
+    #: What the stored experiment states and today's schema refuses; in no file.
+    refused: list[Refusal] = Field(default_factory=list, exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_experiment(cls, values: Any) -> Any:
+        if not (isinstance(values, dict) and isinstance(values.get("experiment"), dict)):
+            return values
+        experiment, refused = read_stored(Experiment, values["experiment"])
+        return {**values, "experiment": experiment, "refused": refused}
 
     @model_validator(mode="after")
     def _names_its_metrics(self) -> Self:
@@ -340,7 +362,8 @@ class PlanDocument(StoredPart):
         changes = [{}, *(variant.train for table in tables for variant in table.variants)]
         changes += [run.train for table in tables for run in table.runs]
         for change in {str(own): own for own in changes}.values():
-            optimizer = self.experiment.train.with_changes(change).optimizer
+            changed = {**self.experiment.train.model_dump(), **change}
+            optimizer = read_stored(Train, changed).section.optimizer
             if not isinstance(optimizer, str) and "name" not in optimizer:
                 raise ValueError("an optimizer has a name")
         return self
@@ -349,6 +372,11 @@ class PlanDocument(StoredPart):
     def runs(self) -> dict[str, PlannedRun]:
         """Every run of all tables once, by id: tables may share some."""
         return {run.id: run for table in self.tables for run in table.runs}
+
+    @property
+    def variant_ids(self) -> list[str]:
+        """The ids of the variants of all tables, each once."""
+        return list({variant.id: None for table in self.tables for variant in table.variants})
 
     def only(self, runs: Collection[str]) -> "PlanDocument":
         """Return the plan of some runs: their tables, with their variants and the baseline."""
@@ -378,7 +406,7 @@ class PlanDocument(StoredPart):
             mode="json", exclude={"version": True, "experiment": True, "tables": {"__all__": known}}
         )
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
-        return {**values, "experiment": experiment}
+        return {**values, "experiment": experiment, "refused": self.refused}
 
     def named(self) -> Self:
         """Return the plan with models in which no axis is changed called by what they have."""
@@ -478,9 +506,9 @@ class FormatError(ConfigError):
     """Results of another format, which another version of this program wrote."""
 
 
-def read_plan(file: Path) -> PlanDocument:
+def read_plan(file: Path, files: Files = disk) -> PlanDocument:
     """Return a plan. Raises FormatError for another format, ConfigError for a damaged one."""
-    raw = disk.read(file)
+    raw = files.read(file)
     try:
         values = parse(raw, file, file.name)
     except ConfigError:
@@ -490,11 +518,10 @@ def read_plan(file: Path) -> PlanDocument:
 
 
 def _refuse_unsealed(values: Mapping[str, Any], file: Path) -> None:
-    """Raise FormatError for a plan of format 1, without seal and number, or sealed otherwise."""
-    is_first = not {"format", "sha256"} & values.keys() and isinstance(values.get("runs"), list)
-    number = 1 if is_first else values.get("format")
-    if number == 1 or (isinstance(number, int) and number > FORMAT):
-        validated({**values, "format": number}, file)
+    """Raise FormatError for a plan of a later format, which may be sealed otherwise."""
+    number = values.get("format")
+    if isinstance(number, int) and number > FORMAT:
+        validated(values, file)
 
 
 def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
@@ -504,8 +531,8 @@ def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
     """
     number, version = values.get("format"), values.get("version")
     which = f" ({version!s:.40})" if version else ""  # whatever stands there
-    ours = f"this is version {__version__}, which reads formats {' and '.join(map(str, READ))}"
-    if number not in READ:
+    ours = f"this is version {__version__}, which reads format {FORMAT}"
+    if number != FORMAT:
         who = "an earlier" if isinstance(number, int) and number < FORMAT else "a later"
         what = f"'{file.parent}' is of format {number!s:.40}: {who} version{which} wrote it"
         raise FormatError(f"{what}; {ours}")
@@ -559,8 +586,10 @@ def keep_plan(
 ) -> None:
     """Keep a copy of the current plan, where the plan that replaces it drops finished runs."""
     if finished & current.runs.keys() - now.runs.keys():
-        name = f"plan-{hashlib.sha256(disk.read(file)).hexdigest()[:8]}.json"
-        lease.replace(file.parent / name, sealed(current.model_dump(mode="json"), name))
+        raw = disk.read(file)
+        name = f"plan-{hashlib.sha256(raw).hexdigest()[:8]}.json"
+        # As it stands there, with keys that only another version knows.
+        lease.replace(file.parent / name, sealed(parse(raw, file, file.name), name))
 
 
 def earlier_plans(root: Path, runs: set[str]) -> list[Path]:

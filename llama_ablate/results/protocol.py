@@ -1,29 +1,32 @@
 """The protocol of an experiment: what its file stated before the first run, and later changes."""
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
-from llama_ablate.config.experiment import Experiment, Hypothesis
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import Entry
+from llama_ablate.config.stored import read_stored
 from llama_ablate.errors import ConfigError
 from llama_ablate.results.plan_document import PlanDocument, StoredPart
 from llama_ablate.results.record import Measurement, Record
 from llama_ablate.terminal import plural
 
-#: What no verdict depends on: names, and which numbers are measured beside the losses.
-_FREE = {"name", "question", "base", "measure"}
-#: What a hypothesis says of its source, which is no part of the test.
-_ABOUT = {"source", "said"}
+#: Keys that no verdict depends on: names, and which numbers are measured beside the losses.
+_WITHOUT_EFFECT = ("name", "question", "base", "measure")
+#: Keys of a hypothesis that name its source, and are no part of the test.
+_SOURCE_KEYS = ("source", "said")
+HYPOTHESIS = "hypothesis"
 
 
 class Replaced(StoredPart):
@@ -44,85 +47,79 @@ class Redone(StoredPart):
     outcomes: list[str]
 
 
-def _with_hypotheses(stated: dict[str, Any]) -> dict[str, Any]:
-    entries = stated.get("hypotheses", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError("hypotheses are a list of what each states")
-    return stated
-
-
-_Stated = Annotated[dict[str, Any], AfterValidator(_with_hypotheses)]
-
-
 class Version(StoredPart):
     """What an experiment file stated from a moment on: the keys that differ from the defaults."""
 
-    #: How many runs had finished before; None where that was not noted.
-    after_runs: int | None = 0
-    stated: _Stated
-    #: Whether it is all that the file stated, or the hypotheses alone.
-    whole: bool = True
+    #: How many runs had finished before.
+    after_runs: int = 0
+    stated: dict[str, Any]
     replaced: list[Replaced] = Field(default_factory=list)
     #: What was asked to be trained again at that moment.
     redone: list[Redone] = Field(default_factory=list)
 
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, as far as today's schema knows what was stated."""
+        return read_stored(Experiment, self.stated).section
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text of what was stated: `key: value` lines, without keys that change no verdict."""
+        return list(_lines_of(self.stated))
+
+    def states(self, experiment: Experiment) -> bool:
+        """Return whether it states an experiment, as far as today's schema knows both."""
+        return version(self.experiment, 0).lines == version(experiment, 0).lines
+
 
 @dataclass(frozen=True)
 class ProtocolChange:
-    """A key of the file that was changed after runs had finished."""
+    """What was changed in a file after runs had finished, as lines of a diff."""
 
-    key: str
-    before: Any
-    after: Any
+    #: Each begins with `-` where it was dropped, with `+` where it was added.
+    lines: tuple[str, ...]
     version: Version
 
     @property
     def when(self) -> str:
         """When it was changed: `after 3 runs had finished`."""
         runs = self.version.after_runs
-        number = "" if runs is None else f"{runs} "
-        return f"after {number}{plural(runs or 0, 'run')} had finished"
+        return f"after {runs} {plural(runs, 'run')} had finished"
 
 
-def version(
-    experiment: Experiment, after_runs: int | None, replaced: Sequence[Replaced] = ()
-) -> Version:
+def version(experiment: Experiment, after_runs: int, replaced: Sequence[Replaced] = ()) -> Version:
     """Return what an experiment states."""
     stated = experiment.model_dump(mode="json", exclude_defaults=True)
     return Version(after_runs=after_runs, stated=stated, replaced=list(replaced))
 
 
 _VERSIONS = TypeAdapter(list[Version])
-_HYPOTHESES = TypeAdapter(list[Hypothesis])
 
 
-def stated_in(stored: Mapping[str, Any], file: Path) -> list[Version]:
+def read_versions(stored: Mapping[str, Any], file: Path) -> list[Version]:
     """Return the versions that a sealed document holds; none where it holds nothing.
 
-    One from before there was a protocol has the hypotheses alone. Raises ConfigError for a document
-    that another version of the program wrote.
+    Raises ConfigError for a document without versions, or one that states no experiment.
     """
-    if not {"versions", "hypotheses"} & stored.keys():
+    if not stored:
         return []
     try:
-        if "versions" in stored:
-            return _VERSIONS.validate_python(stored["versions"])
-        hypotheses = _HYPOTHESES.validate_python(stored["hypotheses"])
+        versions = _VERSIONS.validate_python(stored.get("versions"))
+        for each in versions:
+            each.experiment  # noqa: B018  refused here, with its file, and not where it is used
     except (ValidationError, ConfigError) as error:
         why = str(error).splitlines()[0]
-        raise ConfigError(f"'{file}': another version of the program wrote it ({why})") from None
-    of_file = [entry.model_dump(mode="json") for entry in hypotheses]
-    return [Version(stated={"hypotheses": of_file}, whole=False)]
+        raise ConfigError(f"'{file}': it is no protocol of an experiment ({why})") from None
+    return versions
 
 
 def extended(
     versions: Sequence[Version], experiment: Experiment, after_runs: int, replaced: list[Replaced]
 ) -> list[Version]:
     """Return a protocol with what is stated now, where that is not what was stated last."""
-    now = version(experiment, after_runs, replaced)
-    if versions and versions[-1].whole and not any(_differences(versions[-1], now)):
+    if versions and versions[-1].states(experiment):
         return list(versions)
-    return [*versions, now]
+    return [*versions, version(experiment, after_runs, replaced)]
 
 
 def replaced(
@@ -161,77 +158,59 @@ def _loss(record: Record) -> float:
 
 def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange]:
     """Return what was changed from version to version, as far as the one that is planned now."""
-    return [
-        ProtocolChange(key, before, after, later)
-        for earlier, later in pairwise(_until(versions, now))
-        for key, before, after in _differences(earlier, later)
-    ]
+    diffs = (
+        (_diff(before.lines, after.lines), after)
+        for before, after in pairwise(_until(versions, now))
+    )
+    return [ProtocolChange(lines, after) for lines, after in diffs if lines]
 
 
 def unplanned_looks(versions: Sequence[Version], now: Experiment) -> int:
     """Return how many times seeds were added once runs had finished."""
-    stated = filter(None, map(_experiment, _until(versions, now)))
+    stated = [each.experiment for each in _until(versions, now)]
     return sum(len(b.seed_list) > len(a.seed_list) for a, b in pairwise(stated))
-
-
-def _experiment(version: Version) -> Experiment | None:
-    """Return the experiment that a version states; None of hypotheses alone, or another grammar."""
-    if version.whole:
-        with contextlib.suppress(ValidationError, ConfigError):
-            return Experiment.model_validate(version.stated)
-    return None
 
 
 def _until(versions: Sequence[Version], now: Experiment) -> list[Version]:
     """Return the versions as far as the one that is planned now: a report may be of an earlier."""
-    current = version(now, None)
-    ends = [i for i, one in enumerate(versions, 1) if not any(_differences(one, current))]
-    return list(versions[: ends[-1]]) if ends else [*versions, current]
+    ends = [i for i, each in enumerate(versions, 1) if each.states(now)]
+    return list(versions[: ends[-1]]) if ends else [*versions, version(now, 0)]
 
 
-def _differences(one: Version, other: Version) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each key that two versions state differently, with both values."""
-    a, b = (dict(_leaves(_filled(stated))) for stated in (one, other))
-    if not (one.whole and other.whole):
-        a, b = (
-            {k: v for k, v in leaves.items() if k.startswith("hypothesis ")} for leaves in (a, b)
-        )
-    for key in dict.fromkeys([*a, *b]):
-        if a.get(key) != b.get(key):
-            yield key, a.get(key), b.get(key)
+def _diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines that differ, those of each place together."""
+    lines = [*unified_diff(before, after, n=0, lineterm="")][2:]  # without the names of files
+    return tuple(f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@"))
 
 
-def _filled(version: Version) -> Mapping[str, Any]:
-    """Return all that a version states, with the defaults of what it leaves out."""
-    values: Mapping[str, Any] = version.stated
-    if experiment := _experiment(version):
-        # The repeated baseline is there by default, and was not in earlier versions.
-        drawn = [reseed for reseed in experiment.controls.aa if reseed != "none"]
-        controls = experiment.controls.model_copy(update={"aa": drawn})
-        values = experiment.model_copy(update={"controls": controls}).model_dump(mode="json")
-    return {key: value for key, value in values.items() if key not in _FREE}
+def _lines_of(stated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each value, by its path of keys; for each hypothesis, all that it states."""
+    for key, value in sorted(stated.items()):
+        if key == "hypotheses" and isinstance(value, list):
+            yield from (f"{HYPOTHESIS}: {_inline(_tested(entry))}" for entry in value)
+        elif key not in _WITHOUT_EFFECT:
+            yield from _leaves(key, value)
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value below a mapping by its path; a list of plain values is one.
+def _tested(entry: Any) -> Any:
+    """Return a hypothesis without its source."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {k: v for k, v in entry.items() if v is not None and k not in _SOURCE_KEYS}
 
-    A hypothesis is known by what it states, not by its place in the list.
-    """
-    if key == "hypotheses":
-        for entry in value:
-            stated = [f"{k} {v}" for k, v in entry.items() if v is not None and k not in _ABOUT]
-            yield f"hypothesis '{', '.join(stated)}'", "stated"
-        return
-    if isinstance(value, Mapping):
-        inner = [(f"{key}.{k}" if key else str(k), v) for k, v in value.items()]
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        inner = [(f"{key}[{i}]", v) for i, v in enumerate(value)]
+
+def _leaves(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        for inner, below in sorted(value.items()):
+            yield from _leaves(f"{key}.{inner}", below)
     else:
-        yield key, value
-        return
-    for path, below in inner:
-        if path.rpartition(".")[2] not in _ABOUT:
-            yield from _leaves(below, path)
+        yield f"{key}: {_inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    """Write a value as YAML does on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.removesuffix("...\n").strip()
 
 
 class StatedMetrics:
@@ -246,8 +225,7 @@ class StatedMetrics:
     def _first(self) -> Mapping[str, Entry]:
         """What the file stated before the first run; nothing where that is not known."""
         first = next(iter(self._protocol()), None)
-        experiment = first and _experiment(first)
-        return _by_name(experiment.measure) if experiment else {}
+        return _by_name(first.experiment.measure) if first else {}
 
     def other(self, name: str, measured: Measurement) -> str:
         """Say how a metric was taken, where that is not as the file states; empty where it is.

@@ -33,7 +33,7 @@ Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number
 class Value:
     """One measured number of a metric."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="ignore")
     #: Unique within a run or variant: what hypotheses and the columns of a CSV name it by.
     name: Word
     value: Number
@@ -61,7 +61,7 @@ class Value:
 class Measurement:
     """What a metric measured of a run or a variant, or why it failed."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="ignore")
     rows: tuple[Value, ...] = ()
     error: str = ""
     #: What one would write in YAML to take it again, without defaults; older versions kept none.
@@ -144,7 +144,7 @@ class Environment(TypedDict):
 class Record:
     """What a finished run leaves behind, apart from its curve, weights and metrics."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="ignore")
     id: Id
     label: Text
     variant: Id

@@ -5,14 +5,14 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.archive import Files
 from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import parse, sealed, to_json
 from llama_ablate.results.layout import METRICS, Layout
@@ -56,59 +56,39 @@ class Runs:
             self.forget_failed(lease, record.id)
         return placed
 
-    def files(self, run: str) -> dict[str, bytes]:
-        """Return the files of a run's folder by their paths in the results."""
-        folder = self.folder(run)
-        files: dict[str, bytes] = {}
-        for file in folder.rglob("*") if folder else ():
-            if file.is_file():
-                with disk.opened(file) as opened:  # weights may be larger than `disk.read` takes
-                    files[self._layout.place(file)] = opened.read()
-        return files
-
-    def adopt(self, lease: Lease, run: str, files: Mapping[str, bytes]) -> Path | None:
-        """Commit a run from the files that `commit` has made of it on another machine.
-
-        Returns its folder; None where the lease was lost, or nothing was committed there. Raises
-        ConfigError where what arrived is not what was sealed.
-        """
-        with _partial_of(lease) as partial:
-            disk.write_all(partial, files)
-            for folder in partial.glob("*/*"):
-                record = RunFolder(folder).verify()
-                kind = self.final if record.outcome in FINAL else self.failed
-                if (record.id, kind.name) != (run, folder.parent.name):
-                    raise ConfigError(f"{folder}: damaged, it is no folder of the run {run}")
-                disk.make(kind)
-                if not lease.held or not disk.place(folder, target := kind / folder.name):
-                    return None
-                if kind == self.final:
-                    self.forget_failed(lease, run)
-                return target
-        return None
-
     def _attempts(self, run: str) -> int:
         """Return the number of a run's last failed attempt, or 0."""
-        attempts = _folders(self.failed).get(run, [])
+        attempts = self._folders(self.failed).get(run, [])
         return int(attempts[-1].name.rpartition("--")[2]) if attempts else 0
 
     def forget_failed(self, lease: Lease, run: str) -> None:
         """Move a run's failed attempts into the lease's folder, to be deleted with it."""
-        for folder in _folders(self.failed).get(run, []):
+        for folder in self._folders(self.failed).get(run, []):
             disk.move(folder, lease.folder / folder.name)
 
     def folders(self) -> dict[str, Path]:
         """Return the folders of finished runs by id: the final one, else the last attempt."""
-        latest = _folders(self.failed) | _folders(self.final)
+        latest = self._folders(self.failed) | self._folders(self.final)
         return {run: folders[-1] for run, folders in latest.items()}
 
     def final_ids(self) -> set[str]:
         """Return the runs with a final outcome."""
-        return set(_folders(self.final))
+        return set(self._folders(self.final))
 
     def folder(self, run: str) -> Path | None:
         """Return a run's folder; None where it has not finished."""
         return self.folders().get(run)
+
+    def _folders(self, kind: Path) -> dict[str, list[Path]]:
+        """Return the folders in `runs/` or `failed/` by run, the last attempt last."""
+        attempts: dict[str, list[tuple[int, Path]]] = {}
+        for name in self._layout.files.names(kind):
+            _label, seeded, rest = name.rpartition("--s")
+            _seed, _, run_and_number = rest.partition("--")
+            run, _, number = run_and_number.partition("--")
+            if seeded and run and (number or "0").isdecimal():
+                attempts.setdefault(run, []).append((int(number or 0), kind / name))
+        return {run: [path for _, path in sorted(folders)] for run, folders in attempts.items()}
 
     def intact(self, folder: Path) -> bool:
         """Return whether a run's files are as written, and lie where its outcome belongs."""
@@ -126,7 +106,9 @@ class Runs:
 
     def set_aside(self, run: str) -> list[Path]:
         """Move a run's folders away, for it to be trained again; return where they are now."""
-        folders = [f for kind in (self.final, self.failed) for f in _folders(kind).get(run, [])]
+        folders = [
+            f for kind in (self.final, self.failed) for f in self._folders(kind).get(run, [])
+        ]
         return [self._layout.set_aside(folder) for folder in folders]
 
     def read(self, folder: Path) -> Record:
@@ -186,18 +168,6 @@ def _partial_of(lease: Lease) -> Iterator[Path]:
         disk.remove_tree(partial)
 
 
-def _folders(kind: Path) -> dict[str, list[Path]]:
-    """Return the folders in `runs/` or `failed/` by run, the last attempt last."""
-    attempts: dict[str, list[tuple[int, Path]]] = {}
-    for name in disk.names(kind):
-        _label, seeded, rest = name.rpartition("--s")
-        _seed, _, run_and_number = rest.partition("--")
-        run, _, number = run_and_number.partition("--")
-        if seeded and run and (number or "0").isdecimal():
-            attempts.setdefault(run, []).append((int(number or 0), kind / name))
-    return {run: [path for _, path in sorted(folders)] for run, folders in attempts.items()}
-
-
 def _write(
     partial: Path, place: str, record: Record, curve: Points, save_weights: disk.Save | None
 ) -> None:
@@ -245,8 +215,8 @@ class RunFolder:
     Every file is verified when it is read; a damaged one raises ConfigError.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, files: Files = disk) -> None:
+        self.path, self._reader = path, files
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
@@ -274,6 +244,16 @@ class RunFolder:
             return None
         self._check(WEIGHTS)
         return self.path / WEIGHTS
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the run's files by name, verified, but weights: as if these had been dropped."""
+        self.verify()
+        for name in sorted({*self._files, MANIFEST} - {WEIGHTS}):
+            yield name, self._reader.read(self.path / name)
+        for name in sorted(self.metrics):
+            yield f"{METRICS}/{name}.json", self._reader.read(self.path / METRICS / f"{name}.json")
+        if WEIGHTS in self.manifest:
+            yield DROPPED, b""
 
     def verify(self) -> Record:
         """Read all of the run's files, and return its record."""
@@ -329,12 +309,11 @@ class RunFolder:
 
     @property
     def _names(self) -> set[str]:
-        return {*disk.names(self.path)}
+        return {*self._reader.names(self.path)}
 
     @property
     def _metric_files(self) -> set[str]:
-        folder = self.path / METRICS
-        return {*disk.names(folder)} if METRICS in self._names and folder.is_dir() else set()
+        return {*self._reader.names(self.path / METRICS)}
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -344,7 +323,7 @@ class RunFolder:
     def _json(self, name: str) -> Any:
         file = f"{self.path}/{name}"  # joining paths would take a fifth of reading a manifest
         try:
-            content = disk.read(file)
+            content = self._reader.read(file)
         except _NO_FILE:
             raise ConfigError(f"{file}: damaged, there is no such file") from None
         return parse(content, file, "/".join((*self.path.parts[-2:], name)))
@@ -359,9 +338,9 @@ class RunFolder:
         with self._opened(name) as opened:  # it may be larger than memory
             self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
 
-    def _opened(self, name: str) -> BufferedReader:
+    def _opened(self, name: str) -> IO[bytes]:
         try:
-            return disk.opened(self.path / name)
+            return self._reader.opened(self.path / name)
         except _NO_FILE:
             raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
 

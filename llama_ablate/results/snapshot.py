@@ -4,7 +4,7 @@ Files are read when they are asked for. What is small is kept; records and curve
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,18 +12,15 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import to_json
-from llama_ablate.results.layout import Layout, experiments_in
+from llama_ablate.files.strict_json import parse, sealed, to_json
+from llama_ablate.results.layout import PLAN, Layout, experiments_in
 from llama_ablate.results.live import Live
-from llama_ablate.results.pack import Pack, PackedRun
+from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.protocol import StatedMetrics, Version
 from llama_ablate.results.record import FINAL, Measurement, Record
 from llama_ablate.results.run import RunFolder
-from llama_ablate.results.store import Store
-
-#: A finished run, whose files are verified when they are read.
-FinishedRun = RunFolder | PackedRun
+from llama_ablate.results.store import Store, StoredResults
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,13 @@ class RunStatus:
 class Results:
     """What reports read. Tables of an experiment share runs, so there is one set of records."""
 
-    def __init__(
-        self, source: Store | Pack, known: Mapping[str, FinishedRun] | None = None
-    ) -> None:
+    def __init__(self, source: StoredResults, known: Mapping[str, RunFolder] | None = None) -> None:
         self._source, self._known = source, known or {}
-        self.root = source.layout.root
+        self.root = source.home.root
         #: The folder that a report of these results is written to.
-        self.report = source.layout.report
+        self.report = source.home.report
         #: Where trackers keep what is sent to them.
-        self.track = source.layout.track
+        self.track = source.home.track
         self.plan_name = source.layout.plan_name
         self.is_packed = isinstance(source, Pack)
 
@@ -63,7 +58,7 @@ class Results:
 
         Raises ConfigError where there are none.
         """
-        return cls(Pack.open(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
+        return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
 
     def again(self) -> "Results":
         """Return a snapshot of the same results taken now.
@@ -84,11 +79,11 @@ class Results:
         return self._source.plan.named()
 
     @cached_property
-    def finished(self) -> Mapping[str, FinishedRun]:
+    def finished(self) -> Mapping[str, RunFolder]:
         """The planned runs that finished, by id, in the plan's order."""
-        finished: dict[str, FinishedRun] = {**self._source.finished()}
+        finished = self._source.finished()
         for run, known in self._known.items():
-            if known.path is not None and run in finished and finished[run].path == known.path:
+            if run in finished and finished[run].path == known.path:
                 finished[run] = known
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
@@ -132,15 +127,11 @@ class Results:
     @property
     def experiment_text(self) -> str:
         """The experiment file as the user wrote it; without that copy, what was read of it."""
+        layout = self._source.layout
         try:
-            return disk.read(self._source.layout.experiment).decode("utf-8", "replace")
+            return layout.files.read(layout.experiment).decode("utf-8", "replace")
         except FileNotFoundError:
             return to_json(self.plan.experiment.model_dump(mode="json"))
-
-    @property
-    def changed(self) -> list[Path]:
-        """Files of a pack beside its data that are not as they were written, such as its report."""
-        return self._source.changed if isinstance(self._source, Pack) else []
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve, one row a point."""
@@ -148,7 +139,7 @@ class Results:
 
     def refuse_links(self) -> None:
         """Raise ConfigError for a link in the results: what is written would land elsewhere."""
-        self._source.layout.refuse_links()
+        self._source.home.refuse_links()
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Return a context in which one process at a time writes the report.
@@ -158,8 +149,26 @@ class Results:
         return self._source.lock_report()
 
     def folder(self, run: str) -> Path | None:
-        """Return a run's folder; None where it has none of its own."""
-        return self.finished[run].path if run in self.finished else None
+        """Return a run's folder on the disk; None where it has none."""
+        return self.finished[run].path if run in self.finished and not self.is_packed else None
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the files that readers need, by their paths in the results folder: no weights.
+
+        Raises ConfigError for a damaged one.
+        """
+        layout = self._source.layout
+        # An earlier plan becomes the plan.
+        plan = parse(layout.files.read(layout.plan), layout.plan, layout.plan_name)
+        yield PLAN, sealed(plan, PLAN)
+        yield layout.experiment.name, self.experiment_text.encode()
+        protocol = layout.document("protocol")
+        if layout.files.is_file(protocol):
+            yield layout.place(protocol), layout.files.read(protocol)
+        for run in self.finished.values():
+            for name, content in run.files():
+                yield layout.place(run.path / name), content
+        yield from self._source.files_of_variants(self.plan.variant_ids)
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return a variant's own metrics by name, as `records` has those of runs."""
@@ -167,8 +176,7 @@ class Results:
 
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
-        ids = {variant.id: None for table in self.plan.tables for variant in table.variants}
-        metrics = self._source.metrics_of(ids)
+        metrics = self._source.metrics_of(self.plan.variant_ids)
         return {variant: self._stated.read(own) for variant, own in metrics.items()}
 
     @cached_property

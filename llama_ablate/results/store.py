@@ -1,4 +1,4 @@
-"""The store of an experiment: leases on runs, atomic commits, verification, cleaning up."""
+"""The results of an experiment to read, and the store to work in: leases, commits, cleaning up."""
 
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import read_json, sealed
+from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results import leases, live, protocol
 from llama_ablate.results.layout import EARLIER, METRICS, PLAN, Layout, experiments_in
 from llama_ablate.results.leases import Lease
@@ -28,17 +28,66 @@ from llama_ablate.results.record import FINAL, Measurement, Points, Record
 from llama_ablate.results.run import RunFolder, Runs
 
 
-class Store:
-    """The folder of one experiment's results."""
+class StoredResults:
+    """The results of one experiment as they are read, from a folder or an archive."""
+
+    def __init__(self, layout: Layout, home: Layout) -> None:
+        """Read what lies in one layout; what is written of it goes to its `home`."""
+        self.layout, self.home = layout, home
+        self.plan_file = layout.plan
+        self.runs = Runs(layout)
+        self._documents = Documents(layout)
+
+    @property
+    def plan(self) -> PlanDocument:
+        """What was planned. Raises ConfigError where the file is damaged."""
+        return read_plan(self.plan_file, self.layout.files)
+
+    @property
+    def protocol(self) -> list[Version]:
+        """What the file stated before the first run had finished, and every change since."""
+        return self._documents.protocol()
+
+    def finished(self) -> dict[str, RunFolder]:
+        """Return the finished runs by id."""
+        folders = self.runs.folders()
+        return {run: RunFolder(folder, self.layout.files) for run, folder in folders.items()}
+
+    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+        """Return the metrics of variants, by variant and name."""
+        return self._documents.variant_metrics(variants)
+
+    def files_of_variants(self, variants: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield the files of variants' metrics by their paths. Raises ConfigError for damage."""
+        self.metrics_of(variants)
+        for file in self._documents.variant_files(variants):
+            yield self.layout.place(file), self.layout.files.read(file)
+
+    def is_leased(self, _run: str) -> bool:
+        """Return whether somebody is at work on a run."""
+        return False
+
+    def live(self, _runs: Iterable[str]) -> dict[str, Live]:
+        """Return how far these runs are, as far as their workers have noted it."""
+        return {}
+
+    def lock_report(self) -> AbstractContextManager[object]:
+        """Return a context in which one process at a time writes the report.
+
+        Raises ConfigError for a link in the results: what is written would land elsewhere.
+        """
+        self.home.refuse_links()
+        return disk.locked(self.home.root)
+
+
+class Store(StoredResults):
+    """The folder of one experiment's results, to work in."""
 
     def __init__(self, root: Path, plan: str = PLAN) -> None:
         """Use the results in a folder, as the plan in one of its files has them."""
-        self.root = root
-        self.layout = Layout(root, plan)
-        self.plan_file, self.report = self.layout.plan, self.layout.report
-        self.jobs = self.layout.jobs
-        self.runs = Runs(self.layout)
-        self._documents = Documents(self.layout)
+        layout = Layout(root, plan)
+        super().__init__(layout, layout)
+        self.root, self.report, self.jobs = root, layout.report, layout.jobs
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
@@ -53,8 +102,6 @@ class Store:
         if not (root / PLAN).is_file():
             others = [path.name for path in experiments_in(root) or experiments_in(root.parent)]
             hint = nearest(root.name, others) if others else ""
-            stopped = "; packing was stopped there, before its end: pack it again"
-            hint = stopped if Layout(root).packing.exists() else hint
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
 
@@ -143,11 +190,6 @@ class Store:
         """Return the folders of work in progress."""
         return [path for path in self.layout.working.iterdir() if path.is_dir()]
 
-    @property
-    def plan(self) -> PlanDocument:
-        """What was planned. Raises ConfigError where the file is damaged."""
-        return read_plan(self.plan_file)
-
     def table_of(self, run: str) -> PlannedTable:
         """Return the first table that has a run. Raises ConfigError where none has."""
         try:
@@ -155,27 +197,17 @@ class Store:
         except KeyError:
             raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans") from None
 
-    @property
-    def protocol(self) -> list[Version]:
-        """What the file stated before the first run had finished, and every change since."""
-        return self._documents.protocol()
-
-    def measure_once(
-        self, name: str, key: str, measure: Callable[[], Any], before: str = ""
-    ) -> Any:
-        """Return the value of a key in `<name>.json`; measured and written where it is missing.
-
-        One that an earlier version kept by the key `before` is taken over.
-        """
+    def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
+        """Return the value of a key in `<name>.json`; measured and written where it is missing."""
         try:
             with self.alone(name) as lease:
                 values = self._documents.measured(name)
                 if key not in values:
-                    values[key] = values.pop(before) if before in values else measure()
+                    values[key] = measure()
                     self._documents.keep_measured(lease, name, values)
                 return values[key]
         except leases.LostError:  # another process may have measured it by now
-            return self.measure_once(name, key, measure, before)
+            return self.measure_once(name, key, measure)
 
     def mend(self) -> list[Path]:
         """Quarantine damaged documents that can be measured again; return where they are now.
@@ -230,20 +262,6 @@ class Store:
             if record.outcome in FINAL and folder:
                 ours.finish()
         return folder
-
-    def adopt(self, lease: Lease, run: str, files: Mapping[str, bytes]) -> bool:
-        """Commit a run from its files of another machine; return whether it is final now.
-
-        Raises ConfigError where they are not as they were sealed there.
-        """
-        self.runs.adopt(lease, run, files)
-        if final := self.is_final(run):
-            lease.finish()
-        return final
-
-    def finished(self) -> dict[str, RunFolder]:
-        """Return the finished runs by id."""
-        return {run: RunFolder(folder) for run, folder in self.runs.folders().items()}
 
     def lock_report(self) -> AbstractContextManager[Lease]:
         """Return the lease on writing the report. Raises ConfigError for a link."""
@@ -352,14 +370,9 @@ class Store:
         """Return a variant's own metrics by name."""
         return self.metrics_of([variant])[variant]
 
-    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
-        """Return the metrics of variants, by variant and name."""
-        return self._documents.variant_metrics(variants)
-
 
 _MEASURED = ("compute", "pace")
 _PROTOCOL = "protocol"
-_HYPOTHESES = "hypotheses"  # what earlier versions wrote in its place
 
 
 class Documents:
@@ -380,18 +393,17 @@ class Documents:
     def protocol(self) -> list[Version]:
         """Return what the file stated before the first run had finished, and every change since.
 
-        Empty without a file. Results from before there was a protocol have their hypotheses alone.
+        Empty without a file.
         """
         file = self._layout.document(_PROTOCOL)
-        file = file if file.is_file() else self._layout.document(_HYPOTHESES)
         try:
-            stored = self._read(file) if file.is_file() else {}
+            stored = self._read(file) if self._layout.files.is_file(file) else {}
         except ConfigError as error:
             raise ConfigError(
                 f"{error}. What was stated before the first run cannot be made again;"
                 f" to go on without it: rm {quote(str(file))}"
             ) from None
-        return protocol.stated_in(stored, file)
+        return protocol.read_versions(stored, file)
 
     def keep_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
         """Write the protocol."""
@@ -419,6 +431,10 @@ class Documents:
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
 
+    def variant_files(self, variants: Iterable[str]) -> list[Path]:
+        """Return the files of variants' metrics."""
+        return [*chain.from_iterable(self._metrics(variants).values())]
+
     def quarantine(self) -> list[Path]:
         """Move damaged documents that can be measured again away; return where they are now."""
         moved = []
@@ -437,16 +453,18 @@ class Documents:
     def _metrics(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
         """Return the files of metrics, by variant: of some variants, or of all."""
         files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
-        for name in sorted(disk.names(self._layout.variants)):
+        names = self._layout.files.names
+        for name in sorted(names(self._layout.variants)):
             id_ = name.rpartition("--")[2]
             if variants is None or id_ in files:
+                folder = self._layout.variants / name / METRICS
                 # What begins with a dot is a file manager's.
-                own = (self._layout.variants / name / METRICS).glob("[!.]*.json")
-                files.setdefault(id_, []).extend(sorted(own))
+                own = (n for n in names(folder) if n.endswith(".json") and not n.startswith("."))
+                files.setdefault(id_, []).extend(folder / name for name in sorted(own))
         return files
 
     def _read(self, file: Path) -> Any:
-        return read_json(file, self._layout.place(file))
+        return parse(self._layout.files.read(file), file, self._layout.place(file))
 
     def _write(self, lease: Lease, file: Path, values: Mapping[str, object]) -> None:
         lease.replace(file, sealed(values, self._layout.place(file)))

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple, cast
@@ -69,8 +69,9 @@ class Compute(ComputeSettings):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
-        """Make the compute that `to_dict` wrote."""
-        return cls(**{**values, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
+        """Make the compute that `to_dict` wrote. Keys of other versions are left out."""
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        return cls(**{**known, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
 
     @classmethod
     def of(cls, settings: ComputeSettings | None) -> "Compute":

@@ -40,21 +40,16 @@ def left_out(store: Store, planned: set[str]) -> None:
     note(text)
 
 
-def changed_pages(results: Results) -> None:
-    """Note the files of a pack beside its data that are not as they were written."""
-    if changed := results.changed:
-        note(f"not as the pack was written: {_named(results.root, changed)}")
-
-
 def odd_files(results: Results) -> None:
     """Note foreign files in folders of runs, and runs whose weights were deleted.
 
     Neither changes a result.
     """
-    changed_pages(results)
     foreign: list[Path] = []
     without: list[Path] = []
-    for folder, run in sorted((run.path, run) for run in results.finished.values() if run.path):
+    if results.is_packed:
+        return
+    for folder, run in sorted((run.path, run) for run in results.finished.values()):
         with contextlib.suppress(ConfigError):  # damaged: the reader of its record raises
             foreign += run.foreign
             without += [folder] * run.lacks_weights

@@ -10,7 +10,7 @@ from llama_ablate.results import protocol
 def _hypotheses_section(frames: Frames) -> Section | None:
     return section(
         "Hypotheses",
-        hypotheses.results(frames),
+        [*hypotheses.results(frames), *hypotheses.unjudged(frames)],
         f"""{_when(frames)} Supported: the whole interval lies inside what was stated; refuted: it
         lies outside; else undecided. A hypothesis about a row of a table has that row's interval;
         all other comparisons of the file share 5% among them (Bonferroni). Where a control fails
@@ -26,7 +26,11 @@ def _when(frames: Frames) -> str:
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions or versions[0].after_runs:
         return "It is not known whether they were stated before the runs."
-    changed = [c for c in protocol.changes(versions, experiment) if c.key.startswith("hypothesis")]
+    changed = [
+        change
+        for change in protocol.changes(versions, experiment)
+        if any(protocol.HYPOTHESIS in line for line in change.lines)
+    ]
     if not changed:
         return "Stated in the file before the first run had finished."
     return f"Changed {changed[0].when}: see the warnings."

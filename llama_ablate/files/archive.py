@@ -1,0 +1,136 @@
+"""Archives of many small files: written at once, read into memory, never unpacked to the disk."""
+
+import io
+import lzma
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Protocol
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+
+#: An archive of ours holds kilobytes for each of some thousand runs: what is beyond is an attack.
+MAX_MEMBERS = 500_000
+MAX_MEMBER_BYTES = 64 << 20
+MAX_BYTES = 1 << 30
+
+
+class Files(Protocol):
+    """Files below a folder, read by their paths: those of the disk, or of an archive."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder; none where there is no such folder."""
+
+    def is_file(self, path: Path) -> bool:
+        """Return whether there is a file at a path."""
+
+    def read(self, path: Path | str) -> bytes:
+        """Return the content of a file. Raises FileNotFoundError where there is none."""
+
+    def opened(self, path: Path) -> IO[bytes]:
+        """Open a file to read. Raises FileNotFoundError where there is none."""
+
+
+class Archive:
+    """The files of an xz-compressed tar archive, by their paths below the archive's own path.
+
+    The archive is read when a file is first asked for. Raises ConfigError for a damaged one.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder; none where there is no such folder."""
+        return self._names.get(self._member(folder), [])
+
+    def is_file(self, path: Path) -> bool:
+        """Return whether the archive holds a file at a path."""
+        return self._member(path) in self._contents
+
+    def read(self, path: Path | str) -> bytes:
+        """Return the content of a file. Raises FileNotFoundError where there is none."""
+        try:
+            return self._contents[self._member(path)]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def opened(self, path: Path) -> IO[bytes]:
+        """Open a file to read. Raises FileNotFoundError where there is none."""
+        return io.BytesIO(self.read(path))
+
+    def _member(self, path: Path | str) -> str:
+        return str(path).removeprefix(str(self._file)).removeprefix("/")
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        """The names in each folder."""
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for member in self._contents:
+            path = member
+            while path:
+                path, _, name = path.rpartition("/")
+                found[path][name] = None
+        return {folder: list(names) for folder, names in found.items()}
+
+    @cached_property
+    def _contents(self) -> dict[str, bytes]:
+        """The content of each member, by name."""
+        try:
+            with disk.opened(self._file) as packed, lzma.open(packed) as unpacked:
+                stream = _Bounded(unpacked, self._file)
+                contents = self._members(stream)
+                while stream.read(1 << 20):
+                    pass  # a tar ends before its xz does, whose check sums stand at the end
+        except (tarfile.TarError, lzma.LZMAError, EOFError, UnicodeError) as error:
+            raise self._damaged(f"it cannot be unpacked ({error})") from None
+        return contents
+
+    def _members(self, stream: IO[bytes]) -> dict[str, bytes]:
+        contents: dict[str, bytes] = {}
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                archive.members.clear()  # type: ignore[attr-defined]  # else all headers are kept
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is None or not _is_safe(member.name) or member.name in contents:
+                    raise self._damaged(f"'{member.name:.200}' is no new file below a folder")
+                if member.size > MAX_MEMBER_BYTES or len(contents) == MAX_MEMBERS:
+                    raise self._damaged("it holds more than results take")
+                contents[member.name] = content.read()
+        return contents
+
+    def _damaged(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._file}: damaged, {what}")
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that refuses to yield more than `MAX_BYTES`."""
+
+    def __init__(self, stream: IO[bytes], file: Path) -> None:
+        self._stream, self._file, self._left = stream, file, MAX_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most so many bytes. Raises ConfigError beyond the bound."""
+        content = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ConfigError(f"{self._file}: damaged, it unpacks to more than results take")
+        return content
+
+
+def _is_safe(name: str) -> bool:
+    return not {"", ".", ".."} & {*name.split("/")}
+
+
+def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return an archive of files by their paths: the same bytes for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz", preset=6) as archive:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
