@@ -73,7 +73,7 @@ resume() {
   kill -TERM $launcher 2> /dev/null && echo "stopped in the middle"
   wait $launcher
   ablate run "$file" --results "$OUT/stopped" --device "$DEVICE" --workers 1 || return
-  "$PYTHON" tools/fsck.py "$OUT/stopped/resume" --against "$OUT/whole/resume"
+  "$PYTHON" tests/fsck.py "$OUT/stopped/resume" --against "$OUT/whole/resume"
 }
 
 rates() { "$PYTHON" benchmarks/rates.py --device "$DEVICE" ${TINY:+--tiny --rounds 2}; }

@@ -3,8 +3,6 @@
 The tables of results/reference/at-scale.md; tests/test_at_scale.py repeats them by hand.
 """
 
-import gzip
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from llama_ablate.config.experiment import Model
 from llama_ablate.design.specs import resolve
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, spec_from
+from llama_ablate.results import Results
 
 RUNS = 100
 TOKENS_PER_PARAMETER = 20
@@ -45,13 +44,12 @@ class Measured:
     @classmethod
     def of(cls, pack: Path) -> "Measured":
         """Return what the records of a pack say."""
-        with gzip.open(pack / "runs.jsonl.gz", "rt", encoding="utf-8") as lines:
-            records = [json.loads(line) for line in lines]
+        records = [run.record() for run in Results.open(pack).finished.values()]
         flops = sum(
-            count(spec_from(record["model"])).train_flops_per_token * record["tokens_done"]
+            count(spec_from(record.model)).train_flops_per_token * record.tokens_done
             for record in records
         )
-        training_s = sum(record["train_s"] for record in records) / GRID_WORKERS
+        training_s = sum(record.train_s for record in records) / GRID_WORKERS
         beside_s = (GRID_S - training_s) * GRID_WORKERS / len(records)
         return cls(flops / training_s, beside_s)
 

@@ -43,7 +43,6 @@ RESULTS = (
     Believed(("plan.json",), _SEAL, "refused; `run` moves it away and makes another", "line"),
     Believed(("plan-*.json",), _SEAL, "refused", "line"),
     Believed(("protocol.json",), _SEAL, "refused: it cannot be made again", "line"),
-    Believed(("hypotheses.json",), _SEAL, "refused", "line", "of earlier versions"),
     Believed(("compute.json",), _SEAL, _MEASURED, "again"),
     Believed(("pace.json",), _SEAL, _MEASURED, "again", "of budgets in seconds"),
     Believed(("runs/*/manifest.json",), _SEAL, _TRAINED, "again"),
@@ -94,19 +93,18 @@ RESULTS = (
 )
 
 PACK = (
-    Believed(("pack.json",), _SEAL, "refused", "line"),
-    Believed(("runs.jsonl.gz",), "SHA-256 in `pack.json`", "refused", "line"),
     Believed(
-        ("experiment.yaml", "report.md", "effects*.png"),
-        "SHA-256 in `pack.json`",
-        "named in a note; the numbers stand",
-        "none",
+        ("results.tar.xz",),
+        "xz's check sums; the seals and SHA-256 of the files in it",
+        "refused",
+        "line",
     ),
     Believed(
-        (".partial-pack/pack.json",),
-        _SEAL,
-        "refused; `pack` finishes what it lists",
-        "line",
+        ("experiment.yaml", "runs.csv", "report.md", "effects*.png"),
+        "none",
+        "copies for people: read by no command",
+        "none",
+        "as no command reads them",
     ),
     Believed(
         ("report/*", "report/*/*"),

@@ -16,9 +16,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import local, measurement, processes, watch, worker
+from llama_ablate.launch import local, measurement, processes, worker
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.report import page
+
+#: Tasks that load a candidate's plug-ins, which no test's process is to have.
+LOADING = ("load_and_run", "measure_run")
 
 
 class Inline:
@@ -79,21 +82,19 @@ def run_script(path, *words):
     return CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
-def _call(task, *arguments, log, report=lambda _value: None, anew=False, bounds=None):  # noqa: ARG001
+def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noqa: ARG001
     """Do what `processes.call` does in a fresh process."""
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
-    if bounds is None:
+    if task.__name__ not in LOADING:
         return task(report, *arguments)
-    ours, theirs = os.pipe()  # code that is held to bounds is loaded in no test's process
+    ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            watch.hold(bounds)
             try:
                 found = task(report, *arguments)
             except Exception as error:  # noqa: BLE001  raised by the one that waits
                 found = error
-            watch.hold(None)
             with os.fdopen(theirs, "wb") as pipe:
                 pickle.dump(found, pipe)
         finally:
@@ -110,7 +111,7 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False, bounds=
     return found
 
 
-def _command(words, _bounds):
+def _command(words):
     """Do what `processes.command` does in a fresh interpreter."""
     with redirect_stdout(StringIO()):
         return main(words)

@@ -1,13 +1,14 @@
 """The page of what larger runs cost: its arithmetic, done once more by hand."""
 
-import gzip
-import json
+from dataclasses import replace
 
 import pytest
 
 from docs import at_scale
 from docs.at_scale import ASSUMED_MFU, PEAK_FLOPS_PER_S, Cost, Measured, costs
 from llama_ablate.model.counts import count
+from llama_ablate.results import Store
+from tests import plans
 from tests.conftest import make_spec
 
 
@@ -32,10 +33,13 @@ def test_a_round_of_runs_that_is_not_full_takes_as_long_as_one_that_is():
 def test_the_measured_rate_is_that_of_the_records(tmp_path):
     """Eight runs of a minute, four at a time: two minutes of training, the rest is beside it."""
     spec = make_spec()
-    record = {"model": spec.to_dict(), "tokens_done": 1000, "train_s": 60.0}
-    with gzip.open(tmp_path / "runs.jsonl.gz", "wt") as file:
-        file.write("\n".join([json.dumps(record)] * 8))
-    found = Measured.of(tmp_path)
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create(plans.of_runs(*"abcdefgh"), "name: x\n")
+    for seed, run in enumerate(store.plan.runs):
+        done = {"model": spec.to_dict(), "tokens_done": 1000, "train_s": 60.0}
+        store.commit(replace(plans.RECORD, id=run, seed=seed, **done), [], None)
+    found = Measured.of(store.root)
     assert found.flops_per_s == pytest.approx(8 * 1000 * 3 * count(spec).flops_per_token / 120)
     assert found.beside_s == pytest.approx((345 - 120) * 4 / 8)
 

@@ -7,7 +7,6 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous, verdict
-from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import UNPLANNED, warnings
@@ -44,13 +43,19 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
         controls="{aa: [], positive: {train.warmup: 0.5}}",
         question="Which?",
     )
-    after = "after 6 runs had finished."
-    assert f"margin: 0.01 nats -> 0.05 nats, changed {after}" in told
-    hypothesis = "hypothesis 'variant layernorm, direction"
-    assert f"{hypothesis} worse': dropped {after}" in told
-    assert f"{hypothesis} better': added {after}" in told
-    assert f"controls.positive.train.warmup: 0.9 -> 0.5, changed {after}" in told
-    assert sum(after in line for line in told) == 4
+    after = "after 6 runs had finished"
+    changes = {
+        "margin": ("0.01 nats", "0.05 nats"),
+        "hypothesis": (
+            "{variant: layernorm, direction: worse}",
+            "{variant: layernorm, direction: better}",
+        ),
+        "controls.positive.train.warmup": ("0.9", "0.5"),
+    }
+    for key, (before, now) in changes.items():
+        assert f"Dropped from the file {after}: `{key}: {before}`." in told
+        assert f"Added to the file {after}: `{key}: {now}`." in told
+    assert sum(after in line for line in told) == 6
     (control,) = [line for line in told if "control was replaced" in line]
     losses = {}
     for record in Store(root).finished().values():
@@ -77,7 +82,8 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
 
 def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed):
     _, told = changed(seeds="4")
-    assert "seeds: 2 -> 4, changed after 6 runs had finished." in told
+    assert "Added to the file after 6 runs had finished: `seeds: 4`." in told
+    assert "Dropped from the file after 6 runs had finished: `seeds: 2`." in told
     (cost,) = [line for line in told if "Seeds were added" in line]
     assert cost.startswith("Seeds were added 1 time after a look at results")
     assert f"gives {UNPLANNED[1]:.1%} of tables a false verdict and not {UNPLANNED[0]:.1%}" in cost
@@ -90,23 +96,17 @@ def test_what_no_verdict_depends_on_is_no_change(changed):
         measure="[perplexity, kv_cache]",
         hypotheses="[{variant: layernorm, direction: worse, said: otherwise}]",
     )
-    assert not any("changed" in line for line in told)
+    assert not any("the file" in line for line in told)
     (note,) = [s.note for s in sections(Frames.of(Results.open(root))) if s.key == "hypotheses"]
     assert note.startswith("Stated in the file before the first run had finished.")
 
 
-def test_results_from_before_there_was_a_protocol_have_their_hypotheses_alone(changed):
+def test_a_protocol_that_is_missing_is_told(changed):
     root, _ = changed(margin="0.05 nats")
     (root / "protocol.json").unlink()
     assert warnings(Frames.of(Results.open(root)))[0] == (
         "What was stated before the first run is not known: protocol.json is missing."
     )
-    entry = {"variant": "layernorm", "direction": "better"}
-    (root / "hypotheses.json").write_bytes(sealed({"hypotheses": [entry]}, "hypotheses.json"))
-    after = "after runs had finished."
-    told = [line for line in warnings(Frames.of(Results.open(root))) if after in line]
-    hypothesis = "hypothesis 'variant layernorm, direction"
-    assert told == [f"{hypothesis} better': dropped {after}", f"{hypothesis} worse': added {after}"]
 
 
 def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
@@ -116,7 +116,7 @@ def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
     assert protocol.changes([stated], plan.experiment) == []
     other = plan.experiment.model_copy(update={"seeds": 5})
     (change,) = protocol.changes([stated], other)
-    assert (change.key, change.before, change.after) == ("seeds", 3, 5)
+    assert change.lines == ("+ seeds: 5",)  # three are the default, which a file need not state
     back = [stated, protocol.version(other, 4)]
     assert protocol.changes(back, plan.experiment) == []  # of the plan before, reported on its own
     assert protocol.unplanned_looks(back, other) == 1

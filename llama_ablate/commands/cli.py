@@ -7,7 +7,6 @@ import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from io import FileIO, TextIOWrapper
 from pathlib import Path
@@ -37,7 +36,6 @@ from llama_ablate.commands.shared.options import Options, add_to, made
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.launch import watch
 from llama_ablate.terminal import coloured, in_one_line, visible, width
 
 if TYPE_CHECKING:
@@ -148,15 +146,9 @@ def _done(command: str, options: Options) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
-        if watch.VARIABLE in os.environ:
-            processes = import_module("llama_ablate.launch.processes")
-            processes.leave_after(sys.stdin.read)  # with the judge that started this command
-            import_module("llama_ablate.launch.worker")  # and torch, which writes a temporary file
-            plugins.load()  # installed ones, which are no candidate's
-        watch.hold(watch.given and replace(watch.given, own=os.devnull))
+        if "LLAMA_ABLATE_ENDS_WITH_STDIN" in os.environ:  # as a judge starts commands
+            import_module("llama_ablate.launch.processes").leave_after(sys.stdin.read)
         plugins.load(options.plugins)
-        watch.check()
-        watch.hold(None)
         answer = COMMANDS[command].run(options)
         with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())

@@ -67,33 +67,30 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import checks, forecast, specs
+    from llama_ablate.design import checks, forecast, memory, specs
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
-    from llama_ablate.training.compute import Work, choose, free_bytes, measured, pick_device
+    from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
 
     device = pick_device(options.device)
     plan = make(source)
     spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
     with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
-        compute = choose(spec, train, device)
+        compute = replace(choose(spec, train, device), ranks=parallel.data)
+        need = memory.needed(plan, compute)
+        short = memory.check(need, device)
     say("timing a training step")
-    compute = measured(spec, train, compute, Work(*plan.work))
+    compute = measured(spec, train, compute)
     # A forecast: FLOPs stand in for measured seconds.
     plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
     workers = local.default_workers(device, parallel.data)
-    compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
-    say("forecasting memory")
-    need = forecast.needed(plan, compute)
-    if need:
-        workers = min(
-            workers, forecast.fitting(need, free_bytes(device), compute) * local.devices(device)
-        )
+    fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
+    workers = min(workers, fitting * local.devices(device))
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()).named(), expected)
     predicted = forecast.forecast(document, compute, workers, need)
@@ -107,6 +104,8 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     values["resets"] = resets
     if resets:
         shown.append("\n".join(f"note: {line}" for line in resets))
+    if short:
+        shown.append(f"warning: {short}")
     if options.power:
         of_power, said = _power(options.power, options.pilot, predicted, expected)
         values |= of_power

@@ -4,8 +4,8 @@ import math
 import re
 import shutil
 from argparse import ArgumentTypeError
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.plan import Plan
     from llama_ablate.launch.queue import Launcher, Queue
-    from llama_ablate.launch.storage import Storage
     from llama_ablate.results import Settings, Store
     from llama_ablate.results.plan_document import PlanDocument
     from llama_ablate.training.compute import Compute
@@ -69,11 +68,6 @@ class LaunchOptions:
     )
     ray_address: str | None = option(
         None, "a Ray cluster's head, or auto (default: a Ray of this machine)", "HOST:PORT"
-    )
-    storage: str | None = option(
-        None,
-        "where checkpoints are kept, of a Ray whose machines share no disk, such as s3://BUCKET/x",
-        "URL",
     )
     slurm: tuple[tuple[str, str | bool], ...] = option(
         (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
@@ -169,13 +163,12 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             notes.note(f"damaged, kept as '{damaged}', and trained again")
-    _redo(launch, store, redo)
+    _redo(store, redo)
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
     with beside(store.root, sinks):
         with (
-            _fitting(launch, plan, compute) as workers,
-            _launcher(launch, store, device, compute.ranks, workers, plan) as launcher,
+            _launcher(launch, store, device, compute.ranks, plan) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
             _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
@@ -188,13 +181,11 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
         return report.write(Results(store))
 
 
-def _redo(launch: LaunchOptions, store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
-    """Set the records of runs aside that are trained again, with all checkpoints of theirs."""
+def _redo(store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
+    """Set the records of runs aside that are trained again, with their checkpoints."""
     from llama_ablate.commands.shared import notes
 
     for label, runs in redo.items():
-        for run_id in runs if launch.storage else ():
-            _storage(launch, store.root.name).forget(run_id)
         for moved in store.redo(label, runs):
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
 
@@ -244,49 +235,6 @@ def _work(
         tried |= wanted
 
 
-@contextmanager
-def _fitting(launch: LaunchOptions, plan: "Plan", compute: "Compute") -> Iterator[int | None]:
-    """Yield the number of workers: no more on this machine than its memory has room for.
-
-    On a CPU beside those of the user's other launchers.
-    """
-    from llama_ablate.commands.shared.notes import note
-    from llama_ablate.design import forecast
-    from llama_ablate.launch import local
-    from llama_ablate.launch.promises import promised
-    from llama_ablate.report.tables import size
-    from llama_ablate.training.compute import free_bytes
-
-    asked, need = launch.workers and min(launch.workers, len(plan.runs)), None
-    workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
-    devices = local.devices(compute.device)
-    if compute.device == "cuda" and launch.launcher == "ray" and not asked:
-        workers = min(int(workers / plan.experiment.ray.gpus), len(plan.runs))
-    if not launch.is_elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
-        say("forecasting memory")
-        need = forecast.needed(plan, compute)
-    if need is None:  # not known, or none shares a device
-        yield asked
-        return
-
-    def fitting(others: int) -> int:
-        free = free_bytes(compute.device) - others
-        most = forecast.fitting(need, free, compute) * devices
-        if most >= workers:
-            return workers
-        note(
-            f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
-            f"('{need.variant}'), and {size(max(0, free))} are free"
-            + f" beside {size(others)} that other launchers' workers may still take"
-            * bool(others)
-        )
-        return most
-
-    each = need.bytes * compute.ranks
-    with nullcontext(fitting(0)) if compute.device == "cuda" else promised(each, fitting) as most:
-        yield most if most < workers else asked
-
-
 def _write_plan(
     launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
@@ -295,11 +243,11 @@ def _write_plan(
 
     from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
-    from llama_ablate.design import checks
+    from llama_ablate.design import checks, memory
     from llama_ablate.findings import noise
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
-    from llama_ablate.training.compute import Compute
+    from llama_ablate.training.compute import Compute, choose
 
     notes.mend(store)
     train = plan.experiment.train
@@ -310,14 +258,13 @@ def _write_plan(
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
+        memory.check(memory.needed(plan, choose(spec, train, device)), device)
         chosen = store.measure_once(
             "compute",
             f"{asked}, {sizes}",
-            lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),
-            before=asked,
+            lambda: choose(spec, train, device).to_dict(),
         )
-    parallel = plan.experiment.parallel
-    compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
+    compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = noise.expecting(plan.document(compute, settings), noise.stated(source))
@@ -356,7 +303,6 @@ def check_launcher(launch: LaunchOptions) -> None:
         raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for value, flag, launcher in (
         (launch.ray_address, "--ray-address", "ray"),
-        (launch.storage, "--storage", "ray"),
         (launch.slurm, "--slurm", "slurm"),
     ):
         if value and name != launcher:
@@ -366,15 +312,6 @@ def check_launcher(launch: LaunchOptions) -> None:
 
         if not answers(launch.ray_address):
             raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
-    if launch.storage:
-        _storage(launch, ".check").check()
-
-
-def _storage(launch: LaunchOptions, name: str) -> "Storage":
-    from llama_ablate.launch.storage import Storage
-
-    assert launch.storage
-    return Storage(launch.storage, name)
 
 
 def _launcher(
@@ -382,21 +319,19 @@ def _launcher(
     store: "Store",
     device: str,
     ranks: int,
-    workers: int | None,
     plan: "Plan",
 ) -> "AbstractContextManager[Launcher]":
     """Return the launcher of `--launcher`, ready inside `with`."""
+    workers = launch.workers and min(launch.workers, len(plan.runs))
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray
-        from llama_ablate.launch.ray_apart import RayApart
 
-        asked = store, device, workers, launch.ray_address, ranks, plan.experiment.ray
-        return RayApart(launch.storage, *asked) if launch.storage else Ray(*asked)
+        return Ray(store, device, workers, launch.ray_address, ranks, plan.experiment.ray)
     if launch.launcher == "slurm":
         from llama_ablate.launch.slurm import Slurm
 
         return Slurm(store, device, workers, dict(launch.slurm), ranks)
     from llama_ablate.launch import local
 
-    workers = workers or local.default_workers(device, ranks)
+    workers = workers or min(local.default_workers(device, ranks), len(plan.runs))
     return nullcontext(local.Local(store, device, workers, ranks))

@@ -270,14 +270,6 @@ class Parallel(Keys):
 
     #: Processes, each with its own device, that share every batch.
     data: int = Field(1, gt=0, le=1024)
-    #: Whether each keeps only a part of weights, gradients and the optimizer's state.
-    shard: bool = False
-
-    @model_validator(mode="after")
-    def _something_to_share(self) -> "Parallel":
-        if self.shard and self.data == 1:
-            raise at("one process has nothing to share: shard needs data of 2 or more", "shard")
-        return self
 
 
 def _whole_above_1(amount: float) -> float:

@@ -182,12 +182,10 @@ class Train(Keys):
     losses: list[Entry] = Field(default_factory=list, max_length=20)
     #: Shares of the budget at which a copy of a `wsd` run is cooled down and evaluated.
     branches: list[float] = Field(default_factory=list)
-    #: The final weights are the mean over this many of the last hundredths of the run.
-    average: int = Field(1, ge=1, le=50)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     kernel: Literal["auto", "math", "fused"] = "auto"
-    #: Whether training steps are compiled; `auto` predicts whether that pays.
-    compile: Literal["auto", "never", "always"] = "never"
+    #: Whether training steps are compiled.
+    compile: Literal["never", "always"] = "never"
     evals: int = Field(10, gt=0, le=100_000)
     timeout_s: float | None = Field(None, gt=0, le=1e9)
 
@@ -225,8 +223,6 @@ class Train(Keys):
                 f"warm-up of {self.warmup:g} is over",
                 "branches",
             )
-        if self.branches and self.average > 1:
-            raise at("'branches' and 'average' do not go together", "average")
         return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Train":

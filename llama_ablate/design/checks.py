@@ -243,8 +243,6 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
                 optimizer = table.optimizer({**variant.train, **point})
                 if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
                     optimizer_laws.check(optimizer)
-                if experiment.parallel.shard:
-                    optimizer_laws.check_shards(optimizer)
                 table.optimizer_bytes(variant, {**variant.train, **point})
             except ConfigError as error:
                 of_loss = error.where[:1] == ("losses",)

@@ -2,18 +2,12 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.design.variants import Variant
 from llama_ablate.findings import stages
 from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
-from llama_ablate.training.peak import peak_bytes
-
-if TYPE_CHECKING:
-    from llama_ablate.design.plan import Plan
-    from llama_ablate.training.compute import Compute
 
 _BYTES = 4  # of a parameter: weights are kept in float32
 _RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
@@ -46,8 +40,8 @@ class Forecast:
     most: Cost
     #: The most bytes that the runs will take, by what weights are kept.
     disk_bytes: dict[str, int]
-    #: Of the worker that needs most; None where that cannot be forecast.
-    memory: Memory | None = None
+    #: Of the worker that needs most.
+    memory: Memory
 
     @property
     def seeds(self) -> int:
@@ -72,7 +66,7 @@ class Forecast:
             "seeds": self.seeds,
             "workers": self.workers,
             "disk_bytes": self.disk_bytes,
-            "memory": self.memory and asdict(self.memory),
+            "memory": asdict(self.memory),
             "compute": self.compute.to_dict(),
             "tables": tables,
             **{key: tables[0][key] for key in first},
@@ -80,7 +74,7 @@ class Forecast:
 
 
 def forecast(
-    plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory | None = None
+    plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory
 ) -> Forecast:
     """Return the forecast of a plan whose runs compute in a way that has been probed."""
     train = plan.experiment.train
@@ -139,8 +133,7 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     def checkpoint(run: PlannedRun) -> int:
         own = weights[run.variant]
         state = 2 * own if run.optimizer_bytes is None else run.optimizer_bytes
-        averaged = run.train.get("average", plan.experiment.train.average) > 1
-        return own + state + (own if averaged else 0)
+        return own + state
 
     largest = sorted(map(checkpoint, runs), reverse=True)[:workers]
     working = 3 * sum(largest) + _RECORD * len(runs)
@@ -156,34 +149,3 @@ def _values(table: PlannedTable) -> dict[str, Any]:
     variants = [variant.model_dump(mode="json") for variant in table.variants]
     text = table.text.model_dump(mode="json")
     return {"table": table.name, **values, "data": text, "variants": variants}
-
-
-def needed(plan: "Plan", compute: "Compute") -> Memory | None:
-    """Return the memory of the run that needs most, of those that are likely to.
-
-    Of each table's baseline, the variant with the most parameters and the one with the most FLOPs:
-    a forecast of each variant would take a second each. None where none can be forecast.
-    """
-    likely: dict[str, tuple[Variant, int | None]] = {}
-    for table in plan.tables:
-        counts = table.counts
-        for variant in (
-            table.baseline,
-            max(table.variants, key=lambda v: counts[v.id].parameters),
-            max(table.variants, key=lambda v: counts[v.id].work),
-        ):
-            if variant.id not in likely:
-                train = plan.experiment.train.with_changes(variant.train)
-                likely[variant.id] = variant, peak_bytes(variant.spec, train, compute)
-    known = [(size, variant.label) for variant, size in likely.values() if size is not None]
-    unknown = tuple(variant.label for variant, size in likely.values() if size is None)
-    return Memory(*max(known), unknown) if known else None
-
-
-def fitting(memory: Memory, free: int, compute: "Compute") -> int:
-    """Return how many workers fit in the free memory of a device: one at least.
-
-    On a CPU the ranks of a run share it.
-    """
-    shared = compute.ranks if compute.device == "cpu" else 1
-    return max(1, free // (memory.bytes * shared))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, BinaryIO, Protocol
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -30,7 +30,7 @@ class Files(Protocol):
     def read(self, path: Path | str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError where there is none."""
 
-    def opened(self, path: Path) -> IO[bytes]:
+    def opened(self, path: Path) -> BinaryIO:
         """Open a file to read. Raises FileNotFoundError where there is none."""
 
 
@@ -58,7 +58,7 @@ class Archive:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def opened(self, path: Path) -> IO[bytes]:
+    def opened(self, path: Path) -> BinaryIO:
         """Open a file to read. Raises FileNotFoundError where there is none."""
         return io.BytesIO(self.read(path))
 
@@ -89,7 +89,7 @@ class Archive:
             raise self._damaged(f"it cannot be unpacked ({error})") from None
         return contents
 
-    def _members(self, stream: IO[bytes]) -> dict[str, bytes]:
+    def _members(self, stream: "_Bounded") -> dict[str, bytes]:
         contents: dict[str, bytes] = {}
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
@@ -106,7 +106,7 @@ class Archive:
         return ConfigError(f"{self._file}: damaged, {what}")
 
 
-class _Bounded(io.RawIOBase):
+class _Bounded:
     """A stream that refuses to yield more than `MAX_BYTES`."""
 
     def __init__(self, stream: IO[bytes], file: Path) -> None:

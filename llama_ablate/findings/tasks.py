@@ -100,27 +100,12 @@ def by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
 
 
 def _groups(rows: Sequence[MetricRow]) -> dict[tuple[str, Coordinate], NDArray[np.float64]]:
-    """Return the groups of the items of each run and task.
-
-    Records of older versions have the accuracy of each group and not its items: where those are
-    the means of stretches of equal length, the stretches are the groups.
-    """
-    found: dict[tuple[str, Coordinate], NDArray[np.float64]] = {}
-    means: dict[tuple[str, Coordinate], list[float]] = {}
-    scores: dict[tuple[str, Coordinate], NDArray[np.float64]] = {}
-    for row in rows:
-        key = (row.run, row.coordinates[_TASK])
-        if row.quantity == "groups":
-            found[key] = np.array(row.samples, float)
-        elif row.quantity == _DECIDES and "group" in row.coordinates:
-            means.setdefault(key, []).append(row.value)
-        elif row.quantity == _DECIDES:
-            scores[key] = np.array(row.samples, float)
-    for key in means.keys() & scores.keys() - found.keys():
-        each, rest = divmod(len(scores[key]), len(means[key]))
-        if not rest and np.allclose(scores[key].reshape(-1, each).mean(1), means[key], atol=1e-3):
-            found[key] = np.repeat(np.arange(len(means[key]), dtype=float), each)
-    return found
+    """Return the groups of the items of each run and task."""
+    return {
+        (row.run, row.coordinates[_TASK]): np.array(row.samples, float)
+        for row in rows
+        if row.quantity == "groups"
+    }
 
 
 def shared_seeds(answers: ByItem, name: str, variant: str, against: str) -> list[int]:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -16,7 +17,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import cores
 from llama_ablate.launch.queue import Gone, News
-from llama_ablate.results import Store
+from llama_ablate.results import Store, live
+from llama_ablate.training.compute import free_bytes
 
 _GRACE_S = 8.0  # to write a checkpoint in, when asked to stop
 
@@ -42,11 +44,20 @@ class _Job:
 
 
 class Local:
-    """Workers as processes of this machine."""
+    """Workers as processes of this machine.
+
+    One worker a device starts. The peak of memory that the first one reaches decides how many more
+    start: as many as fit in what is free then, beside other programs and launchers.
+    """
 
     def __init__(self, store: Store, device: str, workers: int, ranks: int = 1) -> None:
         self.slots = workers
-        self._store = store
+        self._store, self._device = store, device
+        self._devices = max(1, devices(device) // (ranks if device == "cuda" else 1))
+        self._in_one_device = ranks if device == "cpu" else 1
+        self._waiting: deque[str] = deque()
+        #: The most workers at a time; None until a worker's peak of memory is known.
+        self._most = workers if workers <= self._devices else None
         gpus = _gpus() if device == "cuda" else []
         if gpus and ranks > len(gpus):
             raise ConfigError(f"parallel.data: {ranks} processes on {len(gpus)} GPUs")
@@ -54,16 +65,42 @@ class Local:
         self._active: list[_Job] = []
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Start a process for each of these runs."""
-        for run in runs:
-            gpus = self._gpus.pop(0)
+        """Start a process for each of these runs, as soon as there is memory for it."""
+        self._waiting.extend(runs)
+        self._start()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._active) < (self._most or self._devices):
+            run, gpus = self._waiting.popleft(), self._gpus.pop(0)
             child = processes.start(
                 _train, str(self._store.root), run, gpus=gpus, log=self._store.log(run)
             )
             self._active.append(_Job(run, child, gpus, processes.out_of_memory_kills()))
 
+    def _admit(self, runs: Sequence[str]) -> None:
+        """Decide how many workers may run at once, where the peak of one of these is known."""
+        if self._most is not None or not (peak := max(map(self._peak_of, runs), default=0)):
+            return
+        free = free_bytes(self._device)
+        each = peak * self._in_one_device
+        self._most = min(self.slots, len(self._active) + free // each * self._devices)
+        self._most = max(self._most, self._devices)
+        if self._most < self.slots:
+            sys.stderr.write(
+                f"note: {self._most} of {self.slots} workers at a time: the first took "
+                f"{each / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free\n"
+            )
+
+    def _peak_of(self, run: str) -> int:
+        """Return the peak of memory that a run has reached; 0 where it is not known yet."""
+        if note := live.read(self._store.working(run)):
+            return note.peak_memory_bytes
+        record = self._store.record(run)
+        return record.peak_memory_bytes if record and record.ok else 0
+
     def poll(self) -> News:
         """Wait until a process ends, at most a quarter of a second."""
+        runs = [job.run for job in self._active]
         wait([job.child.process.sentinel for job in self._active], timeout=0.25)
         news = News()
         for job in list(self._active):
@@ -80,10 +117,14 @@ class Local:
                 self._gpus.append(job.gpus)
                 why = job.refused or processes.ended_by(code, oom=oom)
                 news.gone.append(Gone(job.run, why, oom))
+        if self._most is None:
+            self._admit(runs)
+        self._start()
         return news
 
     def stop(self) -> None:
         """Ask the workers to write checkpoints and leave; end those that do not."""
+        self._waiting.clear()
         working = [job.child.process for job in self._active]
         try:
             for process in working:

@@ -22,24 +22,11 @@ from llama_ablate.results.plan_document import PlanDocument, PlannedText
 from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
-from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
 
 _KEY = "measure"  # one process at a time measures: two would slow each other
 #: How often speeds are taken: fresh processes, and short rounds in each.
 _PROCESSES, _ROUNDS = 5, 3
-
-
-def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
-    """Choose how all variants compute; whether compiling pays is measured in a fresh process."""
-    spec, train = plan.baseline.spec, plan.experiment.train
-    chosen = computing.choose(spec, train, device)
-    if train.compile != "auto":
-        return chosen
-    say("measuring whether compiling pays")
-    work = computing.Work(*plan.work)
-    compiled: Compute = processes.call(_compiled, spec, train, chosen, work, log=log)
-    return compiled
 
 
 def pace(store: Store, compute: Compute) -> Pace:
@@ -89,7 +76,7 @@ def measure_variants(
         if METRICS.per(c.name) == "variant"
     }
     with store.alone(_KEY) as lease:
-        stated = StatedMetrics(plan.experiment, lambda: store.protocol)
+        stated = StatedMetrics(plan.experiment)
         known = [stated.read(own) for own in store.metrics_of([v.id for v in arms]).values()]
         choices = [
             choice
@@ -227,7 +214,7 @@ def _wanted(
 ) -> list[tuple[Record, list[Choice]]]:
     """Return the finished runs that lack a metric, and which. Raises as `measure` does."""
     per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
-    stated = StatedMetrics(plan.experiment, lambda: store.protocol)
+    stated = StatedMetrics(plan.experiment)
     wanted = []
     for record in store.records() if per_run else ():
         lacking = [c for c in per_run if again or _lacks(record, c.name, stated, retry=asked)]
@@ -265,12 +252,6 @@ def measure_run(
 ) -> dict[str, Measurement]:
     """Measure a finished run from its weights: a task of a process."""
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
-
-
-def _compiled(
-    _report: object, spec: ModelSpec, train: Train, chosen: Compute, work: computing.Work
-) -> Compute:
-    return computing.measured(spec, train, chosen, work)
 
 
 def _measure(

@@ -1,6 +1,5 @@
 """Start processes from a fork server that has imported torch and computed nothing, or anew."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
 from functools import partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
@@ -24,8 +22,6 @@ from typing import Any
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.launch import watch
-from llama_ablate.launch.watch import Bounds
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = [
@@ -37,6 +33,9 @@ _PRELOADED = [
 
 #: Exit code of a worker that refuses its run; its last line says why.
 REFUSED = 2
+
+#: The variable of a command that ends with the process which holds its standard input open.
+ENDS_WITH_STDIN = "LLAMA_ABLATE_ENDS_WITH_STDIN"
 
 #: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
 GRACE_S = 20.0
@@ -104,12 +103,10 @@ def start(
     gpus: str = "",
     anew: bool = False,
     log: Path,
-    bounds: Bounds | None = None,
 ) -> "Child":
     """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`.
 
-    It is held to `bounds`, or to those that this process was given; then it loads installed
-    plug-ins alone. `anew` starts Python again, some seconds, instead of forking: forked processes
+    `anew` starts Python again, some seconds, instead of forking: forked processes
     have their libraries and memory at the same addresses, so that their timings differ too little.
     Raises ChildProcessError where the fork server is killed again and again.
     """
@@ -117,7 +114,7 @@ def start(
     method = multiprocessing.get_context("spawn") if anew else context()
     process = method.Process(  # type: ignore[attr-defined]
         target=_child,
-        args=(theirs, str(log), gpus, plugins.loaded(), bounds or watch.given, task, arguments),
+        args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
         daemon=True,  # stopped when this process ends
     )
     for _ in range(_TRIES):
@@ -157,15 +154,14 @@ def call(
     log: Path,
     report: Callable[[Any], None] | None = None,
     anew: bool = False,
-    bounds: Bounds | None = None,
 ) -> Any:
     """Run `task(report, *arguments)` in a fresh process and return what it returns.
 
-    `anew` and `bounds` as for `start`. Raises the ConfigError that the task raises; OSError where
+    `anew` as for `start`. Raises the ConfigError that the task raises; OSError where
     the log cannot be written; ChildProcessError where the process died, with the end of what it
     printed.
     """
-    child = start(task, *arguments, anew=anew, log=log, bounds=bounds)
+    child = start(task, *arguments, anew=anew, log=log)
     try:
         while True:
             try:
@@ -187,17 +183,17 @@ def call(
         child.end()
 
 
-def command(words: Sequence[str], bounds: Bounds | None) -> int:
+def command(words: Sequence[str]) -> int:
     """Run a command of ours in an interpreter of its own, and return its exit code.
 
-    What it loads is not loaded here. Its answer is thrown away; its processes are held to `bounds`.
-    It is interrupted with this process, and ends soon after it.
+    What it loads is not loaded here. Its answer is thrown away. It is interrupted with this
+    process, and ends soon after it.
     """
     with subprocess.Popen(  # noqa: S603  our own command
         [sys.executable, "-P", "-m", "llama_ablate", *words],
         stdin=subprocess.PIPE,  # which closes when this process ends
         stdout=subprocess.DEVNULL,
-        env={**os.environ, watch.VARIABLE: json.dumps(bounds and asdict(bounds))},
+        env={**os.environ, ENDS_WITH_STDIN: "1"},
         start_new_session=True,  # a terminal interrupts this process alone
     ) as child:
         try:
@@ -260,7 +256,6 @@ def _child(
     log: str,
     gpus: str,
     loaded: dict[str, str],
-    bounds: Bounds | None,
     task: Task,
     arguments: tuple[Any, ...],
 ) -> None:
@@ -283,13 +278,7 @@ def _child(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
-        trusted = plugins.INSTALLED if bounds else ""
-        plugins.again({name: own for name, own in loaded.items() if name.startswith(trusted)})
-        if bounds:
-            from llama_ablate.launch import environment
-
-            environment.commit()  # which starts git: nothing may be started from here on
-            watch.hold(bounds)
+        plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
         tell("refused", error)

@@ -24,15 +24,11 @@ _TRIES = 3  # retries of a lost run that made no progress
 
 @dataclass(frozen=True)
 class Gone:
-    """A process that ended: the reason, and whether memory ran out.
-
-    `reached` is the step of a checkpoint that it has left elsewhere than in the store.
-    """
+    """A process that ended: the reason, and whether memory ran out."""
 
     run: str
     why: str = ""
     oom: bool = False
-    reached: int = 0
 
 
 @dataclass
@@ -78,6 +74,9 @@ class Queue:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
+        #: Runs that ran out of memory beside others: each is retried once, with no other worker.
+        self._crowded: deque[str] = deque()
+        self._retried: set[str] = set()
         #: Runs that are leased elsewhere, and how our own process for it ended, if there was one.
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
@@ -95,7 +94,8 @@ class Queue:
         """Run those of the `wanted` (all unless given) that have no final record.
 
         On an interrupt workers write checkpoints first. A run that diverges, fails, runs out of
-        memory or is lost too often gets a record with that outcome, and the others continue.
+        memory or is lost too often gets a record with that outcome, and the others continue; one
+        that ran out of memory beside others is first retried alone.
         `stage` says which of an experiment's stages the runs are.
         """
         final = self._store.runs.final_ids()
@@ -104,8 +104,11 @@ class Queue:
         self._progress.begin(stage, total=len(runs), done=len(runs) - len(pending))
         free = list(range(launcher.slots))[::-1]
         try:
-            while pending or self._slots or self._elsewhere:
-                chosen = self._choose(pending, len(free))
+            while pending or self._slots or self._elsewhere or self._crowded:
+                if self._crowded and not (pending or self._slots):
+                    pending.append(self._crowded.popleft())
+                alone = not self._retried.isdisjoint(self._slots)
+                chosen = self._choose(pending, 0 if alone else len(free))
                 for run in chosen:
                     self._start(run, free.pop())
                 if chosen:
@@ -166,10 +169,17 @@ class Queue:
             return False
         # Read after the lease: a run is committed before its lease is released.
         folder = store.runs.folder(run)
-        if folder is not None and folder != self._before.get(run):
-            self._finish(store.runs.read(folder))
+        ended = folder is not None and folder != self._before.get(run)
+        record = store.runs.read(folder) if folder and ended else None
+        oom = gone.oom or bool(record and record.outcome == "oom")
+        if oom and run not in self._retried and len(self._slots) > 1:
+            self._retried.add(run)
+            self._crowded.append(run)
             return False
-        reached = max(checkpoint.latest(store.working(run)), gone.reached)
+        if record:
+            self._finish(record)
+            return False
+        reached = checkpoint.latest(store.working(run))
         if reached > self._reached.get(run, 0) or run not in self._tries:
             self._tries[run], self._since[run] = 0, time.monotonic()
         self._tries[run] += 1
@@ -179,11 +189,11 @@ class Queue:
         if time.monotonic() - self._since[run] < lease_timeout() and not gone.oom:
             self._elsewhere[run] = gone  # until then a network's cache may hide its record
             return False
-        record = self._lost(self._runs[run], gone)
-        if store.commit(record, [], None) is None:  # somebody has it, or has just done it
+        lost = self._lost(self._runs[run], gone)
+        if store.commit(lost, [], None) is None:  # somebody has it, or has just done it
             self._elsewhere[run] = gone
         else:
-            self._finish(record)
+            self._finish(lost)
         return False
 
     def _finish(self, record: Record) -> None:

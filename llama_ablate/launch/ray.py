@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,8 +38,6 @@ _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 class Ray:
     """Runs workers as Ray tasks. Connected inside `with`."""
-
-    task: Callable[..., Any] = staticmethod(remote.work)
 
     def __init__(
         self,
@@ -95,7 +93,7 @@ class Ray:
                 logging_level="CRITICAL",
                 **({} if self._address else alone),
             )
-            self._work = ray.remote(max_retries=0, max_calls=1, **self._asked)(self.task)
+            self._work = ray.remote(max_retries=0, max_calls=1, **self._asked)(remote.work)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             self._quiet.close()
             why = str(error).strip().partition("\n")[0]
@@ -122,11 +120,7 @@ class Ray:
         """Submit a task for each of these runs."""
         root = str(self._store.root.resolve())
         for run in runs:
-            self.start(run, root, run)
-
-    def start(self, run: str, *arguments: Any) -> None:
-        """Start the task of a run with these arguments."""
-        self._tasks[self._work.remote(*arguments)] = run
+            self._tasks[self._work.remote(root, run)] = run
 
     def poll(self) -> News:
         """Wait until a task ends, at most half a second. Raises OSError where the head is gone."""
@@ -138,21 +132,17 @@ class Ray:
         for task in self._ended(_POLL_S):
             run = self._tasks.pop(task)
             try:
-                _code, why, oom, *rest = self._ray.get(task)
+                _code, why, oom = self._ray.get(task)
             except self._ray.exceptions.LocalRayletDiedError:
                 raise OSError("the Ray node that this machine is has died") from None
             except self._ray.exceptions.RayError as error:
                 oom = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-                why, rest = f"Ray: {self._in_words(error)}", []
-            news.gone.append(self.ended(Gone(run, why, oom), *rest))
+                why = f"Ray: {self._in_words(error)}"
+            news.gone.append(Gone(run, why, oom))
         for run in self._tasks.values():
             if far := how_far(self._store, run):
                 news.steps[run] = far
         return news
-
-    def ended(self, gone: Gone) -> Gone:
-        """Return how a task has ended."""
-        return gone
 
     def stop(self) -> None:
         """Cancel the tasks: their workers write checkpoints and leave."""

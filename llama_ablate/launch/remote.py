@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 from llama_ablate.files import disk
 from llama_ablate.launch import processes
@@ -21,19 +20,17 @@ def work(
     root: str,
     run: str,
     stop: Callable[[], bool] = lambda: False,
-    env: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str, bool]:
     """Run the worker; return its exit code, how it ended in words, and whether memory ran out.
 
-    Its environment is this process's and `env`. Where `stop` says so, or an exception does (a
-    cancelled task's), it writes a checkpoint first.
+    Where `stop` says so, or an exception does (a cancelled task's), it writes a checkpoint first.
     """
     kills = processes.out_of_memory_kills()
     file = Store(Path(root)).log(run)
     with os.fdopen(disk.append(file), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
             [sys.executable, "-m", "llama_ablate.launch.worker", root, run],
-            env=os.environ | {"LLAMA_ABLATE_PARENT": str(os.getpid()), **env},
+            env=os.environ | {"LLAMA_ABLATE_PARENT": str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -13,7 +13,6 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
-from llama_ablate.launch import watch
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
@@ -46,7 +44,6 @@ from llama_ablate.training.compute import Compute, give_back, settle
 from llama_ablate.training.evaluation import reading
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
-from llama_ablate.training.shards import whole
 
 _STOPPED = 75  # "try again" in sysexits.h
 _REPORT_S = 0.2  # between two reports to the launcher
@@ -62,16 +59,15 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     where another process holds the lease, or has taken it over.
     """
     store = Store(root)
-    table = store.table_of(run_id)  # refuses a run that is not planned
+    store.table_of(run_id)  # refuses a run that is not planned
     plan = store.plan
     if plan.refused:
         keys = ", ".join(dotted(refusal.where) for refusal in plan.refused)
         what = f"'{store.plan_file}' states what this version does not know ({keys})"
         raise ConfigError(f"{what}: run the experiment file again")
-    label = table.variant(plan.runs[run_id].variant).label
-    plugins.again(watch.narrow(run_id, label, plan.settings.plugins))
+    plugins.again(plan.settings.plugins)
     compute = Compute.of(plan.compute)
-    ranks = replace(join(), shards=compute.shards)
+    ranks = join()
     if compute.ranks > ranks.count:
         return _spread(store, run_id, compute.ranks)
     lease = store.lease(run_id) if ranks.first else None
@@ -126,13 +122,14 @@ def _run(
     text = table.text_of(variant)
     train_config, readings = planned.train_config(plan.experiment.train), plan.readings(table)
     compute = Compute.of(plan.compute).trained_as(train_config)
-    settle(compute.threads, compute.device, keep=not compute.shards)
+    settle(compute.threads, compute.device)
     peak = PeakMemory(compute.device)
     weights: dict[str, torch.Tensor] = {}
     metrics: dict[str, Measurement] = {}
     per_step = train_config.batch * variant.model["context"]
     working = store.working(run_id)
-    noted = LiveNote(working, run_id, planned.steps, per_step) if lease else nullcontext()
+    about = working, run_id, planned.steps, per_step, peak.read
+    noted = LiveNote(*about) if lease else nullcontext()
     try:
         tokens = open_tokens(text)
         model = init_weights(build(spec_from(variant.model)), planned.init_seed)
@@ -153,7 +150,7 @@ def _run(
                 batches=_batches(plan, text, variant, tokens),
                 evaluated=readings[""],
             )
-            if trained.outcome == "cancelled" or not (lease or ranks.shards):
+            if trained.outcome == "cancelled" or lease is None:
                 return trained.outcome  # the first rank, or the next process, does the rest
             memory = peak.read()
             give_back()
@@ -162,12 +159,9 @@ def _run(
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
                 choices = [c for c in choices if METRICS.per(c.name) == "run"]
                 metrics |= _measured(choices, subject, readings)
-            weights = whole(model.state_dict(), keep=ranks.first)
-        if lease is None:
-            return trained.outcome  # the first rank writes what all have measured together
+            weights = model.state_dict()
         metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
-        watch.check()
     except _TakenOver:
         raise
     except Exception as error:  # the other runs go on
@@ -204,14 +198,13 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     assert record is not None, run_id
     assert file is not None, run_id
     table = store.table_of(run_id)
-    plugins.again(watch.narrow(run_id, record.label, store.plan.settings.plugins))
+    plugins.again(store.plan.settings.plugins)
     tokens = open_tokens(table.text_of(table.variant(record.variant)))
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
     metrics = _measured(choices, subject, store.plan.readings(table))
     tokens.check()
-    watch.check()
     return metrics
 
 

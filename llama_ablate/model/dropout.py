@@ -72,11 +72,6 @@ class Dropout:
         return x if drawn is None else x * drawn[0] * drawn[1]
 
 
-def forget() -> None:
-    """Drop the numbers that are kept from one step to the next, which are the same once made."""
-    _fixed.cache_clear()
-
-
 @lru_cache(maxsize=8)
 def _fixed(count: int, device: torch.device) -> Tensor:
     """Return the fixed random numbers that are hashed, (count,)."""

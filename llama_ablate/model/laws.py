@@ -191,26 +191,6 @@ def _gradients(model: Decoder, texts: list[Tensor]) -> dict[str, Tensor]:
     return gradients
 
 
-def rewound_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
-    """Hold that a state goes back to where it was kept, as often as it is asked to.
-
-    What is read from there has the logits of one pass over all.
-    """
-    B, T = tokens_BT.shape
-    state, kept = model.new_state(batch=B, capacity=T), T // 3
-    model(tokens_BT[:, :kept], state)
-    state.keep()
-    expected_BTV = model(tokens_BT)[:, kept:]
-    for first in (5, 1):
-        model(tokens_BT[:, : T - kept - 1], state)  # other tokens than those that follow
-        state.rewind(kept)
-        pieces = [model(part, state) for part in _pieces(tokens_BT[:, kept:], first)]
-        if not _alike(torch.cat(pieces, 1), expected_BTV, close):
-            return "goes on from a state that was kept and rewound to other logits"
-        state.rewind(kept)
-    return None
-
-
 def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that the bytes counted for a state are those of its live tensors.
 
@@ -383,7 +363,6 @@ LAWS: tuple[Law, ...] = (
     cached_equals_full,
     padding_changes_nothing,
     documents_apart,
-    rewound_equals_full,
     counted_bytes,
     counted_flops,
     shares_by_token,

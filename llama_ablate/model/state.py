@@ -13,8 +13,7 @@ CachedShapes = Sequence[tuple[int, int]]
 class State(ABC):
     """What one layer's mixer keeps of the `length` tokens that it has read.
 
-    The mixer advances it in its forward pass. `keep` makes the present length one that `rewind` can
-    come back to; what it copies is no part of `nbytes`.
+    The mixer advances it in its forward pass. `copy.deepcopy` keeps a state to come back to.
     """
 
     length: int = 0
@@ -23,18 +22,6 @@ class State(ABC):
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
         """The live tensors."""
-
-    @abstractmethod
-    def keep(self) -> None:
-        """Make it possible to come back to this length, whatever is read from here."""
-
-    @abstractmethod
-    def holds(self, length: int) -> bool:
-        """Whether `rewind` can go to a length."""
-
-    @abstractmethod
-    def rewind(self, length: int) -> None:
-        """Drop the tokens beyond a length that it `holds`."""
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +50,6 @@ class KVState(State):
             for heads, width in shapes
         )
         self.room = room
-        self._kept: tuple[int, tuple[Tensor, ...]] | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -90,35 +76,12 @@ class KVState(State):
         self.length = end
         return seen
 
-    def keep(self) -> None:
-        """Copy what is held: a window may drop it."""
-        held = tuple(tensor[:, :, : self.held].clone() for tensor in self._tensors)
-        self._kept = self.length, held
-
-    def holds(self, length: int) -> bool:
-        """Whether no token up to this length was dropped since, or it was kept."""
-        if self._kept is not None and length == self._kept[0]:
-            return True
-        return length == self.length or (length < self.length <= self.room)
-
-    def rewind(self, length: int) -> None:
-        """Drop the tokens beyond a length that it `holds`."""
-        if length < self.length and self.length > self.room:
-            assert self._kept is not None, "holds() comes first"
-            self.length, tensors = self._kept
-            for live, kept in zip(self._tensors, tensors, strict=True):
-                live[:, :, : self.held] = kept
-        self.length = length
-        if self._kept is not None and length < self._kept[0]:
-            self._kept = None  # what is read from here is another text
-
 
 class RecurrentState(State):
     """Tensors of a fixed size, by name, that a recurrence overwrites: (batch, ...) each."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._live = dict(tensors)
-        self._kept: tuple[int, dict[str, Tensor]] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self._live[name]
@@ -133,22 +96,6 @@ class RecurrentState(State):
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors by which the mixer remembers."""
         return tuple(self._live.values())
-
-    def keep(self) -> None:
-        """Copy the tensors: a recurrence cannot be run backwards."""
-        self._kept = self.length, {name: tensor.clone() for name, tensor in self._live.items()}
-
-    def holds(self, length: int) -> bool:
-        """Whether this is the present length, or the kept one."""
-        return length == self.length or (self._kept is not None and length == self._kept[0])
-
-    def rewind(self, length: int) -> None:
-        """Drop the tokens beyond a length that it `holds`."""
-        if length != self.length:
-            assert self._kept is not None, "holds() comes first"
-            self.length, kept = self._kept
-            for name, tensor in kept.items():
-                self._live[name].copy_(tensor)
 
 
 class Stateful(nn.Module, ABC):
@@ -196,27 +143,6 @@ class DecoderState:
     def states(self) -> tuple[State, ...]:
         """All of them: of the mixers, one for each layer, then the others."""
         return *self.layers, *self.others.values()
-
-    def keep(self) -> None:
-        """Make the present length one that `rewind` can come back to."""
-        for state in self.states:
-            state.keep()
-
-    def rewind(self, length: int) -> None:
-        """Drop the tokens beyond `length`.
-
-        Raises ValueError for a length at which a window or a recurrence was not kept.
-        """
-        names = *(f"layer {i}" for i in range(len(self.layers))), *self.others
-        for name, state in zip(names, self.states, strict=True):
-            if not state.holds(length):
-                raise ValueError(
-                    f"{name} cannot go back from {state.length} tokens to {length}: it no "
-                    "longer holds that state; call keep() there first"
-                )
-        for state in self.states:
-            state.rewind(length)
-        self.length = length
 
     @property
     def nbytes(self) -> int:

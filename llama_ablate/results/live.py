@@ -9,7 +9,7 @@ those that results depend on.
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from llama_ablate.files.strict_json import parse, to_line
 LIVE = "live.json"
 #: Seconds between two notes.
 EVERY_S = 2.0
+#: The column of a curve's points at which held-out text was evaluated.
+_EVALUATED = "validation_loss_nats"
 _MOST = 10**18  # of anything that is counted: what is more is no note
 
 
@@ -32,9 +34,10 @@ class Live(BaseModel):
     """How far a run is: `step` of `steps`, `tokens` so far, its training loss in nats per token.
 
     `tokens_per_s` is since this process took the run up, with all that it does beside training
-    steps; 0 where that is not known yet. `curve` are the points of the learning curve so far, with
-    the columns of `curve.csv`. `updated` is when the worker wrote it, in seconds since 1970 by the
-    clock of its machine.
+    steps; 0 where that is not known yet. `peak_memory_bytes` is 0 until it has done a step and an
+    evaluation, which take what later ones take. `curve` are the points of the learning curve so
+    far, with the columns of `curve.csv`. `updated` is when the worker wrote it, in seconds since
+    1970 by the clock of its machine.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -45,6 +48,7 @@ class Live(BaseModel):
     tokens: int = Field(ge=0, le=_MOST)
     train_loss: Number
     tokens_per_s: Annotated[float, Field(ge=0, le=_MOST), AfterValidator(partial(round, ndigits=6))]
+    peak_memory_bytes: int = Field(0, ge=0, le=_MOST)
     curve: tuple[dict[str, Number], ...]
     updated: float = Field(ge=0, le=_MOST)
 
@@ -59,9 +63,17 @@ class Live(BaseModel):
 class LiveNote(AbstractContextManager["LiveNote"]):
     """The worker's side: writes the note of a run while it trains, and removes it at the end."""
 
-    def __init__(self, folder: Path, run: str, steps: int, tokens_per_step: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        steps: int,
+        tokens_per_step: int,
+        read_peak: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Write to the working folder of a run that is to train for so many steps."""
-        self._folder, self._run = folder, run
+        self._folder, self._run, self._read_peak = folder, run, read_peak
+        self._evaluated = False
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self._file, self._partial = folder / LIVE, folder / f"{disk.PARTIAL}{LIVE}"
         self._began: tuple[int, float] | None = None
@@ -74,10 +86,15 @@ class LiveNote(AbstractContextManager["LiveNote"]):
                 os.unlink(file)
 
     def __call__(self, step: int, loss: float, curve: Sequence[Mapping[str, float]]) -> None:
-        """Note how far the run is, if the last note is old enough. Never raises OSError."""
+        """Note how far the run is, if the last note is old enough. Never raises OSError.
+
+        The first evaluation is noted at once: its peak of memory lets more workers start.
+        """
         now = time.monotonic()
         self._began = began = self._began or (step, now)
-        if now - self._written < EVERY_S:
+        first = not self._evaluated and any(_EVALUATED in point for point in curve[-1:])
+        self._evaluated |= first
+        if now - self._written < EVERY_S and not first:
             return
         self._written = now
         passed, done = now - began[1], step - began[0]
@@ -88,6 +105,7 @@ class LiveNote(AbstractContextManager["LiveNote"]):
             "tokens": step * self._tokens_per_step,
             "train_loss": loss,
             "tokens_per_s": done * self._tokens_per_step / passed if done else 0.0,
+            "peak_memory_bytes": self._read_peak() if self._evaluated else 0,
             "curve": curve,
             "updated": time.time(),
         }

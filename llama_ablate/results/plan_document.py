@@ -378,6 +378,11 @@ class PlanDocument(StoredPart):
         """The ids of the variants of all tables, each once."""
         return list({variant.id: None for table in self.tables for variant in table.variants})
 
+    @property
+    def architectures(self) -> dict[str, Options]:
+        """The architecture of each variant by id, with every option."""
+        return {variant.id: variant.model for table in self.tables for variant in table.variants}
+
     def only(self, runs: Collection[str]) -> "PlanDocument":
         """Return the plan of some runs: their tables, with their variants and the baseline."""
         tables = []

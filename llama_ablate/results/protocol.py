@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cached_property
@@ -214,27 +214,16 @@ def _inline(value: Any) -> str:
 
 
 class StatedMetrics:
-    """The metrics of an experiment file, with their options, and those that it stated at first."""
+    """The metrics of an experiment file, with their options."""
 
-    def __init__(self, experiment: Experiment, protocol: Callable[[], Sequence[Version]]) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         # As a file has them, where a tuple is a list.
         self._now = _by_name(json.loads(json.dumps(experiment.measure)))
-        self._protocol = protocol
-
-    @cached_property
-    def _first(self) -> Mapping[str, Entry]:
-        """What the file stated before the first run; nothing where that is not known."""
-        first = next(iter(self._protocol()), None)
-        return _by_name(first.experiment.measure) if first else {}
 
     def other(self, name: str, measured: Measurement) -> str:
-        """Say how a metric was taken, where that is not as the file states; empty where it is.
-
-        A measurement of an older version does not say its options: it has those of the file before
-        the first run.
-        """
+        """Say how a metric was taken, where that is not as the file states; empty where it is."""
         now = self._now.get(name, "")
-        was = now and (measured.entry or self._first.get(name, now))
+        was = now and (measured.entry or now)
         if was == now:
             return ""
         return f"it was taken as '{_text(was)}', and the file now states '{_text(now)}'"

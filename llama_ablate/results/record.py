@@ -262,28 +262,21 @@ class ComputeSettings:
     kernel: str = "fused"
     #: Processes that share the batches of one run.
     ranks: int = 1
-    #: Whether each of them keeps only a part of weights, gradients and the optimizer's state.
-    shards: bool = False
     #: The precision in which held-out text is predicted.
     evaluation: str = "float32"
-    #: FLOP/s of a training step of one layer, where a forecast or `compile: auto` took it.
+    #: FLOP/s of a training step of one layer, where a forecast took it.
     flops_per_s: float = 0.0
-    #: Median seconds of that step for every pair of precision and kernel that was timed. Older
-    #: versions chose by it.
+    #: Median seconds of that step for every pair of precision and kernel that was timed.
     tried_s: tuple[tuple[str, float], ...] = ()
 
-    #: Whether training steps are compiled, and the seconds that this was predicted to take a
-    #: variant; 0 where it was not tried.
+    #: Whether training steps are compiled.
     compiled: bool = False
-    compile_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; of speed, compiling and shards only where there are any."""
+        """Return plain values; of speed and compiling only where there are any."""
         values = asdict(self)
-        if not (self.compiled or self.compile_s):
-            del values["compiled"], values["compile_s"]
-        if not self.shards:
-            del values["shards"]
+        if not self.compiled:
+            del values["compiled"]
         if not self.flops_per_s:
             del values["flops_per_s"], values["tried_s"]
         return values
@@ -291,14 +284,10 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class Memory:
-    """The most that a worker is forecast to take at once, and the label of whose run does.
-
-    `unknown` are the labels of variants that may take more, and have no forecast.
-    """
+    """The most memory that a worker is predicted to take, and the label of the run's variant."""
 
     bytes: int
     variant: str
-    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -224,9 +224,7 @@ class RunFolder:
 
     def outcome(self) -> tuple[str, str]:
         """Return how the run ended, and why, from the manifest alone."""
-        entry = self.manifest.get(RECORD, {})
-        values = entry if "outcome" in entry else self._values  # of older versions: in the record
-        return ending(values, f"{self.path}/{MANIFEST}")
+        return ending(self.manifest.get(RECORD, {}), f"{self.path}/{MANIFEST}")
 
     def curve(self) -> list[dict[str, float]]:
         """Return the learning curve; an empty cell is a number not taken there."""
@@ -338,7 +336,7 @@ class RunFolder:
         with self._opened(name) as opened:  # it may be larger than memory
             self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
 
-    def _opened(self, name: str) -> IO[bytes]:
+    def _opened(self, name: str) -> BinaryIO:
         try:
             return self._reader.opened(self.path / name)
         except _NO_FILE:

@@ -181,7 +181,7 @@ class Results:
 
     @cached_property
     def _stated(self) -> StatedMetrics:
-        return StatedMetrics(self.plan.experiment, lambda: self.protocol)
+        return StatedMetrics(self.plan.experiment)
 
 
 def experiments(folder: Path) -> list[Results]:

@@ -146,7 +146,8 @@ class Store(StoredResults):
                             "wait for them, or choose another --results"
                         )
                 lease.replace(self.layout.experiment, experiment_text.encode("utf-8"))
-                if same:
+                # An older version writes a variant's architecture with other options.
+                if same and current and current.architectures == plan.architectures:
                     return
                 self._keep_protocol(lease, plan)
                 if current and self.runs.folders():

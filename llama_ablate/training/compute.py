@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import psutil
 import torch
@@ -24,14 +24,12 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.losses import Objective, losses_of, predicted
-from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
+from llama_ablate.training.optimizers import Optimizer, make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
-from llama_ablate.training.shards import joined
 from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
-_GIVEN_BACK = 64 << 10  # bytes, from which on blocks are given back where none is kept
+_KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
 #: What `auto` means, from CPU seconds of interleaved steps (benchmarks/README.md): numbers of a
 #: step (tokens x width) up to which it is faster in float32 on a CPU, and the longest context at
 #: which attention spelled out is faster in bfloat16 on a CPU than torch's kernel.
@@ -39,21 +37,7 @@ _FEW_NUMBERS, _SHORT_CONTEXT = 1 << 14, 512
 #: Of a step that is timed, at most: some tenths of a second. A device that is given less than it
 #: can do at once is slower than it will be.
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 1e14}
-#: Of compiling: the least seconds and the largest share of a step saved that were seen, so that it
-#: is not even tried for less; the share of the first run's seconds that each later run of a variant
-#: takes; and by how much it must be predicted to save more than it takes.
-_LEAST_COMPILE_S, _MOST_SAVED, _WARM, _CLEARLY = 15.0, 0.4, 0.3, 2.0
 _RECOMPILED = 8  # times that torch compiles a forward pass again for another shape, at most
-
-
-class Work(NamedTuple):
-    """What each variant is trained on: tokens over all its runs."""
-
-    tokens: int
-    runs: int
-
-
-_LITTLE = Work(0, 1)
 
 
 @dataclass(frozen=True)
@@ -87,21 +71,18 @@ class Compute(ComputeSettings):
         """Return the context in which a forward pass runs in this precision."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def prepare(self, model: Decoder, *, move: bool = True) -> Decoder:
-        """Set up this process, move a model to the device, and give it the kernel.
-
-        One that is not to `move` is cut over several devices, part by part.
-        """
-        settle(self.threads, self.device, keep=not self.shards)
+    def prepare(self, model: Decoder) -> Decoder:
+        """Set up this process, move a model to the device, and give it the kernel."""
+        settle(self.threads, self.device)
         model.kernel = self.kernel
-        return model.to(self.device) if move else model
+        return model.to(self.device)
 
     def wrap(self, objective: Objective) -> nn.Module:
         """Return what trains: compiled where that was chosen, with the same parameters.
 
         All but modules that say `sizes_vary`: the sizes of their tensors depend on values.
         """
-        if not self.compiled or self.shards:  # the hooks that gather weights are not compiled
+        if not self.compiled:
             return objective
         model = objective.model
         # A process of its own for each of many cores would take them from other workers.
@@ -127,7 +108,7 @@ class Compute(ComputeSettings):
             torch.cuda.synchronize()
 
 
-def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
+def settle(threads: int, device: str = "cpu") -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
     Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
@@ -135,8 +116,7 @@ def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
     RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
-    page by page, for the next one: up to a third of a small model's step. Here it keeps them. Ranks
-    that cut a model to save memory do not `keep` them: they would hold twice as much in gaps.
+    page by page, for the next one: up to a third of a small model's step. Here it keeps them.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -146,8 +126,8 @@ def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
         torch.use_deterministic_algorithms(True)
         # torch would also fill every new tensor, for code that reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    _glibc("mallopt", _MMAP_THRESHOLD, KEPT_BLOCK if keep else _GIVEN_BACK)
-    _glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1 if keep else _GIVEN_BACK)
+    _glibc("mallopt", _MMAP_THRESHOLD, _KEPT_BLOCK)
+    _glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def give_back() -> None:
@@ -217,7 +197,7 @@ def update(
 
 def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
     """Scale gradients down to a norm of at most so much, 0 for any; return their norm before."""
-    norm = joined(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
     return norm
 
@@ -227,10 +207,8 @@ def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
 
     Nothing is timed, so that a machine chooses alike whatever else it does. `auto` is bfloat16
     where the device multiplies in it, but for steps so small that conversions cost more than they
-    save; and torch's attention kernel, but on a CPU in bfloat16 for contexts of up to 512. Raises
-    ConfigError where a model of one layer, or of a pattern's layers once, does not fit the memory.
+    save; and torch's attention kernel, but on a CPU in bfloat16 for contexts of up to 512.
     """
-    _refuse_too_large(spec, train, device)
     precision, kernel = train.precision, train.kernel
     if precision == "auto":
         numbers = train.batch // train.accumulate * spec.context * spec.dim
@@ -253,31 +231,11 @@ def multiplies_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001  public from torch 2.11 on
 
 
-def _refuse_too_large(spec: ModelSpec, train: Train, device: str) -> None:
-    one = replace(spec, layers=spec.period)
-    objective = Objective(build(one, "meta"), losses_of(train))
-    # Weights and gradients, and what the optimizer keeps.
-    needed = 2 * sum(parameter.nbytes for parameter in objective.parameters())
-    needed += state_bytes(make_optimizer(objective, train))
-    free = free_bytes(device)
-    if needed > free:
-        layers = "one layer" if one.layers == 1 else f"{one.layers} layers"
-        raise ConfigError(
-            f"training {layers} needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
-            f"the optimizer's state alone; {free / 1e9:,.1f} GB are free ({device})",
-            ("model",),
-        )
-
-
-def measured(
-    spec: ModelSpec, train: Train, compute: Compute, work: Work = _LITTLE, rounds: int = 3
-) -> Compute:
-    """Return a compute with its speed, for forecasts, and compiled where `auto` finds that it pays.
+def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -> Compute:
+    """Return a compute with its speed, for forecasts.
 
     A training step of a model of one layer, or of a pattern's layers once, in turn with the same
-    step in float32, in which held-out text is read: about half a second for small models. With
-    `compile: auto` that step is compiled too, which takes up to a minute, where `work` is so much
-    that it might pay.
+    step in float32, in which held-out text is read: about half a second for small models.
     """
     settle(compute.threads, compute.device)
     one = replace(spec, layers=spec.period)
@@ -291,14 +249,11 @@ def measured(
         raise error
     medians = {case: median(samples) for case, samples in seconds.items()}
     flops = count(one).work * batch * one.context
-    compute = replace(
+    return replace(
         compute,
         flops_per_s=flops / medians[compute],
         tried_s=tuple((f"{case.precision} {case.kernel}", s) for case, s in medians.items()),
     )
-    if train.compile == "auto" and not any(asdict(spec.dropout).values()):
-        return _compiled_if_it_pays(spec, train, compute, work, rounds)
-    return compute
 
 
 def _batch(one: ModelSpec, train: Train, device: str) -> int:
@@ -323,41 +278,6 @@ def _step(objective: Objective, train: Train, batch: int) -> Callable[[nn.Module
         return seconds_of(step, compute.synchronize)
 
     return step_s
-
-
-def _compiled_if_it_pays(
-    spec: ModelSpec, train: Train, eager: Compute, work: Work, rounds: int
-) -> Compute:
-    """Compile a step of a model of one layer, or of a pattern's once, where so much is to be done.
-
-    Compiling is taken to last in proportion to the layers, the first time; each later run of a
-    variant finds most of it in torch's cache.
-    """
-    training_s = work.tokens * count(spec).work / eager.flops_per_s
-    if training_s * _MOST_SAVED < _LEAST_COMPILE_S * (1 + _WARM * work.runs):
-        return eager
-    compiled, one = replace(eager, compiled=True), replace(spec, layers=spec.period)
-    objective = Objective(init_weights(build(one), 0).to(eager.device), losses_of(train))
-    trained = compiled.wrap(objective)
-    step = _step(objective, train, _batch(one, train, eager.device))
-    try:
-        first_s = step(trained, compiled)
-        cases = {
-            "eager": partial(step, objective, eager),
-            "compiled": partial(step, trained, compiled),
-        }
-        seconds, errors = interleave(cases, rounds, warm_up=1)
-    except Exception as error:  # noqa: BLE001  a compiler can raise anything
-        sys.stderr.write(f"not compiled: {type(error).__name__}: {str(error)[:200]}\n")
-        return eager
-    if errors:
-        return eager
-    eager_s, compiled_s = (median(seconds[name]) for name in ("eager", "compiled"))
-    compile_s = first_s * spec.layers / one.layers
-    tried = (*eager.tried_s, (f"{eager.precision} {eager.kernel} compiled", compiled_s))
-    saved_s = training_s * (1 - compiled_s / eager_s)
-    pays = saved_s > _CLEARLY * compile_s * (1 + _WARM * work.runs)
-    return replace(eager, compiled=pays, compile_s=compile_s, tried_s=tried)
 
 
 def free_bytes(device: torch.device | str) -> int:

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,7 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results import Outcome
 from llama_ablate.results.record import CURVE_TOKENS, Value, row
-from llama_ablate.training import checkpoint, shards
+from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import heldout_windows, losses, reading, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
@@ -74,9 +74,6 @@ class _State:
     #: What is minimised beside cross-entropy, by name.
     parts: dict[str, list[float]] = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
-    #: The sum of the weights that are averaged, and how many it is of.
-    summed: dict[str, torch.Tensor] = field(default_factory=dict)
-    summands: int = 0
     #: Held-out loss at the end of each branch, by its steps and by split.
     branches: dict[tuple[int, str], float] = field(default_factory=dict)
 
@@ -111,10 +108,8 @@ def train(
     run. With `ranks`, every rank calls this with the same arguments.
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
-    compute.prepare(model, move=not ranks.shards)
+    compute.prepare(model)
     objective = Objective(model, losses_of(config), seed if init_seed is None else init_seed)
-    if ranks.shards:
-        shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
     run = _Run(
@@ -146,7 +141,6 @@ def train(
                 )
         else:
             progress(state.step, run.late_loss(state), state.curve)
-    run.average(state)
     run.unigram = unigram_loss(tokens, run.sample)
     return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
@@ -219,26 +213,12 @@ class _Run:
             with self.evaluated():
                 point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
-        if (
-            self.config.average > 1
-            and self.steps - state.step < self.config.average * self.point_every
-        ):
-            for name, value in self.model.state_dict().items():
-                before = state.summed[name].to(value.device) if state.summands else 0
-                state.summed[name] = before + value
-            state.summands += 1
         return point
 
     def late_loss(self, state: _State) -> float:
         """Return the mean loss of as many steps as lie between two points of the curve."""
         late = state.losses[-self.point_every :]
         return sum(late) / len(late)
-
-    def average(self, state: _State) -> None:
-        """Load the mean of the last points' weights (Kaddour 2022, arXiv:2209.14981)."""
-        if state.summands:
-            mean = {name: value / state.summands for name, value in state.summed.items()}
-            self.model.load_state_dict(mean)
 
     def branch(self, state: _State, stop: Stop) -> bool:
         """Where a branch leaves the stable part here, decay to its end, measure, and go back.
@@ -283,12 +263,12 @@ class _Run:
 
     def save(self, folder: Path, state: _State) -> None:
         """Write a checkpoint: the first rank does, of what all of them have."""
+        if not self.ranks.first:
+            return
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         values |= {"objective": self.objective.losses.state_dict()}
-        values = shards.whole(values, keep=self.ranks.first)
-        if self.ranks.first:
-            checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
+        checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
 def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
@@ -336,7 +316,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
     Another number of ranks goes on from a checkpoint, and sums gradients in another order. A
     plug-in may lie in another folder.
     """
-    alone = replace(compute, ranks=1, shards=False).to_dict()
+    alone = replace(compute, ranks=1).to_dict()
     loaded = {f"{Path(name).name} {made}": made for name, made in plugins.loaded().items()}
     return {"torch": str(torch.__version__), "plugins": loaded, **alone}
 
@@ -352,11 +332,7 @@ def _resume(
         if ranks.first:
             checkpoint.forget(saved)
         return _State()
-    weights, kept = objective.model.state_dict(), values.pop("optimizer")
-    losses = shards.parts(values.pop("objective", {}), objective.losses.state_dict())
-    objective.model.load_state_dict(shards.parts(values.pop("model"), weights))
-    objective.losses.load_state_dict(losses)
-    if "state" in kept:  # as torch has it, by parameter: no other is cut
-        kept = shards.optimizer_parts(kept, optimizer.param_groups)
-    optimizer.load_state_dict(kept)
-    return _State(**{**values, "summed": shards.parts(values["summed"], weights)})
+    objective.model.load_state_dict(values["model"])
+    objective.losses.load_state_dict(values["objective"])
+    optimizer.load_state_dict(values["optimizer"])
+    return _State(**{known.name: values[known.name] for known in fields(_State)})

@@ -18,7 +18,6 @@ from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
     Weight,
-    kept_shapes,
     set_learning_rate,
     state_bytes,
 )
@@ -27,26 +26,6 @@ _RATE, _STEPS = 1e-2, 3
 
 #: Says in words how an optimizer breaks a law; None where it obeys.
 Law = Callable[[Choice], str | None]
-
-
-def check_shards(choice: Choice) -> None:
-    """Raise ConfigError for an optimizer whose state does not follow single parameters.
-
-    Such a state cannot be cut as the parameters are. Muon is one: it turns whole matrices; so is
-    one that keeps rows and columns of them.
-    """
-
-    def able(choice: Choice) -> bool:
-        optimizer = _optimizer(choice)[1]
-        alike = all(shape == weight.shape for weight, shape in kept_shapes(optimizer))
-        return alike and "state" in optimizer.state_dict()
-
-    if not able(choice):
-        names = sorted(name for name in OPTIMIZERS if able(OPTIMIZERS.resolve(name)))
-        raise ConfigError(
-            f"'{choice.name}' steps whole matrices, which parallel.shard cuts; allowed with it: "
-            f"{', '.join(names)}"
-        )
 
 
 def groups_hold_every_weight(choice: Choice) -> str | None:

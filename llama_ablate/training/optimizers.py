@@ -24,7 +24,6 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import parameters
 from llama_ablate.model.parametrization import Scale, Update
 from llama_ablate.training.losses import Objective
-from llama_ablate.training.shards import is_part
 
 Group = dict[str, Any]
 Shape = tuple[int, ...]
@@ -109,8 +108,7 @@ def weights_of(model: Decoder | Objective) -> list[Weight]:
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group: the rate times the group's scale."""
     for group in optimizer.param_groups:
-        # The groups of a checkpoint of an older version have no scale.
-        group["lr"] = rate * group.get("scale", 1.0)
+        group["lr"] = rate * group["scale"]
 
 
 def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None = None) -> int:
@@ -249,9 +247,7 @@ def sgd(
     if nesterov and not momentum:
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
     of_all = groups(weights, weight_decay, state=moments(1 if momentum else 0), update="gradient")
-    # torch has no fused step for weights that are cut over ranks.
-    fused = not any(is_part(weight.parameter) for weight in weights)
-    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=fused)
+    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
     return Deferred(made, of_all)
 
 

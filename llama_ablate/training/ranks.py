@@ -1,8 +1,7 @@
 """Data-parallel training: several processes (ranks) share the batches of one run.
 
 Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged while they
-are computed. With `shards` each has a part of it (`training.shards`). The first rank decides what
-all do next, and alone writes to disk.
+are computed. The first rank decides what all do next, and alone writes to disk.
 """
 
 import os
@@ -20,8 +19,6 @@ class Ranks:
 
     index: int = 0
     count: int = 1
-    #: Whether weights, gradients and the optimizer's state are cut over the ranks.
-    shards: bool = False
 
     @property
     def first(self) -> bool:
@@ -29,11 +26,8 @@ class Ranks:
         return self.index == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model so that its gradients are the means over all ranks.
-
-        One that is cut over the ranks is so already.
-        """
-        if self.count == 1 or self.shards:
+        """Return the model so that its gradients are the means over all ranks."""
+        if self.count == 1:
             return model
         # Made from the same seed, or read from the same checkpoint, and changed alike after each
         # step: nothing to send around.

@@ -1,14 +1,12 @@
 """A grid of seconds in one process, and a disk that fails, crashes or remembers."""
 
 import errno
-import importlib.util
 import os
 import signal
 import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from pathlib import Path
 
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
@@ -18,14 +16,9 @@ from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Queue
 from llama_ablate.results import Settings, Store, leases
 from llama_ablate.training.compute import Compute
+from tests import fsck
 from tests.in_process import Inline
 from tests.quiet import until
-
-_SPEC = importlib.util.spec_from_file_location(
-    "fsck", Path(__file__).parents[2] / "tools" / "fsck.py"
-)
-fsck = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(fsck)
 
 COMPUTE = Compute(precision="float32", kernel="math")
 #: A run that writes a checkpoint before every step has the most places to crash in.

@@ -66,10 +66,10 @@ class Story:
         assert self.do(*self._run) == 0
         assert self.do(*self._run, "--set", "seeds=1") == 0
         assert self.do("pack", self.folder / "results/tiny", "--out", self.folder / "pack") == 0
-        self._keep("end")
         (earlier,) = self.folder.glob("results/tiny/plan-*.json")
         assert self.do("status", earlier) == 0
         assert self.do("report", self.folder / "pack") == 0
+        self._keep("end")
 
     def do(self, *words):
         with reads() as found:

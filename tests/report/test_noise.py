@@ -19,7 +19,7 @@ from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
-PACKS = sorted(file.parent for file in REFERENCE.glob("**/pack.json"))
+PACKS = sorted(file.parent for file in REFERENCE.glob("**/results.tar.xz"))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,9 @@ from llama_ablate.results import Results
 from tests.tables import frames as made
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-PACKS = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("pack.json"))
+PACKS = sorted(
+    str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("results.tar.xz")
+)
 #: Words of which no two can hold of one contrast.
 CONTRARY = {
     frozenset(pair)

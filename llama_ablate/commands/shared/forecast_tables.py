@@ -75,13 +75,10 @@ def _opening(forecast: Forecast, margin: str) -> str:
 
 
 def _memory(forecast: Forecast) -> str:
-    if forecast.memory is None:
-        return "no forecast: it depends on the values of tensors"
+    """Say what a worker is predicted to need, and for which variant."""
     where = "of the GPU " if forecast.compute.device == "cuda" else ""
-    who = f"a worker, most for '{forecast.memory.variant}'"
-    without = ", ".join(f"'{label}'" for label in forecast.memory.unknown)
-    rest = f"; no forecast of {without}" if without else ""
-    return f"up to {tables.size(forecast.memory.bytes)} {where}{who}{rest}"
+    size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
+    return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
 
 
 def _text(text: PlannedText) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
-from llama_ablate.data.corpora import corpus as corpora
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import checks, train_config
 from llama_ablate.design.labels import check_label
@@ -33,9 +31,8 @@ from llama_ablate.files import disk
 from llama_ablate.findings import judgement
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
-from llama_ablate.launch import measurement, processes, watch
+from llama_ablate.launch import measurement, processes
 from llama_ablate.launch.processes import Task
-from llama_ablate.launch.watch import Bounds
 from llama_ablate.measure import METRICS
 from llama_ablate.report import ledger_page
 from llama_ablate.results import FINAL, Results, Store
@@ -85,12 +82,8 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
         **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
     }
-    # What an audit hook would refuse.
-    hooked = {"parallel": base.parallel.data > 1, "train": base.train.compile != "never"}
-    for key in (key for key, is_wrong in (wrong | hooked).items() if is_wrong):
+    for key in (key for key, is_wrong in wrong.items() if is_wrong):
         what = "a ledger states a baseline, no variants, a margin, perplexity, no guard of speeds"
-        if key in hooked:
-            what = "a candidate's processes start no others: no 'parallel', and compile: never"
         raise source.locate(ConfigError(what, (key,)))
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
     values |= {"base": "llama2-tiny", "measure": of_runs}
@@ -134,7 +127,7 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
     brought = {hashlib.sha256(code.encode()).hexdigest(): code for code in plugin.values()}
     of_best = (known for known in ledger.plugins(*ledger.path) if known.stem not in brought)
     files = [*of_best, *plugin]
-    changes = changes or _brought(files, _second(ledger, 1))
+    changes = changes or _brought(files)
 
     def begin(now: Ledger) -> Begun:
         # What is under way, was decided against this best, or is a part of it, is not begun again.
@@ -161,8 +154,7 @@ def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) 
         if not is_new:
             what = "has begun, its level is spent: judge it without --dry-run"
             raise ConfigError(f"candidate {begun.number} {what}")
-        sealed = _second(ledger, 1)
-        forecast: Answer = _apart(_forecast, files, ledger, begun, launch, sealed=sealed)
+        forecast: Answer = _apart(_forecast, files, ledger, begun, launch)
         return forecast
     ledger, begun = ledger.add(begin)
     with ledger.working_on(begun) as place:
@@ -234,8 +226,8 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
         raise ConfigError(f"{plugin}: is no UTF-8 text") from None
 
 
-def _apart(task: Task, files: Sequence[Path], *arguments: Any, sealed: Sequence[str] = ()) -> Any:
-    """Do a task in a process that has loaded these plug-ins and writes nothing.
+def _apart(task: Task, files: Sequence[Path], *arguments: Any) -> Any:
+    """Run a task in a process of its own that has loaded these plug-ins.
 
     The process that decides never loads what a candidate brings. Raises ConfigError as the task
     does, and where a plug-in fails; ChildProcessError where it ends the process.
@@ -244,29 +236,28 @@ def _apart(task: Task, files: Sequence[Path], *arguments: Any, sealed: Sequence[
         return task(*arguments)
     names = [str(file.resolve()) for file in files]
     with tempfile.NamedTemporaryFile() as log:
-        place, bounds = Path(log.name), Bounds(os.devnull, tuple(sealed))
         try:
             asked = names, tokens.seen, task, *arguments
-            return processes.call(_loading, *asked, log=place, bounds=bounds)
+            return processes.call(load_and_run, *asked, log=Path(log.name))
         except ConfigError as error:
             raise ConfigError(str(error).removeprefix("--plugin ")) from None
         except ChildProcessError as error:
             raise ChildProcessError(f"{files[-1]}: {error}") from None
 
 
-def _loading(
+def load_and_run(
     _report: object, files: list[str], texts: dict[str, Path], task: Task, *arguments: Any
 ) -> Any:
+    """Load plug-ins and run a task with them: a task of a process."""
     plugins.load([Path(file) for file in files])
-    watch.check()
     tokens.trusted.update(texts)
     return task(*arguments)
 
 
-def _brought(files: Sequence[Path], sealed: Sequence[str]) -> dict[str, Any]:
+def _brought(files: Sequence[Path]) -> dict[str, Any]:
     """Return the one component that the last of some plug-ins registers, as differences."""
     before = _apart(components.listing, files[:-1])
-    now = _apart(components.listing, files, sealed=sealed)
+    now = _apart(components.listing, files)
     found = [row for row in now if row not in before]
     if len(found) != 1:
         many = ", ".join(f"{row['slot']} {row['name']}" for row in found) or "nothing"
@@ -282,7 +273,7 @@ def _lawful(
     _check_texts(ledger)
     for gate in judgement.GATES:
         try:
-            _apart(_planned, files, ledger.gate(begun, gate), sealed=_second(ledger, gate))
+            _apart(_planned, files, ledger.gate(begun, gate))
         except ConfigError as error:
             if not (found := _OF_ENTRY.match(str(error))):
                 raise
@@ -316,23 +307,20 @@ def _decided(
 ) -> tuple[Verdict, str]:
     """Return a candidate's verdict and why, from the gates that it has passed and those to come."""
     passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
-    path = ledger.path[: begun.best]
-    files, of_best = ledger.plugins(*path, begun), ledger.plugins(*path)
+    files = ledger.plugins(*ledger.path[: begun.best], begun)
     for gate in judgement.GATES:
         if begun.code != _code():
             return _OTHER_CODE
         if gate not in passed:
             own = place.resolve() / f"gate-{gate}"
-            sealed = (str(ledger.root.resolve() / FILE), *_second(ledger, gate))
-            bounds = Bounds(str(own), sealed, tuple(str(file.resolve()) for file in of_best))
             if ledger.terms.rule == "e-lond" and gate == 1:
                 _reuse(ledger, begun, own)
             values = ledger.gate(begun, gate)
-            frames = _trained(values, place, launch, files, bounds)
+            frames = _trained(values, place, launch, files)
             if begun.code != _code():
                 return _OTHER_CODE
             why = _other_plan(frames, values, ledger.opened.texts[gate - 1])
-            why = why or _fault(frames, begun.label, own, bounds, brought=bool(begun.plugins))
+            why = why or _fault(frames, begun.label, own, brought=bool(begun.plugins))
             if why:
                 return "invalid", f"{why}, at gate {gate}"
             found = [judgement.differences(one)[begun.label] for one in frames.tables]
@@ -341,17 +329,6 @@ def _decided(
         if decision := judgement.decide(gate, passed[gate].found):
             return decision
     raise AssertionError("gate two decides")
-
-
-def _second(ledger: Ledger, gate: int) -> list[str]:
-    """Return where the second text lies, as tokens and as files: sealed until gate two."""
-    if gate == 2:
-        return []
-    corpus = corpora.CORPORA.resolve(ledger.terms.second.corpus)
-    whole = corpus.name == "files" and not corpus["train"] and Path(corpus["path"]).expanduser()
-    files = [whole] if whole and whole.is_dir() else corpora.files_of(corpus)
-    cached = tokens.cache_folder() / "tokens" / ledger.opened.texts[1]
-    return [str(path.resolve()) for path in (cached, *files)]
 
 
 def _reuse(ledger: Ledger, begun: Begun, own: Path) -> None:
@@ -377,9 +354,8 @@ def _trained(
     root: Path,
     launch: LaunchOptions,
     files: Sequence[Path],
-    bounds: Bounds | None = None,
 ) -> Frames:
-    """Run an experiment, its runs held to bounds, and return its results: `llama-ablate run`."""
+    """Run an experiment by `llama-ablate run`, and return its results."""
     source = experiment.from_mapping(values)
     name = source.experiment.slug
     file = disk.below(root, f"{name}.yaml")
@@ -388,7 +364,7 @@ def _trained(
     words = [file, "--results", root, "--device", launch.device]
     words += ["--workers", launch.workers] if launch.workers else []
     words += [word for plugin in files for word in ("--plugin", plugin)]
-    code = processes.command(["run", *map(str, words)], bounds)
+    code = processes.command(["run", *map(str, words)])
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     if code not in (0, 1):
@@ -407,7 +383,7 @@ def _other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
     return "" if same else "the plan is not what the ledger states"
 
 
-def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: bool) -> str:
+def _fault(frames: Frames, label: str, root: Path, *, brought: bool) -> str:
     """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
     if why := _failed(frames, of=label):
         return why
@@ -419,7 +395,7 @@ def _fault(frames: Frames, label: str, root: Path, bounds: Bounds, *, brought: b
         asked = (str(root), record.id, ["perplexity"])
         try:
             log = store.log("again")
-            again = processes.call(measurement.measure_run, *asked, log=log, bounds=bounds)
+            again = processes.call(measurement.measure_run, *asked, log=log)
         except (ConfigError, ChildProcessError) as error:
             return str(error)
         for row in again["perplexity"].rows:

@@ -174,8 +174,6 @@ class SharedHeads(MultiHead):
 
     #: Its values can be rotated by position.
     rotates_values: bool = True
-    #: How often each key/value head is copied before the product; 1 for no copy.
-    copies: int = 1
     #: How many heads `read_out` makes one of.
     maps: int = 1
 
@@ -221,8 +219,6 @@ class SharedHeads(MultiHead):
         v_BKTE = ctx.rotate_values(v_BKTE)
         own = partial(v_BKTE.transpose, 1, 2)
         k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
-        if self.copies > 1:
-            k_BKSE, v_BKSE = (x.repeat_interleave(self.copies, dim=1) for x in (k_BKSE, v_BKSE))
         return self._leave(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx), x_BTD, own)
 
     def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
@@ -272,32 +268,8 @@ class MHA(SharedHeads):
         super().__init__(dim, heads, heads, head_dim, bias, norm, **options)
 
 
-class GroupedHeads(SharedHeads):
-    """Attention with fewer key/value heads than query heads.
-
-    `repeat` copies each key/value head to its query heads before the product, as Meta's code does
-    (`repeat_kv`): the same function, which takes the memory and time that no copy saves. The cache
-    holds the heads uncopied.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        bias: bool,
-        norm: MakeNorm,
-        *,
-        repeat: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(dim, heads, kv_heads, head_dim, bias, norm, **options)
-        self.copies = heads // kv_heads if repeat else 1
-
-
 @ATTENTIONS.register("gqa")
-class GQA(GroupedHeads):
+class GQA(SharedHeads):
     """Share `kv_heads` among groups of query heads (Ainslie et al. 2023, arXiv:2305.13245)."""
 
     def __init__(
@@ -315,7 +287,7 @@ class GQA(GroupedHeads):
 
 
 @ATTENTIONS.register("mqa")
-class MQA(GroupedHeads):
+class MQA(SharedHeads):
     """Share one key/value head among all query heads (Shazeer 2019, arXiv:1911.02150)."""
 
     def __init__(

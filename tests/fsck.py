@@ -1,7 +1,7 @@
 """Check the stored results of an experiment; imports nothing of the package.
 
-    python tools/fsck.py results/quickstart
-    python tools/fsck.py results/quickstart --against elsewhere/quickstart --json
+    python tests/fsck.py results/quickstart
+    python tests/fsck.py results/quickstart --against elsewhere/quickstart --json
 
 Checks the results of a finished grid against six invariants, and prints a line for each breach. For
 a grid that was stopped, the breaches show what is left to do:
@@ -15,30 +15,32 @@ I5  every learning curve has each of its steps once, in order
 I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
 
 A file that is not one of the results, such as `.DS_Store` in a run's folder, is a note, no breach.
-Of a pack I1, I2, I4, I5 and I6 are checked.
+A pack is unpacked to a temporary folder, and checked there as any other results.
 
 Exit codes: 0 all hold, 1 some do not, 2 there is nothing to check.
 """
 
 import argparse
 import csv
-import gzip
 import hashlib
 import io
 import json
+import lzma
 import re
 import sys
-import zlib
+import tarfile
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-#: Bytes that the runs of a pack may unpack to.
+#: Bytes that a pack may unpack to.
 MOST = 1 << 30
-PACK = "pack.json"
+PACK = "results.tar.xz"
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
-TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|hypotheses|protocol)\.json")
+TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|protocol)\.json")
 RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
 FINAL = ("ok", "diverged", "collapsed")
 ROWS = 100  # of a curve
@@ -47,29 +49,79 @@ TIMED = {"train_s", "peak_memory_bytes"}
 Breach = tuple[str, str, str]  # invariant, path, what is wrong
 
 
+class DamagedError(Exception):
+    """A pack that cannot be unpacked, and why."""
+
+
 def check(root: Path, against: Path | None = None) -> list[Breach]:
     """Return every breach of the invariants in a results folder or a pack."""
-    if is_pack(root):
-        breaches = list(packed(root))
-    else:
-        plan = document(root / "plan.json")
-        planned = planned_runs(plan)
-        breaches = [
-            *([] if planned else [("I1", str(root / "plan.json"), "plans no run")]),
-            *commits(root, planned, is_staged(plan)),
-            *documents(root),
-            *files(root),
-            *leftovers(root),
-            *curves(root, planned),
-        ]
-        if against:
-            breaches += differences(root, against, planned)
+    left = [("I4", path.name, "is left of packing that was stopped") for path in partial(root)]
+    with ExitStack() as opened:
+        try:
+            folder = opened.enter_context(unpacked(root))
+            other = opened.enter_context(unpacked(against)) if against else None
+        except DamagedError as error:
+            return [*left, ("I2", PACK, str(error))]
+        return [*left, *checked(folder, other)]
+
+
+def checked(root: Path, against: Path | None) -> list[Breach]:
+    """Return every breach of the invariants in a results folder."""
+    plan = document(root / "plan.json")
+    planned = planned_runs(plan)
+    breaches = [
+        *([] if planned else [("I1", str(root / "plan.json"), "plans no run")]),
+        *commits(root, planned, is_staged(plan)),
+        *documents(root),
+        *files(root),
+        *leftovers(root),
+        *curves(root, planned),
+    ]
+    if against:
+        breaches += differences(root, against, planned)
     return [(name, str(Path(path).relative_to(root)), what) for name, path, what in breaches]
 
 
 def is_pack(root: Path) -> bool:
     """Return whether a folder holds packed results."""
     return (root / PACK).is_file()
+
+
+def partial(root: Path) -> list[Path]:
+    """Return the temporary files beside the archive of a pack."""
+    return sorted(root.glob(".partial-*")) if is_pack(root) else []
+
+
+@contextmanager
+def unpacked(root: Path) -> Iterator[Path]:
+    """Yield the folder of results; of a pack, a temporary one to which it is unpacked.
+
+    Raises DamagedError where that cannot be done.
+    """
+    if not is_pack(root):
+        yield root
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            unpack(root / PACK, Path(folder))
+        except (OSError, EOFError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
+            raise DamagedError(f"cannot be unpacked: {error}") from None
+        yield Path(folder)
+
+
+def unpack(pack: Path, folder: Path) -> None:
+    """Unpack an archive. Raises ValueError for one of other than files, or of too much."""
+    with lzma.open(pack) as file:  # to its end, where the check sums stand
+        raw = file.read(MOST + 1)
+    with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+        members = archive.getmembers()
+        if max(len(raw), sum(member.size for member in members)) > MOST:
+            raise ValueError(f"it has more than {MOST >> 20} MiB")
+        if others := [member.name for member in members if not member.isreg()]:
+            raise ValueError(f"{others[0]!r} is no file")
+        if len({member.name for member in members}) < len(members):
+            raise ValueError("a file is there twice")
+        archive.extractall(folder, filter="data")
 
 
 def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
@@ -83,72 +135,6 @@ def is_staged(plan: dict[str, Any]) -> bool:
     """Return whether results decide which of the planned runs are needed: by looks or a race."""
     experiment = mapping(plan.get("experiment"))
     return bool(mapping(experiment.get("seeds")).get("looks") or experiment.get("race"))
-
-
-def unpacked(path: Path) -> list[bytes] | str:
-    """Return the lines of the runs of a pack, or why there are none."""
-    try:
-        with gzip.open(path) as file:
-            text = file.read(MOST + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        return f"cannot be unpacked: {error}"
-    return f"has more than {MOST >> 20} MiB" if len(text) > MOST else text.splitlines()
-
-
-def packed(root: Path) -> Iterator[Breach]:
-    """I1, I2, I4, I5 and I6 of a pack."""
-    file, path = root / PACK, root / "runs.jsonl.gz"
-    values = document(file)
-    if not sealed(root, file):
-        yield "I2", str(file), "is not what its seal says"
-    changed = [*other_files(root, values)]
-    yield from changed
-    if any(place == str(path) for _, place, _ in changed):
-        return
-    lines = unpacked(path)
-    if isinstance(lines, str):
-        yield "I2", str(path), lines
-        return
-    ids: Counter[str] = Counter()
-    planned = planned_runs(mapping(values.get("plan")))
-    for number_, line in enumerate(lines, 1):
-        try:
-            run = mapping(strict(line))
-        except ValueError as error:
-            yield "I6", str(path), f"line {number_} is no strict JSON: {error}"
-            continue
-        ids[str(run.get("id"))] += 1
-        steps = [int(step) for step in listed(mapping(run.get("curve")).get("step"))]
-        if steps != curve_steps(run, planned):
-            yield "I5", str(path), f"run {run.get('id')} has the steps {steps[:3]}...{steps[-3:]}"
-    yield from counted(ids, planned, values, file)
-
-
-def counted(
-    ids: Counter[str], planned: Collection[str], values: dict[str, Any], file: Path
-) -> Iterator[Breach]:
-    """I1 of a pack, by how often each run is there."""
-    staged = is_staged(mapping(values.get("plan")))
-    old = mapping(values.get("runs"))  # of format 3: the runs' file alone, and how many they are
-    for id_ in planned:
-        if ids[id_] != 1 and not (staged and ids[id_] == 0):
-            yield "I1", str(file), f"run {id_} is there {ids[id_]} times"
-    if ids.total() != old.get("count", len(mapping(values.get("ended")))):
-        yield "I1", str(file), f"{ids.total()} runs are there, and the pack says another number"
-    for id_ in ids.keys() - planned:
-        yield "I1", str(file), f"run {id_} is not planned"
-
-
-def other_files(root: Path, document: dict[str, Any]) -> Iterator[Breach]:
-    """I2 and I4 of the files that a pack's document lists."""
-    for place in root.glob(".partial-*"):
-        yield "I4", str(place), "is left of packing that was stopped"
-    sums = {"runs.jsonl.gz": [mapping(document.get("runs")).get("sha256")]}
-    sums |= {name: listed(sum_)[1:] for name, sum_ in mapping(document.get("files")).items()}
-    for name, sum_ in sums.items():
-        place = root / Path(name).name
-        if not place.is_file() or [hashlib.sha256(place.read_bytes()).hexdigest()] != sum_:
-            yield "I2", str(place), "is not what the pack says"
 
 
 def commits(root: Path, planned: dict[str, Any], staged: bool) -> Iterator[Breach]:
@@ -418,15 +404,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     for folder in (options.folder, options.against or options.folder):
-        plan = folder / (PACK if is_pack(folder) else "plan.json")
-        if not plan.is_file():
-            parser.exit(2, f"fsck: '{folder}' holds no results (no plan.json)\n")
+        if is_pack(folder):
+            continue  # what is wrong with it is a breach
         try:
-            strict(plan.read_bytes())
-        except ValueError as error:
-            parser.exit(2, f"fsck: '{plan}' is no strict JSON: {error}\n")
-        if options.against and is_pack(folder):
-            parser.exit(2, f"fsck: --against compares folders of runs, and '{folder}' is a pack\n")
+            strict((folder / "plan.json").read_bytes())
+        except (OSError, ValueError) as error:
+            parser.exit(2, f"fsck: '{folder}' holds no results (plan.json: {error})\n")
     found = check(options.folder, options.against)
     files_apart = [] if is_pack(options.folder) else foreign(options.folder)
     notes = [("note", path, "is not one of the results") for path in files_apart]

@@ -1,0 +1,80 @@
+"""The peak memory that `plan` predicts in closed form beside what workers reach, on this CPU.
+
+    python benchmarks/memory.py              # 14 variants of committed experiments, some minutes
+    python benchmarks/memory.py FILE LABEL   # one of another file
+
+Each is trained for three steps and evaluated once by a worker of its own; its record says what it
+reached. The closed form is to lie within a factor of 1.5 of it.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from llama_ablate.config import experiment
+from llama_ablate.design.memory import WITHIN, estimate_peak_bytes
+from llama_ablate.design.plan import make
+from llama_ablate.launch.local import Local
+from llama_ablate.results import Settings, Store
+from llama_ablate.training.compute import choose
+
+ROOT = Path(__file__).parents[1] / "experiments"
+CASES = (
+    ("first.yaml", "baseline"),
+    ("attention.yaml", "gqa"),
+    ("moe.yaml", "top-2 of 8"),
+    ("small/moe.yaml", "top-2 of 8"),
+    ("small/hybrids.yaml", "delta"),
+    ("hybrids.yaml", "windows"),
+    ("width_transfer.yaml", "standard"),
+    ("optimizers.yaml", "relu post muon"),
+    ("dropout.yaml", "dropout=0.1"),
+    ("parts.yaml", "output gate by element"),
+    ("claims/e10.yaml", "pre"),
+    ("claims/e12.yaml", "sinusoidal"),
+    ("atlas/short_convolution.yaml", "baseline"),
+    ("atlas/larger/gates_sinks_exclusion.yaml", "no gate whole"),
+)
+SHORT = ("train.steps=3", "train.evals=1", "train.branches=[]", "seeds=1", "measure=[kv_cache]")
+
+
+def peaks(file: Path, label: str) -> tuple[int, int]:
+    """Return the predicted and the reached peak of a variant of an experiment's last table."""
+    plan = make(experiment.load(file, (*SHORT, "hypotheses=[]", "guard=[]")))
+    table = plan.tables[-1]
+    names = [variant.label for variant in table.variants]
+    if label not in names:
+        sys.exit(f"memory.py: '{label}' is no variant of '{file}': {', '.join(names)}")
+    run = next(run for run in table.runs if run.variant.label == label)
+    train = plan.experiment.train.with_changes(run.train)
+    compute = choose(plan.baseline.spec, train, "cpu")
+    state = table.optimizer_bytes(run.variant, run.train)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "results")
+        store.prepare()
+        store.create(plan.document(compute, Settings("none")), "")
+        launcher = Local(store, "cpu", workers=1)
+        launcher.submit([run.id])
+        while not launcher.poll().gone:
+            pass
+        record = store.record(run.id)
+        assert record is not None, "a worker that ended leaves a record"
+    return estimate_peak_bytes(run.variant.spec, train, compute, state), record.peak_memory_bytes
+
+
+def main(words: list[str]) -> None:
+    """Print a line for each variant: predicted, reached, and their ratio."""
+    cases = [(Path(words[0]), words[1])] if words else [(ROOT / f, label) for f, label in CASES]
+    for file, label in cases:
+        predicted, reached = peaks(file, label)
+        ratio = predicted / reached
+        beyond = "" if 1 / WITHIN <= ratio <= WITHIN else "  beyond the factor"
+        print(
+            f"{file.stem:24} {label:24} predicted {predicted / 1e6:6.0f} MB, "
+            f"reached {reached / 1e6:6.0f} MB: {ratio:.2f}{beyond}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
