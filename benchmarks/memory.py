@@ -35,7 +35,14 @@ CASES = (
     ("atlas/short_convolution.yaml", "baseline"),
     ("atlas/larger/gates_sinks_exclusion.yaml", "no gate whole"),
 )
-SHORT = ("train.steps=3", "train.evals=1", "train.branches=[]", "seeds=1", "measure=[kv_cache]")
+SHORT = (
+    "budget=tokens",
+    "train.steps=3",
+    "train.evals=1",
+    "train.branches=[]",
+    "seeds=2",
+    "measure=[kv_cache]",
+)
 
 
 def peaks(file: Path, label: str) -> tuple[int, int]:

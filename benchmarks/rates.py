@@ -80,10 +80,8 @@ def _shape(
     model.to(torch.bfloat16).requires_grad_(requires_grad=False)
     state = model.new_state(1, spec.context)
     model(tokens[:1, : spec.context // 2], state)
-    kept = state.length
 
     def decode() -> None:
-        state.rewind(kept)
         model(tokens[:1, :1], state)
 
     token_s = _median(decode, compute, rounds)

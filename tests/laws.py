@@ -82,8 +82,6 @@ OPTIONS = {
         {"name": "mha", "qkv_bias": False},
         {"name": "mqa", "qk_norm": True, "qkv_bias": False, "softcap": 0.5},
         {"name": "mqa", "window": 5},
-        {"name": "gqa", "repeat": True},
-        {"name": "mqa", "repeat": True},
         {"name": "mha", "softcap": 0.5},
         {"name": "mla", "latent": 12, "rope_dim": 2},
         {"name": "mla", "window": 5, "softcap": 0.5},
@@ -125,8 +123,6 @@ OPTIONS = {
         {"name": "hyper-connections", "streams": 3, "kind": "mhc"},
     ],
 }
-#: Options that change what a forward pass costs, and not what it computes.
-ONLY_COST = ("repeat",)
 
 
 def covering(slots):
@@ -233,10 +229,6 @@ def padding_changes_nothing(model):
 
 def documents_apart(model):
     obeys(model.double(), "documents_apart", close=1e-9)
-
-
-def rewound_equals_full(model):
-    obeys(model, "rewound_equals_full", close=1e-5)
 
 
 def counted_bytes(model):

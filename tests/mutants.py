@@ -779,22 +779,6 @@ WINGS = (
         ("tests/data/test_texts.py",),
     ),
     Mutant(
-        "shards of the optimizer are forgotten with a checkpoint",
-        "training/shards.py",
-        "whole",
-        "full.cpu() if keep else None",
-        "full.cpu() * 0 if keep else None",
-        ("tests/training/test_ranks.py",),
-    ),
-    Mutant(
-        "a rank takes all of a tensor for its part",
-        "training/shards.py",
-        "_part",
-        "distribute_tensor(value, cut.device_mesh, cut.placements, src_data_rank=None)",
-        "value",
-        ("tests/training/test_ranks.py",),
-    ),
-    Mutant(
         "held-out episodes are trained on",
         "data/sources/episodes.py",
         "sample",

@@ -10,18 +10,15 @@ import pytest
 import torch
 
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.model import kernels
 from llama_ablate.model.decoder import REGISTRIES, spec_from
-from llama_ablate.model.mixers import attention as attention_module
 from llama_ablate.training.optimizers import OPTIMIZERS
 
 from . import laws
-from .conftest import LLAMA, SMALL, make_spec
+from .conftest import LLAMA, make_spec
 from .laws import (
     ALONE,
     COMBINATIONS,
     COMPONENTS,
-    ONLY_COST,
     OPTIONS,
     PRODUCT,
     TOKENS,
@@ -83,17 +80,6 @@ def test_documents_in_one_sequence_have_the_logits_and_gradients_of_each_alone(c
 
 
 @pytest.mark.parametrize("combination", MIXERS, ids=name_of)
-def test_a_state_of_several_documents_goes_back_to_where_it_was_kept(combination):
-    model = model_of(combination, separator=int(TOKENS[0, 6]), init_std=32**-0.5)
-    laws.rewound_equals_full(model)
-
-
-@pytest.mark.parametrize("combination", MIXERS, ids=name_of)
-def test_a_state_that_was_kept_and_rewound_goes_on_as_the_full_forward_pass(combination):
-    laws.rewound_equals_full(model_of(combination))
-
-
-@pytest.mark.parametrize("combination", MIXERS, ids=name_of)
 def test_state_bytes_are_those_of_the_live_tensors_fresh_and_full(combination):
     laws.counted_bytes(model_of(combination))
 
@@ -138,8 +124,6 @@ def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
     for start in range(0, 24, 4):
         model(TOKENS[:, start : start + 4], cache)
     assert (cache.length, [layer.held for layer in cache.layers]) == (24, [5, 5])
-    with pytest.raises(ValueError, match="layer 0 cannot go back from 24 tokens to 3"):
-        cache.rewind(3)
 
 
 @pytest.mark.parametrize("slot", SLOTS)
@@ -147,12 +131,10 @@ def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
 def test_two_names_are_two_functions(slot):
     """With the same seed, components of different names differ in parameters or in output.
 
-    So do a component with an option and the same without, unless the option is one of cost alone.
+    So do a component with an option and the same without.
     """
     outputs = {}
     for entry in [*REGISTRIES[slot], *OPTIONS[slot]]:
-        if set(entry) & set(ONLY_COST):
-            continue
         # Large weights: 'gelu' and 'silu' are nearly equal around zero.
         model = model_of(LLAMA | {slot: entry}, init_std=0.5)
         shapes = tuple((n, p.shape) for n, p in model.named_parameters())
@@ -161,26 +143,6 @@ def test_two_names_are_two_functions(slot):
             same = shapes == other_shapes and torch.allclose(logits, other_logits, atol=1e-4)
             assert not same, f"'{entry}' computes what '{other}' does"
         outputs[name_of(entry)] = shapes, logits
-
-
-@pytest.mark.parametrize(
-    "entry", [e for es in OPTIONS.values() for e in es if set(e) & set(ONLY_COST)], ids=name_of
-)
-@torch.no_grad()
-def test_an_option_of_cost_alone_computes_the_same_and_copies_heads(entry, monkeypatch):
-    seen = []
-
-    def attending(q, k, v, *rest, **options):
-        seen.append((k.shape[1], v.shape[1]))
-        return kernels.attend(q, k, v, *rest, **options)
-
-    monkeypatch.setattr(attention_module, "attend", attending)
-    without, copying = (model_of(LLAMA | {"attention": e}) for e in (entry["name"], entry))
-    expected = without(TOKENS)
-    (shared,) = set(seen)
-    torch.testing.assert_close(copying(TOKENS), expected, rtol=1e-5, atol=1e-5)
-    assert seen[-1] == (SMALL["heads"],) * 2 != shared
-    assert copying.new_state(2, 10).nbytes == without.new_state(2, 10).nbytes
 
 
 @pytest.mark.parametrize("position", list(REGISTRIES["position"]))

@@ -44,7 +44,7 @@ FULL, HALF = COMPUTES[1], COMPUTES[3]
 LARGE = {"vocab": 256, "dim": 128, "head_dim": 32, "context": 256}
 QK_NORM = {"name": "gqa", "qk_norm": True}
 STEPS = 10
-RECIPE = Train.check({"steps": STEPS, "batch": 8, "lr": 3e-3, "evals": 2, "average": 3})
+RECIPE = Train.check({"steps": STEPS, "batch": 8, "lr": 3e-3, "evals": 2})
 
 
 def compute_name(compute):

@@ -48,6 +48,14 @@ def test_the_first_note_comes_after_two_seconds_so_that_a_short_run_writes_none(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_first_evaluation_is_noted_at_once_with_the_peak_of_memory_by_then(tmp_path):
+    note = LiveNote(tmp_path, "r1", 8, 32, lambda: 7_000)
+    note(1, 4.0, [POINT])
+    assert read(tmp_path) is None
+    note(2, 3.5, [POINT, POINT | {"validation_loss_nats": 3.9}])
+    assert read(tmp_path).peak_memory_bytes == 7_000
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, capsys):
     with LiveNote(tmp_path / "gone", "r1", steps=8, tokens_per_step=32) as note:

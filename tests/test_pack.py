@@ -16,6 +16,7 @@ import pytest
 
 from llama_ablate.commands import report
 from llama_ablate.commands.cli import main
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import archive, disk
 from llama_ablate.files.strict_json import sealed
@@ -515,6 +516,15 @@ def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told
     before = content(copy)[ARCHIVE]
     assert main(["pack", str(copy)]) == 0
     assert content(copy)[ARCHIVE] == before  # as they were stored, with what is not known
+
+
+@pytest.mark.parametrize("key", ["budget", "guard", "margin", "seeds"])
+def test_a_stored_value_that_todays_schema_does_not_know_has_the_default_of_its_key(copy, key):
+    repacked(copy, "plan.json", lambda plan: plan["experiment"].update({key: "gone"}))
+    plan = Results.open(copy).plan
+    default = Experiment.model_fields[key].get_default(call_default_factory=True)
+    assert getattr(plan.experiment, key) == default
+    assert [(one.where, one.value) for one in plan.refused] == [((key,), "gone")]
 
 
 def test_the_published_packs_are_sound_few_and_small(volume):

@@ -14,13 +14,13 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
+from llama_ablate.design import memory
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count, skeleton, states
 from llama_ablate.model.decoder import build
 from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.results.record import Settings
-from llama_ablate.training import compute
 
 from .conftest import make_spec
 from .quiet import within
@@ -445,9 +445,10 @@ WRONG = [
         "would cool down before the warm-up",
     ),
     (
-        {"train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5], average: 3}"},
-        "'branches' and 'average' do not go together",
+        {"train": "{steps: 60, batch: 4, compile: always}", "model": "{dropout: 0.1}"},
+        "train.compile: 'baseline' has dropout, which is not compiled: say compile: never",
     ),
+    ({"train": "{steps: 60, batch: 4, compile: auto}"}, "'auto' is not allowed here"),
     ({"hypotheses": "[{variant: baseline, direction: better, margin: 100%}]"}, "below 100%"),
     ({"hypotheses": "[{variant: baseline, direction: not worse}]"}, "'not worse' needs a margin"),
     (
@@ -527,18 +528,18 @@ def test_what_cannot_be_planned_is_one_line_with_its_place(planned, sections, me
     assert "\n" not in text
 
 
-def test_a_layer_that_memory_cannot_hold_is_refused_before_it_is_made(spec, monkeypatch):
-    def never(*_):
-        pytest.fail("a model was made")
-
-    monkeypatch.setattr(compute, "init_weights", never)
-    wide = spec(dim=1 << 20, heads=16, head_dim=1 << 16)
-    train = experiment.Train.check({"steps": 1, "batch": 4})
-    needed = 16 * count(replace(wide, layers=1)).parameters / 1e9
-    with pytest.raises(ConfigError, match=f"training one layer needs {needed:,.1f} GB of") as seen:
-        compute.choose(wide, train, "cpu")
-    assert "GB are free (cpu)" in seen.value.message
-    assert seen.value.where == ("model",)
+def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit_is_told(
+    experiment_file, monkeypatch, capsys
+):
+    file = experiment_file()
+    assert main(["plan", str(file), "--json"]) == 0
+    needed = json.loads(capsys.readouterr().out)["memory"]["bytes"]
+    for share, code in ((1.1, 0), (0.9, 0), (0.5, 2)):
+        monkeypatch.setattr(memory, "_total_bytes", lambda _, has=share * needed: has)
+        assert main(["plan", str(file)]) == code
+        told = capsys.readouterr()
+        assert ("is predicted to need" in told.out + told.err) == (share < 1)
+    assert "model: 'baseline' is predicted to need" in told.err
 
 
 def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others():

@@ -323,11 +323,6 @@ def with_all_parts(model, cut, compute):
     return nats + sum(parts.values()).item()
 
 
-def held_by_reference(self):
-    """Keep what is overwritten afterwards."""
-    self._kept = self.length, self._tensors
-
-
 def without_its_tail(self, context, dtype):
     """Forget the convolution's tail in counting."""
     del context, dtype
@@ -391,10 +386,6 @@ FAULTS = {
     "a pattern is shifted by one layer": (
         (Pattern, "at", next_component),
         (laws.each_layer_computes_what_it_does_alone, KINDS, "layer 0 is not what the pattern"),
-    ),
-    "a window is kept by reference": (
-        (KVState, "keep", held_by_reference),
-        (laws.rewound_equals_full, WINDOWS, "kept and rewound to other logits"),
     ),
     "a recurrence goes on into the next document": (
         (Context, "__init__", nothing_ends),

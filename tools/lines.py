@@ -1,21 +1,52 @@
 """Count lines of code: all but comments, docstrings and blanks.
 
-    python tools/lines.py             # what stands here, and the most that may
+    python tools/lines.py             # what stands in each folder, and the most that may
     python tools/lines.py CHECKOUT    # beside it, what stands in another checkout
 
-A change that raises a limit says why in its commit.
+Each limit is what stood when it was set, plus 2%: the next change has room, and a folder that grows
+says why in the commit that raises its limit.
 """
 
 import ast
 import io
 import sys
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: The most lines of code that each of these may hold; `tests/test_size.py` fails above them.
-LIMITS = {("llama_ablate",): 32_046, ("llama_ablate", "analysis", "benchmarks"): 35_686}
+PACKAGE = "llama_ablate"
+#: The most lines of code of each folder of the package, of its own modules, of the tests, and of
+#: all that stands beside them. `tests/test_size.py` fails above them.
+LIMITS = {
+    "llama_ablate/commands": 2_550,
+    "llama_ablate/config": 1_690,
+    "llama_ablate/data": 3_230,
+    "llama_ablate/design": 1_690,
+    "llama_ablate/evidence": 1_840,
+    "llama_ablate/files": 420,
+    "llama_ablate/findings": 4_880,
+    "llama_ablate/interop": 2_050,
+    "llama_ablate/launch": 1_530,
+    "llama_ablate/measure": 860,
+    "llama_ablate/model": 3_190,
+    "llama_ablate/report": 3_730,
+    "llama_ablate/results": 2_050,
+    "llama_ablate/track": 400,
+    "llama_ablate/training": 1_340,
+    "llama_ablate/*.py": 410,
+    "tests": 36_160,
+    "scripts": 4_940,
+    "package": 31_790,
+}
+#: Where scripts stand, beside package and tests.
+SCRIPTS = (
+    "analysis/**/*.py",
+    "benchmarks/**/*.py",
+    "docs/*.py",
+    "tools/*.py",
+    "experiments/**/*.py",
+)
 _NO_CODE = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -35,28 +66,43 @@ def code_lines(source: str) -> int:
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 docstrings |= set(range(first.lineno, (first.end_lineno or 0) + 1))
-    held: set[int] = set()
+    lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
-            held |= set(range(token.start[0], token.end[0] + 1))
-    return len(held - docstrings)
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
 
 
-def total(folders: Iterable[str], root: Path = ROOT) -> int:
-    """Return the lines of code of all modules below some folders."""
-    return sum(
-        code_lines(path.read_text("utf-8"))
-        for folder in folders
-        for path in sorted((root / folder).rglob("*.py"))
-    )
+def count(root: Path = ROOT) -> dict[str, int]:
+    """Return the lines of code of each part of a checkout that has a limit."""
+    package = root / PACKAGE
+    folders = sorted(path for path in package.iterdir() if any(path.glob("*.py")))
+    parts = {f"{PACKAGE}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
+    parts |= {
+        f"{PACKAGE}/*.py": sorted(package.glob("*.py")),
+        "tests": sorted((root / "tests").rglob("*.py")),
+        "scripts": [path for pattern in SCRIPTS for path in sorted(root.glob(pattern))],
+    }
+    return {
+        name: sum(code_lines(path.read_text("utf-8")) for path in files)
+        for name, files in parts.items()
+    }
 
 
-def main(arguments: list[str]) -> None:
-    """Print the counts."""
-    for folders, limit in LIMITS.items():
-        there = "".join(f", {total(folders, Path(at)):,} in {at}" for at in arguments)
-        print(f"{' + '.join(folders)}: {total(folders):,} of {limit:,}{there}")
+def package_lines(counts: dict[str, int]) -> int:
+    """Return the lines of code of the package."""
+    return sum(lines for name, lines in counts.items() if name.startswith(PACKAGE))
+
+
+def rows(checkouts: list[Path]) -> Iterator[str]:
+    """Yield a line for each part: what stands, the limit, and what stands in other checkouts."""
+    here, others = count(), [count(checkout) for checkout in checkouts]
+    total = {"package": package_lines(here)}
+    for name, lines in (here | total).items():
+        limit = f"of {LIMITS[name]:,}" if name in LIMITS else ""
+        elsewhere = [(other | {"package": package_lines(other)}).get(name, 0) for other in others]
+        yield f"{name:24} {lines:7,} {limit:10}" + "".join(f"{n:10,}" for n in elsewhere)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print("\n".join(rows([Path(at) for at in sys.argv[1:]])))

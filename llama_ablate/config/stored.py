@@ -21,14 +21,14 @@ class Refusal(NamedTuple):
     value: Any
 
 
-class Stored(NamedTuple, Generic[Section]):
+class StoredSection(NamedTuple, Generic[Section]):
     """A stored section as far as today's schema knows it, and what it refuses."""
 
     section: Section
     refused: list[Refusal]
 
 
-def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> Stored[Section]:
+def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> StoredSection[Section]:
     """Read a stored section without the keys and values that today's schema refuses.
 
     A file is checked strictly when a person writes it; results must stay readable after the schema
@@ -39,7 +39,7 @@ def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> Stored[Sectio
     refused: list[Refusal] = []
     while True:
         try:
-            return Stored(kind.model_validate(values), refused)
+            return StoredSection(kind.model_validate(values), refused)
         except ValidationError as error:
             refusal = error.errors()[0]
         where = error_path(values, refusal)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model
@@ -250,6 +251,16 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
                 own = variant.varied.get(f"train.{key}", ("train", key))
                 where = ("tune", key) if key in point else own
                 raise ConfigError(error.message, (*where, *rest)) from None
+
+
+def check_compiled(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse compiled steps with dropout: each step's seed is another program to compile."""
+    for table in tables:
+        for variant in table.variants:
+            train = experiment.train.with_changes(variant.train)
+            if train.compile == "always" and any(asdict(variant.spec.dropout).values()):
+                what = f"'{variant.label}' has dropout, which is not compiled: say compile: never"
+                raise ConfigError(what, variant.varied.get("train.compile", ("train", "compile")))
 
 
 def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

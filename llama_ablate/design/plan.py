@@ -71,13 +71,6 @@ class Plan:
         return list(arms.values())
 
     @property
-    def work(self) -> tuple[int, int]:
-        """How many tokens the first table's baseline is trained on in all, and in how many runs."""
-        points = len(runs.points(self.experiment, TRAINING))
-        count = points * len(self.experiment.seed_list)
-        return count * self.tables[0].tokens_per_run, count
-
-    @property
     def baseline(self) -> Variant:
         """The baseline of the first table."""
         return self.tables[0].baseline
@@ -131,6 +124,7 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_metrics(metrics, tables)
         checks.check_plugins(tables)
         checks.check_optimizers(experiment, tables)
+        checks.check_compiled(experiment, tables)
         checks.check_budgets(tables)
         checks.check_hypotheses(experiment, tables)
         checks.check_seeds(experiment)

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
@@ -134,17 +134,6 @@ def write(path: Path, content: Content) -> str:
         remove(path)
         raise
     return file.digest
-
-
-def write_all(folder: Path, files: Mapping[str, Content]) -> None:
-    """Write new files by their paths below a folder, with `/` between levels.
-
-    Raises ConfigError as `below` does.
-    """
-    for path, content in files.items():
-        file = below(folder, *path.split("/"))
-        make(file.parent)
-        write(file, content)
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:

@@ -76,6 +76,7 @@ class Queue:
         self._runs = {run.id: run for run in plan.runs}
         #: Runs that ran out of memory beside others: each is retried once, with no other worker.
         self._crowded: deque[str] = deque()
+        self._beside: set[str] = set()
         self._retried: set[str] = set()
         #: Runs that are leased elsewhere, and how our own process for it ended, if there was one.
         self._elsewhere: dict[str, Gone | None] = {}
@@ -113,6 +114,7 @@ class Queue:
                     self._start(run, free.pop())
                 if chosen:
                     launcher.submit(chosen)
+                    self._beside |= {*self._slots} if len(self._slots) > 1 else set()
                 news = launcher.poll()
                 for run, (step, loss) in news.steps.items():
                     self._progress.step(self._slots[run], step, loss)
@@ -172,7 +174,7 @@ class Queue:
         ended = folder is not None and folder != self._before.get(run)
         record = store.runs.read(folder) if folder and ended else None
         oom = gone.oom or bool(record and record.outcome == "oom")
-        if oom and run not in self._retried and len(self._slots) > 1:
+        if oom and run in self._beside - self._retried:
             self._retried.add(run)
             self._crowded.append(run)
             return False

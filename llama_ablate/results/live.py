@@ -6,6 +6,7 @@ and no failure to write it fails a run. So it does not go through `files.disk`, 
 those that results depend on.
 """
 
+import math
 import os
 import sys
 import time
@@ -92,7 +93,8 @@ class LiveNote(AbstractContextManager["LiveNote"]):
         """
         now = time.monotonic()
         self._began = began = self._began or (step, now)
-        first = not self._evaluated and any(_EVALUATED in point for point in curve[-1:])
+        loss_seen = any(math.isfinite(point.get(_EVALUATED, math.nan)) for point in curve[-1:])
+        first = not self._evaluated and loss_seen
         self._evaluated |= first
         if now - self._written < EVERY_S and not first:
             return

@@ -15,7 +15,7 @@ WANTED = tally.FILE or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
 def pytest_collection_modifyitems(items):
     skip = pytest.mark.skip(reason="starts a cluster: part of `make launchers` and `make torture`")
     for item in items:
-        if item.path.name in ("test_ray.py", "test_ray_apart.py", "test_slurm.py") and not WANTED:
+        if item.path.name in ("test_ray.py", "test_slurm.py") and not WANTED:
             item.add_marker(skip)
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from tests.conftest import LLAMA
@@ -63,18 +62,6 @@ def keeps_documents_apart_within_chunks_and_across(model):
         torch.testing.assert_close(logits, torch.stack(alone), rtol=1e-4, atol=1e-4)
 
 
-@torch.no_grad()
-def comes_back_to_what_was_kept_and_nowhere_else(model):
-    state = model.new_state(batch=2, capacity=T)
-    model(TOKENS[:, :40], state)
-    state.keep()
-    expected = model(TOKENS[:, 40:60], state)
-    with pytest.raises(ValueError, match="cannot go back from 60 tokens to 50"):
-        state.rewind(50)
-    state.rewind(40)
-    assert torch.equal(model(TOKENS[:, 40:60], state), expected)
-
-
 def is_as_large_for_one_token_as_for_many(model):
     for dtype in (torch.float32, torch.bfloat16):
         sizes = {model.new_state(1, length, dtype).nbytes for length in (1, 40, T)}
@@ -105,7 +92,6 @@ LAWS = (
     goes_on_from_a_state,
     padding_enters_neither_matrix_nor_convolution,
     keeps_documents_apart_within_chunks_and_across,
-    comes_back_to_what_was_kept_and_nowhere_else,
     is_as_large_for_one_token_as_for_many,
     half_precision_stays_near,
 )

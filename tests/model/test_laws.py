@@ -276,20 +276,6 @@ class Uncounted(RecurrentState):
         super().advance(0 * tokens, **tensors)
 
 
-class Unkept(RecurrentState):
-    """Go back in the count alone."""
-
-    def rewind(self, length):
-        self.length = length
-
-
-class Unable(RecurrentState):
-    """Go back to nothing but the present length."""
-
-    def holds(self, length):
-        return length == self.length
-
-
 class Growing(RecurrentState):
     """Keep more with each token."""
 
@@ -355,8 +341,6 @@ def check(monkeypatch, spec):
         ("norm", Doubled, "FLOPs per token in blocks.0, and torch's counter"),
         ("attention", Forgetful, "has a state that counts 0 tokens where it has read 7"),
         ("attention", with_state(Uncounted), "counts 0 tokens where it has read 7"),
-        ("attention", with_state(Unkept), "goes on from a state that was kept and rewound to"),
-        ("attention", with_state(Unable), "layer 0 cannot go back from 23 tokens to 8"),
         ("attention", Leaking, "lets padding change the sequence after it"),
         ("attention", with_state(Growing), "counts 264 bytes for 1 tokens, and keeps 1,040"),
         ("attention", Misspelt, "exempts 'blocks.0.attn.decay' from weight decay"),

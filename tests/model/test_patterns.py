@@ -129,33 +129,6 @@ def test_windows_that_differ_by_layer_see_as_far_as_each_allows():
     assert moved.nonzero().flatten().tolist() == [10, 11, 12, 13, 14, 15, 16]
 
 
-@torch.no_grad()
-def test_a_state_goes_back_to_where_it_was_kept_and_nowhere_else():
-    model = model_of({"attention": {"pattern": [LOCAL, "mha"]}}, init_std=0.5)
-    state = model.new_state(batch=2, capacity=24)
-    model(TOKENS[:, :8], state)
-    state.keep()
-    once = model(TOKENS[:, 8:20], state)
-    with pytest.raises(ValueError, match="layer 0 cannot go back from 20 tokens to 9"):
-        state.rewind(9)
-    assert state.length == 20
-    state.rewind(8)
-    again = torch.cat([model(TOKENS[:, 8:13], state), model(TOKENS[:, 13:20], state)], 1)
-    torch.testing.assert_close(again, once, rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-def test_a_state_that_went_back_beyond_where_it_was_kept_no_longer_holds_that():
-    model = model_of({"attention": LOCAL})
-    state = model.new_state(batch=2, capacity=24)
-    model(TOKENS[:, :4], state)
-    state.keep()
-    state.rewind(1)
-    model(TOKENS[:, 8:20], state)
-    with pytest.raises(ValueError, match="cannot go back from 13 tokens to 4"):
-        state.rewind(4)
-
-
 def test_layers_repeat_after_the_least_common_multiple_of_the_patterns(spec):
     assert spec(layers=12).period == 1
     both = {

@@ -18,7 +18,7 @@ race looks spend
 hypotheses measure dim layers heads head_dim context vocab bias tie init_std logit_softcap norm
 position attention feedforward block design axes entries match baseline label corpus tokenizer
 tokens steps batch accumulate lr min_lr warmup weight_decay betas eps clip schedule decay branches
-average precision kernel evals timeout_s train.lr train.warmup train.betas models
+precision kernel evals timeout_s train.lr train.warmup train.betas models
 tokens_per_parameter aa positive variant against value direction table minus source said claims
 one-at-a-time product fraction path list parameters flops kv_bytes none seconds same inverse-dim
 init order both better worse lower higher equivalent rmsnorm layernorm dyt rope learned alibi t5

@@ -531,7 +531,6 @@ train:
   schedule: wsd
   decay: 0.2
   branches: [0.5]
-  average: 1
   precision: float32
   kernel: math
   evals: 2
@@ -695,8 +694,6 @@ MISTAKES = [
     ("  branches: [0.5]", "  branches: 0.5", "0.5 (float) is not accepted"),
     ("  branches: [0.5]", "  branches: [1.5]", "must be shares between 0 and 1"),
     ("  branches: [0.5]", "  branches: [0.01]", "before the warm-up of 0.05 is over"),
-    ("  average: 1", "  average: 2", "'branches' and 'average' do not go together"),
-    ("  average: 1", "  average: 51", "less than or equal to 50"),
     ("  precision: float32", "  precision: fp32", "allowed: auto, bfloat16, float32"),
     ("  kernel: math", "  kernel: maths", "did you mean 'math'?"),
     ("  evals: 2", "  evals: 0", "it should be greater than 0"),

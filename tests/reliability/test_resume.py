@@ -18,10 +18,8 @@ from llama_ablate.training.optimizers import OPTIMIZERS
 from .harness import COMPUTE
 
 STEPS = 12
-#: With all that a checkpoint may hold: a clipped gradient, warmup, and weights to be averaged.
-RECIPE = Train.check(
-    {"steps": STEPS, "batch": 2, "lr": 3e-3, "warmup": 0.2, "evals": 2, "average": 3}
-)
+#: With all that a checkpoint may hold: a clipped gradient, and warmup.
+RECIPE = Train.check({"steps": STEPS, "batch": 2, "lr": 3e-3, "warmup": 0.2, "evals": 2})
 COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
 COMPONENTS += [("dropout", 0.3), ("feedforward", {"name": "moe", "balance": "bias"})]
 COMPONENTS += [("losses", ["z_loss", "multi_token"])]

@@ -372,6 +372,8 @@ MEASURED = ("runs/rope--s0--00000000/metrics/perplexity.json", "rows", 0)
         ((*MEASURED, "coordinates"), {"layer": 1}),
         ((*MEASURED, "unit"), "x" * 100_000),
         ((RECORD, "id"), "00000001"),
+        (("plan.json", "experiment", "variants", "match"), "x"),
+        ((*VARIANT, "flops_per_token"), None),
     ],
 )
 def test_what_only_a_report_computes_with_is_refused_where_it_is_read_or_does_no_harm(

@@ -127,30 +127,6 @@ def test_what_is_asked_for_is_taken_whatever_the_device_can(spec, bfloat16, has)
     assert arithmetic(wide, parts)[0] == "float32"
 
 
-def test_a_compute_of_before_keeps_its_choice_and_what_it_was_measured_by(
-    experiment_file, bfloat16, tmp_path
-):
-    """An experiment that has begun never changes its arithmetic, nor the mark of its speeds."""
-    before = {
-        "device": "cpu",
-        "threads": 1,
-        "precision": "bfloat16",
-        "kernel": "fused",
-        "ranks": 1,
-        "evaluation": "float32",
-        "flops_per_s": 1e9,
-        "tried_s": [["bfloat16 fused", 0.25]],
-    }
-    bfloat16(has=False)
-    file = experiment_file(measure="[perplexity]", train="{steps: 2, batch: 4}", seeds="1")
-    store = Store(tmp_path / "tiny")
-    store.prepare()
-    store.measure_once("compute", "device cpu, precision auto, kernel auto", lambda: before)
-    assert run_in_process(file, tmp_path) == 0
-    (computed,) = {json.dumps(record.compute) for record in store.records()}
-    assert json.loads(computed) == before
-
-
 def test_of_other_sizes_the_same_folder_computes_as_a_new_one(experiment_file, bfloat16, tmp_path):
     bfloat16(has=True)
     chosen = []

@@ -84,8 +84,6 @@ def test_an_optimizer_that_keeps_parts_of_a_matrix_obeys_the_laws(monkeypatch):
         monkeypatch.setattr(OPTIMIZERS, kind, dict(getattr(OPTIMIZERS, kind)))
     OPTIMIZERS.register("adafactor")(adafactor)
     optimizer_laws.check(OPTIMIZERS.resolve("adafactor"))
-    with pytest.raises(ConfigError, match="steps whole matrices"):
-        optimizer_laws.check_shards(OPTIMIZERS.resolve("adafactor"))
 
 
 FAULTS = {

@@ -234,18 +234,6 @@ def tensors(state):
     return [tensor for value in inner for tensor in tensors(value)]
 
 
-def test_the_state_of_a_version_without_scales_is_gone_on_from(spec):
-    train, model = train_config(), model_of(spec)
-    optimizer = make_optimizer(model, train)
-    trained(model, optimizer, train)
-    old = copy.deepcopy(optimizer.state_dict())
-    for group in old["param_groups"]:
-        del group["scale"], group["shapes"]
-    optimizer.load_state_dict(old)
-    set_learning_rate(optimizer, 0.25)
-    assert {group["lr"] for group in optimizer.param_groups} == {0.25}
-
-
 @pytest.mark.parametrize(
     ("entry", "words"),
     [

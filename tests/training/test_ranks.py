@@ -9,22 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.distributed.run import parse_args
 
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import worker
-from llama_ablate.model.decoder import Decoder, init_weights
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
-from llama_ablate.training import shards
-from llama_ablate.training.losses import Objective
 from tests import plans
 from tests.commands import PYTHON, command, ended, family, kill
 from tests.in_process import run_in_process
-from tests.reliability.harness import in_child, there
+from tests.reliability.harness import there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
 #: With dropout, of which each process has the rows that it trains on.
@@ -116,44 +111,6 @@ def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("model", "train"),
-    [
-        (MODEL.replace("}", ", tie: true}"), TRAIN.replace("}", ", optimizer: sgd, average: 5}")),
-        (
-            MODEL.replace("}", ", feedforward: {name: moe, experts: 4, width: 8, balance: bias}}"),
-            TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}"),
-        ),
-        (
-            MODEL.replace("}", ", position: learned}"),
-            TRAIN.replace("}", ", optimizer: lion, schedule: wsd, branches: [0.5]}"),
-        ),
-    ],
-    ids=["tied", "experts", "branches"],
-)
-def test_two_processes_that_each_keep_a_part_give_the_curve_of_one(
-    experiment_file, tmp_path, model, train
-):
-    """With every metric of a run, which both measure together."""
-    kept = {}
-    for parallel in ("{data: 1}", "{data: 2, shard: true}"):
-        file = experiment_file(
-            "{}", model=model, train=train, seeds="1", measure=PER_RUN, parallel=parallel
-        )
-        root = tmp_path / parallel
-        assert run_in_process(file, root) == 0
-        (record,) = Store(root / "tiny").records()
-        assert record.outcome == "ok", record.reason
-        values = {**record.numbers, **weights(root)}
-        kept[parallel] = curve(root / "tiny"), values, record.unmeasured
-    (alone, numbers, missing), (shared, ours, lost) = kept.values()
-    for one, other in zip(shared, alone, strict=True):
-        assert one == pytest.approx(other, rel=1e-6, nan_ok=True)
-    assert lost == missing
-    assert ours == pytest.approx(numbers, rel=1e-4, abs=1e-6, nan_ok=True)
-
-
-@pytest.mark.full
 def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
     experiment_file, tmp_path
 ):
@@ -183,15 +140,11 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
         assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
 
 
-@pytest.mark.row("R31", "kill: one of two processes of a run, with shards and without")
+@pytest.mark.row("R31", "kill: one of two processes of a run")
 @pytest.mark.full
-@pytest.mark.parametrize("shard", ["false", "true"])
-def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
-    two, tmp_path, launch, shard
-):
-    parallel = f"parallel={{data: 2, shard: {shard}}}"
+def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(two, tmp_path, launch):
     shared = curve(tmp_path / "two" / "tiny")
-    launcher = launch(command(two, tmp_path / "lost", *OFTEN, "--set", parallel))
+    launcher = launch(command(two, tmp_path / "lost", *OFTEN))
     working = tmp_path / "lost" / "tiny" / "working"
     while not there(working, "*/checkpoint-*"):
         assert launcher.poll() is None, launcher.stderr.read()
@@ -200,62 +153,8 @@ def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
     error = launcher.communicate()[1]
     assert launcher.returncode == 0, error
     for row, other in zip(curve(tmp_path / "lost" / "tiny"), shared, strict=True):
-        assert row == pytest.approx(other, rel=1e-6 if shard == "true" else 0, abs=0, nan_ok=True)
+        assert row == pytest.approx(other, rel=0, abs=0, nan_ok=True)
     assert not list(working.iterdir())
-
-
-def test_what_a_checkpoint_keeps_of_shards_is_whole_and_goes_back_into_shards(spec, tmp_path):
-    """In a process of its own, alone in its group: what depends on no other rank."""
-
-    def alone():
-        dist.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
-        objective = Objective(init_weights(Decoder(spec()), 0))
-        before = {name: value.clone() for name, value in objective.state_dict().items()}
-        cut = shards.shard(objective, "cpu").state_dict()
-        assert all(map(shards.is_part, cut.values()))
-        kept = shards.whole(cut)
-        assert [name for name, value in before.items() if not kept[name].equal(value)] == []
-        assert shards.whole(cut, keep=False) == dict.fromkeys(before)
-        assert all(map(shards.is_part, shards.parts(kept, cut).values()))
-        optimizer = torch.optim.AdamW(objective.parameters())
-        sum(value.sum() for value in objective.parameters()).backward()
-        optimizer.step()
-        whole = shards.whole(optimizer.state_dict())
-        state = shards.optimizer_parts(whole, optimizer.param_groups)["state"]
-        assert all(shards.is_part(own["exp_avg"]) for own in state.values())
-        assert not any(shards.is_part(own["step"]) for own in state.values())
-
-    assert in_child(alone) == 0
-
-
-@pytest.mark.row("R31", "skew: another number of shards goes on from a checkpoint")
-@pytest.mark.full
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_another_number_of_shards_goes_on_from_a_checkpoint(
-    experiment_file, tmp_path, launch, capfd, first, then
-):
-    def file(processes):
-        parallel = "{data: 1}" if processes == 1 else f"{{data: {processes}, shard: true}}"
-        recipe = TRAIN.replace("60", "400").replace("}", ", average: 5}")
-        given = {"model": MODEL, "train": recipe, "seeds": "1", "measure": "[perplexity]"}
-        return experiment_file("{}", parallel=parallel, **given)
-
-    results = tmp_path / "both"
-    launcher = launch(command(file(first), results, "--checkpoint-every", "0.05"))
-    while not there(results, "tiny/working/*/checkpoint-[1-9][0-9]*"):
-        assert launcher.poll() is None, launcher.stderr.read()
-        time.sleep(0.01)
-    launcher.terminate()
-    launcher.communicate()
-    assert not list(results.glob("tiny/runs/*/record.json")), "it was over too soon"
-    capfd.readouterr()
-    assert run_in_process(file(then), results) == 0
-    (log,) = [*results.glob("tiny/logs/*"), None][:1]
-    assert "started again" not in capfd.readouterr().err + (log.read_text() if log else "")
-    assert run_in_process(file(1), tmp_path / "alone") == 0
-    whole, ours = curve(tmp_path / "alone" / "tiny"), curve(results / "tiny")
-    for row, other in zip(ours, whole, strict=True):
-        assert row == pytest.approx(other, rel=1e-4, nan_ok=True)  # rounding grows in 400 steps
 
 
 @pytest.mark.row("R31", "kill: launcher and worker of a run of two processes")
@@ -319,61 +218,3 @@ def test_rows_that_cannot_be_shared_evenly_are_refused(experiment_file, capsys):
     assert main(["plan", str(file)]) == 2
     said = capsys.readouterr().err
     assert "parallel.data: 3 processes cannot share 4 rows of a batch evenly" in said
-
-
-def test_an_optimizer_that_steps_whole_matrices_is_refused_with_shards(experiment_file, capsys):
-    train = TRAIN.replace("}", ", optimizer: muon}")
-    file = experiment_file("{}", train=train, parallel="{data: 2, shard: true}")
-    assert main(["plan", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert "train.optimizer: 'muon' steps whole matrices, which parallel.shard cuts" in said
-    assert "allowed with it: adamw, lion, sgd" in said
-    one = experiment_file("{}", train=TRAIN, parallel="{shard: true}")
-    assert main(["plan", str(one)]) == 2
-    assert "parallel.shard: one process has nothing to share" in capsys.readouterr().err
-
-
-MEMORY = """
-import sys
-from dataclasses import replace
-from types import SimpleNamespace
-import numpy as np
-import torch.distributed.fsdp, torch.distributed.tensor  # not of what a rank takes to train
-from llama_ablate.config.experiment import Train
-from llama_ablate.measure.live_bytes import PeakMemory
-from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training.compute import Compute, settle
-from llama_ablate.training.loop import train
-from llama_ablate.training.ranks import join
-from tests.conftest import make_spec
-ranks = replace(join(), shards=sys.argv[1] == "shards")
-settle(1, keep=not ranks.shards)
-peak = PeakMemory("cpu")
-some = np.random.default_rng(0)
-tokens = SimpleNamespace(
-    source=None, heldout=["validation"], vocab=61, split=lambda _: some.integers(0, 61, 500),
-    batch=lambda _s, k, rows, context: some.integers(0, 61, (rows, context + 1)),
-)
-train(
-    init_weights(build(make_spec(dim=640, layers=10, head_dim=160)), 0), tokens,
-    Train.check({"steps": 2, "batch": 4, "evals": 1}), steps=2, seed=0, ranks=ranks,
-    compute=Compute("cpu", 1, "float32", "math", shards=ranks.shards),
-)
-if ranks.first:
-    print(peak.read())
-"""
-
-
-@pytest.mark.full
-def test_a_rank_that_keeps_a_part_takes_much_less_memory(tmp_path):
-    """49M parameters: half of 16 bytes for each, the weights before they are cut, and a layer."""
-    script = tmp_path / "memory.py"
-    script.write_text(MEMORY, "utf-8")
-    took = {}
-    for how in ("whole", "shards"):
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = subprocess.run(
-            [PYTHON, *words, str(script), how], capture_output=True, text=True, check=True
-        )
-        took[how] = int(done.stdout)
-    assert took["shards"] < 0.6 * took["whole"]

@@ -99,16 +99,9 @@ def test_branches_leave_the_run_as_it_is(spec, tokens, optimizer):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]},
-        {"average": 20},
-    ],
-    ids=["branches", "average"],
-)
 @pytest.mark.parametrize("after", [10, 17, 22])
-def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, config, after):
+def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, after):
+    config = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]}
     whole, expected = trained(spec, tokens, steps=40, **config)
     calls = iter(range(10_000))
     saved = tmp_path
@@ -122,10 +115,9 @@ def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path,
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("average", [1, 20])
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
-    spec, tokens, tmp_path, average, optimizer
+    spec, tokens, tmp_path, optimizer
 ):
     calls = iter(range(10_000))
     model, _ = trained(
@@ -135,7 +127,6 @@ def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
         saved=tmp_path,
         stop=lambda: next(calls) >= 30,
         dim=128,
-        average=average,
         optimizer=optimizer,
     )
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
@@ -143,39 +134,8 @@ def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
     kept = optimizer_bytes(model.spec, OPTIMIZERS.resolve(optimizer))
     run = plans.run("r", "v", optimizer_bytes=None if optimizer == "adamw" else kept)
     table = plans.table([plans.variant("v", parameters=parameters)], [run])
-    plan = plans.document(table, train={"steps": 2, "average": average})
+    plan = plans.document(table, train={"steps": 2})
     assert disk_bytes(plan, workers=1)["none"] == pytest.approx(3 * size, rel=0.05)
-
-
-def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
-    # Twenty steps are twenty rows: the last three states are those of runs stopped there.
-    averaged, _ = trained(spec, tokens, steps=20, average=3)
-    states, calls = [], [0]
-
-    def look():
-        calls[0] += 1
-        return False
-
-    model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
-    config = Train.check({"steps": 20, "batch": 4, "lr": 1e-2, "evals": 2})
-    train(
-        model,
-        tokens,
-        config,
-        steps=20,
-        seed=0,
-        compute=COMPUTE,
-        progress=lambda step, _loss, _curve: (
-            states.append({n: p.detach().clone() for n, p in model.named_parameters()})
-            if step > 17
-            else None
-        ),
-        stop=look,
-    )
-    assert len(states) == 3
-    for name, parameter in averaged.named_parameters():
-        mean = sum(state[name] for state in states) / 3
-        torch.testing.assert_close(parameter.detach(), mean)
 
 
 def test_a_spike_is_what_stands_far_above_the_hundred_before():
