@@ -43,14 +43,9 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
     block = build(replace(spec, layers=1, **one), "meta").blocks[0]
     attention = layer.attention
     if attention.name in ("mha", "gqa", "mqa"):
-        # Whether heads are copied changes what a pass costs, and nothing that it computes.
-        options = {k: v for k, v in attention.options if k not in ("kv_heads", "repeat")}
+        options = {k: v for k, v in attention.options if k != "kv_heads"}
         named = shared_heads(spec.heads, kv_heads_of(spec.heads, attention), options)
         attention = Choice(named.pop("name"), tuple(named.items()))
-    elif attention.name == "mla":
-        attention = attention.with_options(latent=block.attn.latent, rope_dim=block.attn.rope_dim)
-    elif attention.name == "mamba2":
-        attention = attention.with_options(state=block.attn.key, value_dim=block.attn.value)
     if dict(attention.options).get("qkv_bias") == spec.bias:
         attention = attention.with_options(qkv_bias=None)
     balance = "bias" if dict(layer.feedforward.options).get("balance") == "bias" else "loss"

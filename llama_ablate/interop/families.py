@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from llama_ablate.config.marked_yaml import load
 from llama_ablate.config.spec import ModelSpec
@@ -53,19 +53,12 @@ class Family:
     fixed: Config = field(default_factory=dict)
     #: Keys that are written with this value; another is read in another way than by a key.
     written: Config = field(default_factory=dict)
-    #: The layout of rotated pairs; None where config.json says which.
-    layout: Literal["half", "interleaved"] | None = "half"
-    #: Parts of a layer that are stored as one, and whether each head's rows are together there.
+    #: Parts of a layer that are stored as one.
     joined: Sequence[Sequence[str]] = ()
-    by_head: bool = False
     #: Whether matrices of the layers are stored as input x output.
     transposed: bool = False
     #: Parameters that are ours after a factor and an addition, which config.json gives.
     changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Parameters that are stored with an axis of one between theirs.
-    between: str = "^$"
-    #: A parameter of a number for each token that is to be zero: no model here has it.
-    zeros: str = ""
     #: Whether transformers refuses heads that do not divide the width.
     divided: bool = False
 
@@ -121,8 +114,7 @@ class Family:
         slot, _, option = path.rpartition(".")
         if slot in ("", "dropout"):
             return getattr(spec.dropout if slot else spec, option)
-        mixers = "attention" if slot == "mamba" else slot
-        every = [getattr(spec, mixers).at(i) for i in range(spec.layers)]
+        every = [getattr(spec, slot).at(i) for i in range(spec.layers)]
         names = (self.parts[slot]["name"],) if "name" in self.parts[slot] else ("mha", "gqa", "mqa")
         choice = next((choice for choice in every if choice.name in names), every[0])
         if option == "kv_heads":
@@ -133,20 +125,16 @@ class Family:
         """Yield the stored tensors of our parameters, given our names."""
         _, usually = self.keys.get("tie_word_embeddings", ("", True))
         tied = config.get("tie_word_embeddings", usually)
-        recurrent = tuple(name.removesuffix("A_log") for name in ours if name.endswith(".A_log"))
         for name in ours:
             parts = next((parts for parts in self.joined if any(p in name for p in parts)), [""])
             if parts[0] not in name:
                 continue  # it is stored with the first of these parts
             known = "embedding.weight" if tied and name == "head.weight" else name
-            known = known.replace(".attn.", ".mamba.") if name.startswith(recurrent) else known
             change = (of for pattern, of in self.changed.items() if re.search(pattern, name))
             yield Entry(
                 rename(known, self.names),
                 tuple(name.replace(parts[0], part) for part in parts),
                 transposed=self.transposed and bool(re.search(r"^blocks\..*\.weight$", name)),
-                between=bool(re.search(self.between, name)),
-                heads=config["num_attention_heads"] if self.by_head and len(parts) > 1 else 1,
                 **_change(config, **next(change, {})),
             )
 
@@ -156,24 +144,16 @@ class Rope:
     """The rotary embedding, in any of the three layouts that transformers has used."""
 
     theta: float = 10000.0
-    #: What share of a head is rotated unless said otherwise; None where the key is ignored.
-    fraction: float | None = None
-    #: Whether `rope_interleave` says that pairs are neighbours.
-    interleaves: bool = False
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read base, share and scaling."""
+        """Read base and scaling."""
         nested: dict[str, Any] = {}
         for key in ("rope_scaling", "rope_parameters"):
             nested |= config.get(key) or {}
-        usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction or 1.0}
-        plain = usual | {**config, **nested}
+        plain = {"rope_theta": self.theta, "partial_rotary_factor": 1.0, **config, **nested}
         rope = {**model["position"], "name": "rope", "theta": float(plain["rope_theta"])}
-        rope["fraction"] = float(plain["partial_rotary_factor"])
-        if self.fraction is None and rope["fraction"] != 1:
+        if float(plain["partial_rotary_factor"]) != 1:
             _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
-        if self.interleaves:
-            rope["layout"] = "interleaved" if config.get("rope_interleave", True) else "half"
         kind = nested.get("rope_type", nested.get("type", "default"))
         if kind not in ("default", "linear", "llama3"):
             _refuse("rope_type", kind, ["default", "linear", "llama3"])
@@ -188,12 +168,10 @@ class Rope:
         model["position"] = rope
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write base, share and scaling."""
+        """Write base and scaling."""
         every = (spec.position.at(i) for i in range(spec.layers))
         rope = next((dict(one.options) for one in every if one.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
-        if self.interleaves:
-            config["rope_interleave"] = rope.get("layout") != "half"
         scaling: dict[str, Any] = {}
         if rope.get("scaling") in ("linear", "llama3"):
             scaling = {"rope_type": rope["scaling"], "factor": rope["factor"]}
@@ -203,11 +181,7 @@ class Rope:
                 "high_freq_factor": rope["high_freq"],
                 "original_max_position_embeddings": rope["original_context"],
             }
-        if self.fraction is not None:  # its own config would set the share at the top anew
-            share = {"partial_rotary_factor": rope.get("fraction", 1.0)}
-            base = {"rope_type": "default", "rope_theta": config["rope_theta"]}
-            config["rope_parameters"] = base | share | scaling
-        elif scaling:
+        if scaling:
             config["rope_scaling"] = scaling
 
 
@@ -242,9 +216,8 @@ class Windows:
     typed: bool = False
     #: Whether there is none without `use_sliding_window`.
     switched: bool = False
-    #: Without `layer_types`: from `max_window_layers`, or this one, on every n-th layer has one;
-    #: None where it must be there.
-    first: int | None = 0
+    #: Without `layer_types`: from `max_window_layers`, or this one, on every n-th layer has one.
+    first: int = 0
     every: int = 1
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
@@ -253,8 +226,6 @@ class Windows:
         if self.switched and not config.get("use_sliding_window"):
             window = None
         kinds = config.get("layer_types") if self.typed else None
-        if kinds is None and window and self.first is None:
-            _need(config, "layer_types")
         if kinds is None:
             first = config.get("max_window_layers", self.first) if self.typed else 0
             each = range(min(model["layers"], _DEEPEST))
@@ -282,75 +253,6 @@ class Windows:
             config["sliding_window"] = window or spec.context
 
 
-@dataclass(frozen=True)
-class WithoutRope:
-    """Which layers rotate nothing."""
-
-    def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read the scheme of each layer."""
-        every, each = config.get("no_rope_layer_interval", 4), range(min(model["layers"], _DEEPEST))
-        rotated = config.get("no_rope_layers") or [(i + 1) % every for i in each]
-        rope = model["position"]
-        schemes = [rope if is_rotated else "none" for is_rotated in rotated]
-        model["position"] = _layers("no_rope_layers", schemes, model)
-
-    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write which layers have a scheme."""
-        each = range(spec.layers)
-        config["no_rope_layers"] = [int(spec.position.at(i).name != "none") for i in each]
-
-
-@dataclass(frozen=True)
-class Hybrid:
-    """Layers of Mamba-2, and those of attention in their place."""
-
-    def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read the mixer of each layer."""
-        mamba, inner = model.pop("mamba"), model["dim"] * int(config.get("mamba_expand", 2))
-        mamba["value_dim"] = inner // int(config.get("mamba_n_heads", 128))
-        layers = dict.fromkeys(config.get("attn_layer_indices") or (), model["attention"])
-        model["attention"] = {"pattern": [mamba], "layers": layers}
-
-    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write which layers have attention, and Mamba-2's heads."""
-        every = [spec.attention.at(i) for i in range(spec.layers)]
-        mamba = next((dict(one.options) for one in every if one.name == "mamba2"), {})
-        inner = spec.dim * int(config.get("mamba_expand", 2))
-        width = config["mamba_d_head"] = mamba.get("value_dim", inner)
-        config["mamba_n_heads"] = inner // width
-        config["attn_layer_indices"] = [i for i, one in enumerate(every) if one.name != "mamba2"]
-        config["use_cache"] = bool(config["attn_layer_indices"])  # or transformers cannot compute
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Mixtures of experts, and the layers that have a plain network in their place."""
-
-    #: The key that says which layers those are, or how many of the first; "" where there are none.
-    dense: str = ""
-    usual: int | Sequence[int] = ()
-
-    def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read the network of each layer."""
-        if model["feedforward"]["top_k"] == 1:  # here it is weighted by its score, there by 1
-            _refuse("num_experts_per_tok", 1, ["2 and more"])
-        which: Any = config.get(self.dense, self.usual)
-        which = range(min(which, model["layers"], _DEEPEST)) if isinstance(which, int) else which
-        if which:
-            plain = {"name": "swiglu", "width": _need(config, "intermediate_size")}
-            layers = dict.fromkeys(which, plain)
-            model["feedforward"] = {"pattern": [model["feedforward"]], "layers": layers}
-
-    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write which layers are plain, and their width."""
-        if self.dense:
-            every = [spec.feedforward.at(i) for i in range(spec.layers)]
-            plain = [i for i, choice in enumerate(every) if choice.name != "moe"]
-            mixed = len(plain) < spec.layers
-            config[self.dense] = len(plain) if self.usual else plain if mixed else []
-            config["intermediate_size"] = dict(every[(plain or [0])[0]].options)["width"]
-
-
 _GATES: dict[str, dict[str, Any]] = {
     "silu": {"name": "swiglu"},
     "gelu": {"name": "geglu", "approximate": "none"},
@@ -361,9 +263,6 @@ _RULES: dict[str, Callable[..., Rule]] = {
     "rope": Rope,
     "gate": Gate,
     "windows": Windows,
-    "without_rope": WithoutRope,
-    "hybrid": Hybrid,
-    "mixture": Mixture,
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from llama_ablate.config.spec import SLOTS, DropoutRates, ModelSpec
 from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.files.strict_json import write_json, write_text
+from llama_ablate.files.strict_json import write_json
 from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.families import FAMILIES, Config, Family
 from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json, spec_of
@@ -59,10 +59,8 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
 
     def unneeded(name: str) -> bool:
         tied = spec.tie and name == "lm_head.weight"
-        return bool(_TABLES.search(name)) or tied or name == family.zeros
+        return bool(_TABLES.search(name)) or tied
 
-    if family.zeros in stored.shapes and stored.read(family.zeros).any():
-        raise ConfigError(f"'{folder}': {family.zeros} is not zero, and no model here has one")
     return fill(spec, entries, stored, folder, dtype=dtype, unneeded=unneeded)
 
 
@@ -117,10 +115,9 @@ def write(
     kind: str | None = None,
     tokenizer: Tokenizer | None = None,
     *,
-    card: str = "",
     shard_bytes: int = _SHARD_BYTES,
 ) -> Written:
-    """Write a model for transformers to load, with its tokenizer, generation config and card.
+    """Write a model for transformers to load, with its tokenizer and generation config.
 
     The folder appears whole or not at all. Raises ConfigError, naming the component, where the
     family cannot express the spec, and for a folder that is not empty.
@@ -128,7 +125,7 @@ def write(
     folder = folder.resolve()
     kind = _family_for(canonical(model.spec), kind)
     family = FAMILIES[kind]
-    model = _laid_out(model, family)
+    model = _laid_out(model)
     spec = canonical(model.spec)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty")
@@ -154,16 +151,12 @@ def write(
         entry.theirs: entry.joined([ours[name] for name in entry.ours])
         for entry in family.entries(_names(model), config)
     }
-    if family.zeros:
-        tensors[family.zeros] = torch.zeros(spec.vocab, dtype=dtype)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         partial.chmod(0o755)
         for name, content in documents.items():
             write_json(partial / name, content)
-        if card:
-            write_text(partial / "README.md", card)
         _write_tensors(tensors, partial, shard_bytes)
         if folder.exists():
             folder.rmdir()
@@ -196,7 +189,7 @@ def _family_for(spec: ModelSpec, kind: str | None) -> str:
 def _differences(spec: ModelSpec, kind: str) -> list[str]:
     """Return what of a spec is lost when it is written as a family and read back."""
     family = FAMILIES[kind]
-    spec = _as_laid_out(spec, family)
+    spec = _in_halves(spec)
     try:
         back = canonical(spec_of(family.model(family.config(spec)), Path("config.json")))
     except ConfigError as error:
@@ -275,26 +268,21 @@ def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int
         write_json(folder / _INDEX, index)
 
 
-def _as_laid_out(spec: ModelSpec, family: Family) -> ModelSpec:
-    """Return a spec whose rotation pairs the coordinates that the family's does.
+def _in_halves(spec: ModelSpec) -> ModelSpec:
+    """Return a spec whose rotation pairs the coordinates (i, i + R/2), as all families do."""
+    return replace(spec, position=spec.position.with_options(layout="half"))
 
-    (i, i + R/2) or neighbours: another order of the rows of queries and keys. The latent attention
-    of the family that has it is stored in either.
+
+def _laid_out(model: Decoder) -> Decoder:
+    """Return an equal model whose rotation pairs the coordinates (i, i + R/2).
+
+    That is another order of the rows of queries and keys where it pairs neighbours.
     """
-    fixed = family.layout and any(spec.attention.at(i).name != "mla" for i in range(spec.layers))
-    return (
-        replace(spec, position=spec.position.with_options(layout=family.layout)) if fixed else spec
-    )
-
-
-def _laid_out(model: Decoder, family: Family) -> Decoder:
-    """Return an equal model whose rotation pairs the coordinates that the family's does."""
-    spec = _as_laid_out(model.spec, family)
+    spec = _in_halves(model.spec)
     if spec == model.spec:
         return model
     rotated = max(getattr(scheme, "rotated", 0) for scheme in model.positions.values())
     order = torch.arange(rotated).view(-1, 2).T.flatten()  # of neighbours, as halves
-    order = order if family.layout == "half" else order.argsort()
     order = torch.cat([order, torch.arange(rotated, spec.head_dim)])
     state = dict(model.state_dict())
     for name, tensor in state.items():

@@ -33,8 +33,6 @@ class OpenedModel:
     model: Decoder
     #: Reads the tokenizer, when it is first asked for.
     read_tokenizer: Callable[[], Tokenizer | None]
-    #: Of a finished run: the results that it lies in, and its id.
-    run: tuple[Store, str] | None = None
 
     @cached_property
     def tokenizer_if_any(self) -> Tokenizer | None:
@@ -157,7 +155,7 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return OpenedModel(title, model, lambda: open_tokens(text).tokenizer, (store, run_id))
+    return OpenedModel(title, model, lambda: open_tokens(text).tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:

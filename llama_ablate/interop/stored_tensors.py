@@ -30,30 +30,22 @@ class Entry:
     ours: tuple[str, ...]
     #: Stored as input x output, as GPT-2 does; ours are output x input.
     transposed: bool = False
-    #: Stored with an axis of one after the first.
-    between: bool = False
-    #: How many groups of rows there are, in each of which ours are stacked.
-    heads: int = 1
     #: Ours are what is stored times `scale`, and `offset`.
     scale: float = 1.0
     offset: float = 0.0
 
     def split(self, stored: Tensor, rows: Sequence[int]) -> list[Tensor]:
         """Return our parameters, of these numbers of rows."""
-        tensor = stored.T if self.transposed else stored.squeeze(1) if self.between else stored
+        tensor = stored.T if self.transposed else stored
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = tensor.double() * self.scale + self.offset
-        by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
-        pieces = by_head.split_with_sizes([n // self.heads for n in rows], 1)
-        return [piece.flatten(0, 1) for piece in pieces]
+        return list(tensor.split_with_sizes([*rows]))
 
     def joined(self, ours: Sequence[Tensor]) -> Tensor:
         """Return what is stored of our parameters."""
-        by_head = [one.reshape(self.heads, -1, *one.shape[1:]) for one in ours]
-        tensor = (torch.cat(by_head, 1) if len(ours) > 1 else by_head[0]).flatten(0, 1)
+        tensor = torch.cat([*ours]) if len(ours) > 1 else ours[0]
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
-        tensor = tensor.unsqueeze(1) if self.between else tensor
         return (tensor.T if self.transposed else tensor).contiguous()
 
 
@@ -99,7 +91,7 @@ def fill(
     _check_names(entries, stored, where, unneeded)
     for entry in entries:
         rows = sum(shapes[name][0] for name in entry.ours)
-        expected = (rows, *(1,) * entry.between, *shapes[entry.ours[0]][1:])
+        expected = (rows, *shapes[entry.ours[0]][1:])
         expected = expected[::-1] if entry.transposed else expected
         if tuple(stored.shapes[entry.theirs]) != expected:
             raise ConfigError(

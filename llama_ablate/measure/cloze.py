@@ -41,8 +41,8 @@ def cloze(
 ) -> Iterator[Value]:
     """Accuracy on tasks: multiple choice, last words (LAMBADA) and minimal pairs (BLiMP).
 
-    `task` is a built-in task (minimal-pairs), a `.jsonl` file of items, or an lm-evaluation-harness
-    `.yaml` of plain fields and templates; or a list of these. `_accuracy` is the share of items in
+    `task` is a built-in task (minimal-pairs) or a `.jsonl` file of items, or a list of these.
+    `_accuracy` is the share of items in
     which the right choice is the likeliest; of choices that are equally likely each counts its
     share. `_accuracy_norm` divides log-likelihoods by the UTF-8 bytes of the choice
     (lm-evaluation-harness' acc_bytes; its acc_norm divides by characters), `_accuracy_per_token` by

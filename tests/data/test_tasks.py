@@ -3,10 +3,8 @@ import re
 from collections import Counter
 
 import pytest
-import yaml
 
-from llama_ablate.data.tasks.minimal_pairs import PHENOMENA, minimal_pairs
-from llama_ablate.data.tasks.task import BUILT_IN, task, tasks
+from llama_ablate.data.tasks.task import task, tasks
 from llama_ablate.errors import ConfigError
 
 CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}
@@ -108,123 +106,27 @@ def test_a_limit_takes_the_first_items(file):
 
 
 def test_the_built_in_pairs_are_200_of_8_phenomena_and_always_the_same():
-    pairs = minimal_pairs()
-    assert Counter(phenomenon for phenomenon, _, _ in pairs) == dict.fromkeys(PHENOMENA, 25)
-    assert pairs == minimal_pairs()
-    assert len({pair[1:] for pair in pairs}) == 200
+    pairs = task("minimal-pairs")
+    assert (pairs.name, pairs.kind) == ("minimal-pairs", "minimal pairs")
+    phenomena = Counter(item.group for item in pairs.items)
+    assert (len(phenomena), {*phenomena.values()}) == (8, {25})
+    assert len({item.choices for item in pairs.items}) == 200
     # Of the pairs as they were made: a change here makes earlier accuracies other ones.
-    assert BUILT_IN["minimal-pairs"]().fingerprint == "9f248dfd"
+    assert pairs.fingerprint == "9f248dfd"
 
 
 def test_who_counts_letters_is_right_in_half_of_each_phenomenon():
     shorter = {}
-    for phenomenon, right, wrong in minimal_pairs():
+    for item in task("minimal-pairs").items:
+        right, wrong = item.choices
         ahead = len(wrong) - len(right)
-        shorter.setdefault(phenomenon, []).append(0.5 if not ahead else float(ahead > 0))
+        shorter.setdefault(item.group, []).append(0.5 if not ahead else float(ahead > 0))
     for phenomenon, scores in shorter.items():
         assert abs(sum(scores) - 12.5) <= 0.5, phenomenon
 
 
 def test_sentences_of_a_pair_differ_in_one_word():
-    for _, right, wrong in minimal_pairs():
+    for item in task("minimal-pairs").items:
+        right, wrong = item.choices
         words = zip(right.split(), wrong.split(), strict=True)
         assert sum(a != b for a, b in words) == 1
-
-
-HARNESS = {
-    "task": "colours",
-    "dataset_path": "json",
-    "output_type": "multiple_choice",
-    "test_split": "train",
-    "doc_to_text": "{{question}} It is",
-    "doc_to_choice": "{{[first, second]}}",
-    "doc_to_target": "label",
-    "metric_list": [{"metric": "acc"}],
-}
-ROWS = [
-    {"question": "The sky?", "first": "blue", "second": "grün", "label": 0},
-    {"question": "The sun?", "first": "a 'cold' one", "second": "hot", "label": 1},
-]
-
-
-@pytest.fixture
-def harness(tmp_path, file, monkeypatch):
-    """Write a task of lm-evaluation-harness and its data; return the path."""
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-    def write(rows=ROWS, without=(), **changes):
-        data = {"dataset_kwargs": {"data_files": file(*rows, name="rows.jsonl")}}
-        values = {**HARNESS, **data, **changes}
-        path = tmp_path / "colours.yaml"
-        kept = {key: value for key, value in values.items() if key not in without}
-        path.write_text(yaml.safe_dump(kept, allow_unicode=True, sort_keys=False), "utf-8")
-        return str(path)
-
-    return write
-
-
-def test_a_task_of_the_harness_is_read_by_its_fields_and_templates(harness):
-    read = task(harness())
-    assert (read.name, read.kind) == ("colours", "multiple choice")
-    assert [item.context for item in read.items] == ["The sky? It is", "The sun? It is"]
-    assert [item.answer for item in read.items] == [0, 1]
-    assert read.items[0].continuations == (" blue", " grün")
-    assert read.items[1].choices == ("a 'cold' one", "hot")
-
-
-def test_a_target_of_the_harness_may_be_a_template_of_digits_or_a_choice(harness):
-    for target in ("{{[first, second].index(second)}}", "{{second}}", "second"):
-        assert [item.answer for item in task(harness(doc_to_target=target)).items] == [1, 1]
-
-
-def test_a_data_set_of_the_harness_may_be_a_folder_in_the_hubs_layout(harness, file, tmp_path):
-    (tmp_path / "folder").mkdir()
-    file(*ROWS, name="folder/test.jsonl")
-    folder = {"dataset_path": str(tmp_path / "folder"), "test_split": "test"}
-    assert len(task(harness(without=("dataset_kwargs",), **folder)).items) == 2
-    with pytest.raises(ConfigError, match="'nobody/nothing' could not be loaded: "):
-        task(harness(dataset_path="nobody/nothing", without=("dataset_kwargs",)))
-
-
-def test_a_last_word_of_the_harness_is_scored_as_it_is_written(harness):
-    lambada = {
-        "output_type": "loglikelihood",
-        "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
-        "doc_to_target": "{{' '+text.split(' ')[-1]}}",
-    }
-    (item, _) = task(harness([LAST, LAST], ("doc_to_choice",), **lambada)).items
-    assert (item.context, item.continuations) == ("He put the key into the", (" lock",))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"process_docs": "x"}, "process_docs: is not read here"),
-        ({"doc_to_txt": "x"}, "doc_to_txt: unknown key; allowed: "),
-        ({"without": ["doc_to_text"]}, "the key 'doc_to_text' is needed here"),
-        ({"without": ["doc_to_choice"]}, "output_type: multiple_choice needs 'doc_to_choice'"),
-        ({"without": ["test_split"]}, "needs a 'test_split' or 'validation_split'"),
-        ({"output_type": "generate_until"}, "output_type: 'generate_until' is not read here; all"),
-        ({"num_fewshot": 5}, "num_fewshot: examples in the prompt are not made here"),
-        ({"doc_to_text": "{{nothing}}"}, "doc_to_text: row 1 of 'train': the template fails: "),
-        ({"doc_to_text": "{{ ''.__class__.__mro__ }}"}, "the template fails: access to attribute"),
-        ({"doc_to_choice": "first"}, "doc_to_choice: row 1 of 'train': 'blue': must be a list"),
-        ({"doc_to_target": 2}, "row 1 of 'train': 'answer' is 2: must be from 0 to 1"),
-        ({"doc_to_target": "{{first}} or"}, "'answer' is 'blue or': must be from 0 to 1"),
-        ({"test_split": "tset"}, "dataset_path: 'json' could not be loaded: "),
-        ({"dataset_kwargs": {"data_files": "gone.jsonl"}}, "'json' could not be loaded: "),
-        ({"dataset_kwargs": {"trust": 1}}, "dataset_kwargs: takes 'data_files' or 'data_dir'"),
-    ],
-)
-def test_what_is_not_read_of_the_harness_is_one_line_with_its_place(harness, changes, message):
-    with pytest.raises(ConfigError, match=re.escape(message)) as refused:
-        task(harness(**changes))
-    assert "colours.yaml" in refused.value.message
-    assert "\n" not in refused.value.message
-
-
-def test_code_in_a_task_of_the_harness_is_refused(harness, tmp_path):
-    path = harness()
-    (tmp_path / "colours.yaml").write_text("process_docs: !function utils.docs\n", "utf-8")
-    with pytest.raises(ConfigError, match="tags like !function are not accepted"):
-        task(path)

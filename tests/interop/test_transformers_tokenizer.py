@@ -287,20 +287,7 @@ FAMILIES = {
         "bias": True,
         "feedforward": {"name": "gelu", "approximate": "tanh"},
     },
-    "ministral": {},
-    "smollm3": {},
-    "qwen3_moe": {"attention": {"name": "mha", "qk_norm": True}, "feedforward": "moe"},
-    "mixtral": {"feedforward": "moe"},
-    "deepseek_v3": {"attention": "mla"},
-    "bamba": {"attention": "mamba2", "norm": {"name": "rmsnorm", "eps": 1e-5}},
     "gemma2": {"feedforward": {"name": "geglu", "approximate": "tanh"}, "block": "sandwich"},
-    "cohere": {"norm": "layernorm", "block": "parallel"},
-    "phi": {
-        "norm": "layernorm",
-        "bias": True,
-        "feedforward": {"name": "gelu", "approximate": "tanh"},
-        "block": "parallel",
-    },
 }
 
 

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from analysis import speed_up
+from analysis.speed_up import Multiple, speed_ups
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.findings import speed_up
 from llama_ablate.findings.frames import Frames, LossPoint, TableFrames
-from llama_ablate.findings.rows import MeasuredValues
+from llama_ablate.findings.rows import MeasuredValues, cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.speed_up import Multiple, speed_ups
-from llama_ablate.report.sections import SECTIONS
 from llama_ablate.results import Store
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.results.record import Measurement, Value, row
@@ -108,7 +107,7 @@ def test_a_pace_of_one_process_has_no_interval_and_gives_no_bound(frames):
 def test_what_no_run_reached_is_a_bound(frames):
     found = framed(speed_ups(frames)).set_index("label").loc["far"]
     assert (found["tokens"], found["tokens_most"]) == (math.inf, 4.0)
-    shown = SECTIONS["speed_up"](frames).cells.set_index("variant")
+    shown = cells(speed_ups(frames)).set_index("variant")
     assert shown.loc["far", "tokens [95% interval]"] == "above 4.00x"
     assert shown.loc["better", "tokens [95% interval]"].startswith(f"{1.6:.1f}")
     assert [*shown["form of the curve"]] == ["unchecked"] * 2  # of three lengths
@@ -172,4 +171,4 @@ def test_without_three_lengths_there_is_no_section(frames):
     short = replace(
         table, metrics=MeasuredValues(row for row in table.metrics if row.metric != "training")
     )
-    assert SECTIONS["speed_up"](replace(frames, tables=(short,))) is None
+    assert speed_ups(replace(frames, tables=(short,))) == []

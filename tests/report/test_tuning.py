@@ -9,6 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from analysis import speed_up
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import (
     comparison,
@@ -16,7 +17,6 @@ from llama_ablate.findings import (
     controls,
     hypotheses,
     ladder,
-    speed_up,
     tuning,
 )
 from llama_ablate.findings.frames import Frames

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.speed_up import speed_ups
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.rows import grouped
-from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results

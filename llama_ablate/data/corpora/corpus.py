@@ -139,18 +139,11 @@ def _named(
     return {split: [Path(path) / name] if name else [] for split, name in named.items()}
 
 
-def files_of(choice: Choice) -> list[Path]:
-    """Return the local files that a corpus names, there or not. Raises ConfigError."""
-    if choice.name != "files":
-        return []
-    named = _named(*(choice[option] for option in ("path", *SPLITS)))
-    return [file for of in named.values() for file in of]
-
-
 def refuse_missing(choice: Choice) -> None:
     """Raise ConfigError for a corpus of local files that are not there; reads none of them."""
-    if files := files_of(choice):
-        documents.look(files)
+    if choice.name == "files":
+        named = _named(*(choice[option] for option in ("path", *SPLITS)))
+        documents.look([file for of in named.values() for file in of])
         size_of(choice["limit"])
 
 

@@ -1,1 +1,1 @@
-"""Tasks: items with a right answer, from files, from templates, and in the form of lm-eval."""
+"""Tasks: items with a right answer, from files and from templates."""

@@ -9,7 +9,7 @@ __all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
 
 for _topic in (
     *("steps", "factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards"),
-    *("controls", "heldout", "tuning", "stability", "diagnostics", "speed_up", "ladder"),
+    *("controls", "heldout", "tuning", "stability", "diagnostics", "ladder"),
     "measurements",
 ):
     import_module(f"{__name__}.{_topic}")

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from analysis.speed_up import LossCurve, speed_up
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.evidence.speed_up import LossCurve, speed_up
 
 BASE = Law(1.5, 200.0, 0.4)
 LENGTHS = (1e5, 2.5e5, 5e5, 1e6)
