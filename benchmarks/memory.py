@@ -32,7 +32,7 @@ CASES = (
     ("parts.yaml", "output gate by element"),
     ("claims/e10.yaml", "pre"),
     ("claims/e12.yaml", "sinusoidal"),
-    ("atlas/short_convolution.yaml", "baseline"),
+    ("atlas/short_convolution.yaml", "canon"),
     ("atlas/larger/gates_sinks_exclusion.yaml", "no gate whole"),
 )
 SHORT = (
@@ -42,6 +42,7 @@ SHORT = (
     "train.branches=[]",
     "seeds=2",
     "measure=[kv_cache]",
+    "tune={}",
 )
 
 

@@ -158,7 +158,6 @@ CACHE = (
         "the text is encoded again",
         "again",
     ),
-    Believed(("memory/*.json",), _SEAL, "the forecast is made again", "again"),
 )
 
 ELSEWHERE = (

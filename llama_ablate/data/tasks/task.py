@@ -75,7 +75,7 @@ def task(entry: str) -> Task:
     return _of_one_kind(path)
 
 
-#: Tasks by name, each a file of items. `minimal-pairs` has pairs as BLiMP does (Warstadt et al. 2020,
+#: Tasks by name, each a file of items. `minimal-pairs` has pairs as BLiMP (Warstadt et al. 2020,
 #: arXiv:1912.00582) in words that small models know; counting letters is right in half of them.
 BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
