@@ -62,8 +62,15 @@ def _refuse_target(target: Path, name: str) -> None:
         if there != name:
             what = f"holds a pack of '{there}', not of '{name}'"
             raise ConfigError(f"'{target}' {what}: choose another --out")
-    elif os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+    elif os.path.lexists(target) and not _is_empty(target):
         raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder holds nothing but what a killed command has left."""
+    if not folder.is_dir():
+        return False
+    return all(name.startswith(disk.PARTIAL) for name in disk.names(folder))
 
 
 def _pages(results: "Results") -> dict[str, bytes]:

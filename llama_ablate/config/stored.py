@@ -1,10 +1,11 @@
 """Sections of an experiment that a plan or a protocol stores, read by today's schema."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from llama_ablate.config.validation import Keys, error_path
 from llama_ablate.errors import ConfigError, Where
@@ -41,23 +42,41 @@ def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> StoredSection
         try:
             return StoredSection(kind.model_validate(values), refused)
         except ValidationError as error:
-            refusal = error.errors()[0]
-        where = error_path(values, refusal)
-        if refusal["type"] == "missing":
-            where = where[:-1]
-        if where[:1] and where[0] in _WHOLE_ENTRIES:
-            where = where[:2]
-        try:
-            refused.append(Refusal(where, _pop(values, where)))
-        except LookupError:
+            errors = error.errors(include_url=False)
+        removed = [*_remove(values, {_place(values, each) for each in errors})]
+        if not removed:
             what = f"no {kind.__name__.lower()} is stored there"
-            raise ConfigError(f"{what}: {refusal['msg']}") from None
+            raise ConfigError(f"{what}: {errors[0]['msg']}")
+        refused += removed
 
 
-def _pop(values: Any, where: Where) -> Any:
-    """Remove the value at a path and return it. Raises LookupError where there is none."""
-    if not where:
-        raise LookupError
-    for key in where[:-1]:
-        values = values[key]
-    return values.pop(where[-1])
+def known_changes(kind: type[Keys], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes of a section's keys that today's schema knows."""
+    return {key: value for key, value in changes.items() if key in kind.model_fields}
+
+
+def _place(values: Any, error: ErrorDetails) -> Where:
+    """Return the path of the key, or the entry, that an error is about."""
+    where = error_path(values, error)
+    if error["type"] == "missing":
+        where = where[:-1]
+    return where[:2] if where[:1] and where[0] in _WHOLE_ENTRIES else where
+
+
+def _remove(values: Any, places: Iterable[Where]) -> Iterable[Refusal]:
+    """Remove the values at some paths, and yield them; a part of a text is removed with it."""
+    # From the last: an entry that is left out moves those behind it.
+    order = sorted(places, key=lambda where: [(isinstance(k, str), k) for k in where])
+    for where in reversed(order):
+        section = values
+        for depth, key in enumerate(where, 1):
+            inner = section[key] if _has(section, key) else None
+            if depth == len(where) or not isinstance(inner, dict | list):
+                if _has(section, key):
+                    yield Refusal(where[:depth], section.pop(key))
+                break
+            section = inner
+
+
+def _has(section: Any, key: str | int) -> bool:
+    return key in section if isinstance(section, dict) else 0 <= int(key) < len(section)

@@ -56,7 +56,8 @@ class Archive:
         try:
             return self._contents[self._member(path)]
         except KeyError:
-            raise FileNotFoundError(path) from None
+            member = self._member(path)
+            raise FileNotFoundError(f"{self._file}: damaged, it lacks {member}") from None
 
     def opened(self, path: Path) -> BinaryIO:
         """Open a file to read. Raises FileNotFoundError where there is none."""
@@ -80,12 +81,14 @@ class Archive:
     def _contents(self) -> dict[str, bytes]:
         """The content of each member, by name."""
         try:
-            with disk.opened(self._file) as packed, lzma.open(packed) as unpacked:
-                stream = _Bounded(unpacked, self._file)
+            with disk.opened(self._file) as packed:
+                stream = _Bounded(packed, self._file)
                 contents = self._members(stream)
                 while stream.read(1 << 20):
                     pass  # a tar ends before its xz does, whose check sums stand at the end
-        except (tarfile.TarError, lzma.LZMAError, EOFError, UnicodeError) as error:
+        except ConfigError:  # which is a ValueError, as of a header that holds no number
+            raise
+        except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise self._damaged(f"it cannot be unpacked ({error})") from None
         return contents
 
@@ -94,7 +97,7 @@ class Archive:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 archive.members.clear()  # type: ignore[attr-defined]  # else all headers are kept
-                content = archive.extractfile(member) if member.isreg() else None
+                content = archive.extractfile(member) if _is_plain(member) else None
                 if content is None or not _is_safe(member.name) or member.name in contents:
                     raise self._damaged(f"'{member.name:.200}' is no new file below a folder")
                 if member.size > MAX_MEMBER_BYTES or len(contents) == MAX_MEMBERS:
@@ -107,18 +110,32 @@ class Archive:
 
 
 class _Bounded:
-    """A stream that refuses to yield more than `MAX_BYTES`."""
+    """An xz stream that refuses to yield more than `MAX_BYTES`, and bytes behind its end."""
 
     def __init__(self, stream: IO[bytes], file: Path) -> None:
         self._stream, self._file, self._left = stream, file, MAX_BYTES
+        self._xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes. Raises ConfigError beyond the bound."""
-        content = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        """Return at most so many bytes. Raises ConfigError beyond the bound, EOFError at a cut."""
+        most = min(size, self._left + 1) if size >= 0 else self._left + 1
+        content = b""
+        while not (content or self._xz.eof):
+            raw = self._stream.read(1 << 16) if self._xz.needs_input else b""
+            if self._xz.needs_input and not raw:
+                raise EOFError("it ends before its end")
+            content = self._xz.decompress(raw, most)
+        if not content and (self._xz.unused_data or self._stream.read(1)):
+            raise EOFError("more stands behind its end")
         self._left -= len(content)
         if self._left < 0:
             raise ConfigError(f"{self._file}: damaged, it unpacks to more than results take")
         return content
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Return whether a member is a file that is as large as it says: none with holes."""
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
 
 
 def _is_safe(name: str) -> bool:

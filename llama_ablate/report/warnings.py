@@ -64,7 +64,8 @@ def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 def _not_provided(table: PlannedTable) -> Iterator[str]:
     """Yield which counts are missing, of a mixer of a user's that does not provide them."""
     lacking = (v for v in table.variants if None in (v.flops_per_token, v.kv_bytes_per_token))
-    named = dict.fromkeys(entry_text(v.model["attention"], options=False) for v in lacking)
+    entries = (v.model.get("attention", "its attention") for v in lacking)
+    named = dict.fromkeys(entry_text(entry, options=False) for entry in entries)
     for name in named:
         yield f"A dash in FLOPs or in bytes of a state: not provided by '{name}'."
 

@@ -36,10 +36,11 @@ def write_pack(
 ) -> dict[str, int]:
     """Write the files of results as a pack, with some pages beside it; return the sizes by name.
 
-    Each file is replaced in one step, the archive last.
+    Each file is replaced in one step, the archive first, by which the folder is known as a pack.
     """
-    contents = {**pages, PACK: archived(files)}
+    contents = {PACK: archived(files), **pages}
     disk.make(target)
+    disk.sweep(target)  # of a command that was killed
     with disk.locked(target):
         for name, content in contents.items():
             disk.replace(disk.below(target, name), content)

@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -23,7 +23,7 @@ from llama_ablate.config import baselines, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.section_keys import Reading
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.config.stored import Refusal, read_stored
+from llama_ablate.config.stored import Refusal, known_changes, read_stored
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.archive import Files
@@ -140,6 +140,9 @@ class PlannedVariant(StoredPart):
     #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
 
+    _known_train = field_validator("train")(partial(known_changes, Train))
+    _known_data = field_validator("data")(partial(known_changes, Data))
+
     @property
     def active(self) -> int:
         """Parameters that a token passes: all, but for experts that it is not sent to."""
@@ -170,6 +173,8 @@ class PlannedRun(StoredPart):
     tuned: dict[str, Any] = Field(default_factory=dict)
     #: Of its optimizer's state; None in plans of older versions, which all had AdamW.
     optimizer_bytes: Count | None = None
+
+    _known_train = field_validator("train")(partial(known_changes, Train))
 
     def train_config(self, experiment: Train) -> Train:
         """Return what it trains with: the experiment's `train` with its own changes."""
@@ -363,7 +368,10 @@ class PlanDocument(StoredPart):
         changes += [run.train for table in tables for run in table.runs]
         for change in {str(own): own for own in changes}.values():
             changed = {**self.experiment.train.model_dump(), **change}
-            optimizer = read_stored(Train, changed).section.optimizer
+            train, refused = read_stored(Train, changed)
+            if wrong := [one for one in refused if one.where[0] in change]:
+                raise ValueError(f"a run is trained with another {wrong[0].where[0]}")
+            optimizer = train.optimizer
             if not isinstance(optimizer, str) and "name" not in optimizer:
                 raise ValueError("an optimizer has a name")
         return self
