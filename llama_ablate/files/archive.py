@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import IO, Protocol, cast
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -29,9 +29,6 @@ class Files(Protocol):
 
     def read(self, path: Path | str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError where there is none."""
-
-    def opened(self, path: Path) -> BinaryIO:
-        """Open a file to read. Raises FileNotFoundError where there is none."""
 
 
 class Archive:
@@ -58,10 +55,6 @@ class Archive:
         except KeyError:
             member = self._member(path)
             raise FileNotFoundError(f"{self._file}: damaged, it lacks {member}") from None
-
-    def opened(self, path: Path) -> BinaryIO:
-        """Open a file to read. Raises FileNotFoundError where there is none."""
-        return io.BytesIO(self.read(path))
 
     def _member(self, path: Path | str) -> str:
         return str(path).removeprefix(str(self._file)).removeprefix("/")
@@ -94,7 +87,7 @@ class Archive:
 
     def _members(self, stream: "_Bounded") -> dict[str, bytes]:
         contents: dict[str, bytes] = {}
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
             for member in archive:
                 archive.members.clear()  # type: ignore[attr-defined]  # else all headers are kept
                 content = archive.extractfile(member) if _is_plain(member) else None

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -327,20 +327,19 @@ class RunFolder:
         return parse(content, file, "/".join((*self.path.parts[-2:], name)))
 
     def _content(self, name: str) -> bytes:
-        with self._opened(name) as opened:
-            content = opened.read()
+        try:
+            content = self._reader.read(self.path / name)
+        except _NO_FILE:
+            raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
         self._compare(name, hashlib.sha256(content).hexdigest())
         return content
 
     def _check(self, name: str) -> None:
-        with self._opened(name) as opened:  # it may be larger than memory
+        if name != WEIGHTS:
+            self._content(name)
+            return
+        with disk.opened(self.path / name) as opened:  # it may be larger than memory
             self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
-
-    def _opened(self, name: str) -> BinaryIO:
-        try:
-            return self._reader.opened(self.path / name)
-        except _NO_FILE:
-            raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
 
     def _compare(self, name: str, digest: str) -> None:
         if self.manifest.get(name, {}).get("sha256") != digest:

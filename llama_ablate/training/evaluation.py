@@ -162,7 +162,8 @@ def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
     """
     train = tokens.split("train")[:_COUNTED]
     parts = (train[at : at + _COUNTED_AT_ONCE] for at in range(0, len(train), _COUNTED_AT_ONCE))
-    count_V = sum(np.bincount(part, minlength=tokens.vocab) for part in parts) + 1
+    counts = [np.bincount(part, minlength=tokens.vocab) for part in parts]
+    count_V = np.sum(counts, axis=0) + 1
     nats_V = -np.log(count_V / count_V.sum())
     loss = float(nats_V[targets_of(cut)].mean())
     if tokens.source:
