@@ -18,9 +18,12 @@ from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import plots, tables
 from llama_ablate.report.sections import FIGURES
 from llama_ablate.results import Results, Store
+from llama_ablate.results.pack import write_pack
 from tests import filled
 from tests.in_process import run_in_process
 from tests.quiet import within
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -71,6 +74,30 @@ def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
         "pending": 10,
     }
     assert len(said["runs"]) == count
+
+
+OPEN = """
+import resource, sys
+from pathlib import Path
+from llama_ablate.results import Results
+results = Results.open(Path(sys.argv[1]))
+print(len(results.finished), len(results.statuses))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+"""
+
+
+@pytest.mark.row("R17", "a pack of 10,000 runs opens in 6 seconds and 400 MB")
+@pytest.mark.torture
+def test_a_pack_of_ten_thousand_runs_opens_in_six_seconds_and_400_mib(made, tmp_path):
+    pack = tmp_path / "pack"
+    write_pack(pack, Results.open(made(1, 10_000)).files(), {})
+    command = [sys.executable, "-c", OPEN, str(pack)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    finished, statuses, seconds, mib = map(float, said.split())
+    assert (finished, statuses) == (10_000, 10_000)
+    assert within(seconds, 6)
+    assert mib < 400
 
 
 REPORT = """
