@@ -1,4 +1,4 @@
-"""The plan of an experiment: one typed document, which its writer and all its readers share."""
+"""Typed document of an experiment's plan, shared by its writer and all its readers."""
 
 import contextlib
 import hashlib
@@ -33,23 +33,23 @@ from llama_ablate.results.layout import EARLIER
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import ComputeSettings, Settings
 
-#: Of the layout of results: raised when other code would misread what is written.
+#: Version of the results layout: increased when other code would misread the files.
 FORMAT = 4
-#: Validation and test text as one split: what is reported where nothing was chosen by validation.
+#: Validation and test text as one split, reported where nothing was chosen by validation.
 HELD_OUT = "heldout"
-#: Lengths of the context at which the growth of a state is drawn.
+#: Context lengths at which the growth of a state is plotted.
 CONTEXTS = tuple(2**n for n in range(7, 18))
 Table = TypeVar("Table")
 
 
 class StoredPart(BaseModel):
-    """A part of a stored document. Keys that today's version does not know are not read."""
+    """Part of a stored document; keys unknown to this version are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class PlannedText(StoredPart):
-    """The text of a table, as tokens: enough to make them again elsewhere."""
+    """Tokenized text of a table, with the data needed to reproduce it elsewhere."""
 
     fingerprint: Fingerprint
     corpus: Fingerprint
@@ -74,7 +74,7 @@ class PlannedText(StoredPart):
         return self
 
     def size(self, split: str) -> tuple[int, int, int]:
-        """Return the tokens, bytes and documents of a split; 0 documents where none are known."""
+        """Return the token, byte and document counts of a split; 0 for unknown documents."""
         of = [s for s in self.tokens if s != "train"] if split == HELD_OUT else [split]
         each = ((self.tokens[s], self.bytes[s], self.documents.get(s, 0)) for s in of)
         tokens, size, documents = map(sum, zip(*each, strict=True))
@@ -82,60 +82,62 @@ class PlannedText(StoredPart):
 
 
 class PlannedSource(StoredPart):
-    """A source of a mixture: its share of what is read, and how many tokens that is drawn from."""
+    """Source of a mixture, with its share of training tokens and its size in tokens."""
 
     name: Text
     fingerprint: Fingerprint
     share: Number = Field(gt=0, le=1)
     tokens: Positive
-    #: How often a run passes over them.
+    #: Number of passes of a run over the source.
     epochs: Number
 
 
 class PlannedNoise(StoredPart):
-    """What is expected of the noise of a row before it runs; an experiment's never changes."""
+    """Expected noise of a row, stated before it runs and constant for an experiment."""
 
-    #: Of paired differences over seeds, in nats per token, and what that is worth.
+    #: Standard deviation of paired differences over seeds, in nats per token, and its degrees of
+    #: freedom.
     sd: Number = Field(gt=0)
     df: Number = Field(gt=0)
 
 
 class PlannedVariant(StoredPart):
-    """A variant of a table: its architecture with every default filled in, and its exact sizes."""
+    """Variant of a table: its architecture with all defaults, and its exact sizes."""
 
     label: Text
     id: Id
     baseline: bool = False
-    #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order" or "both".
+    #: Kind of a control; for an A/A arm, the random draws that differ: "init", "order" or "both".
     role: Literal["", "aa", "positive"] = ""
     reseed: str = ""
-    #: What matching left of the budget, and what it changed: "feed-forward width 176".
+    #: Relative deviation from the budget after matching, and the matched size, as in
+    #: "feed-forward width 176".
     residual: Number = 0.0
     solved: str = ""
-    #: In a factorial design: which of its axis' values each factor has.
+    #: In a factorial design: the index of each factor's value on its axis.
     levels: dict[str, int] = Field(default_factory=dict)
-    #: And what the file calls it, where it does.
+    #: Labels of these values by factor, where the file gives them.
     level_labels: dict[str, str] = Field(default_factory=dict)
-    #: Levels of the file that change nothing, so that they are this variant.
+    #: Levels of the file that change nothing and therefore coincide with this variant.
     covers: list[str] = Field(default_factory=list)
-    #: What it changes of the experiment's `train`, and of its text's `data`.
+    #: Changes of the experiment's `train` section, and of its text's `data` section.
     train: Options = Field(default_factory=dict)
     data: Options = Field(default_factory=dict)
-    #: What it is trained on, where that is a mixture.
+    #: Sources of the training text, where it is a mixture.
     mixture: list[PlannedSource] = Field(default_factory=list)
     #: The architecture: sizes, and a component with all its options in every slot.
     model: Options
-    #: Its tokens, where they are not those of the table.
+    #: Tokenized text, where it differs from the table's.
     text: PlannedText | None = None
     parameters: Positive
     non_embedding: Count
-    #: None where a mixer of a user's does not count them.
+    #: None where a user's mixer does not count its FLOPs.
     flops_per_token: Count | None = None
     kv_bytes_per_token: Count | None = None
     #: Unknown in plans of older versions.
     state_bytes: Count | None = None
     active_parameters: Count | None = None
-    #: Where earlier experiments tell of it.
+    #: Expected noise, where earlier experiments provide it.
     noise: PlannedNoise | None = None
     #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
@@ -145,22 +147,25 @@ class PlannedVariant(StoredPart):
 
     @property
     def active(self) -> int:
-        """Parameters that a token passes: all, but for experts that it is not sent to."""
+        """Number of parameters active for a token: all except experts that it skips."""
         return self.parameters if self.active_parameters is None else self.active_parameters
 
     @property
     def flops(self) -> float:
-        """FLOPs of training on a token, backward twice forward; NaN where not counted."""
+        """Training FLOPs per token, backward twice forward; NaN where not counted."""
         return math.nan if self.flops_per_token is None else 3 * self.flops_per_token
 
     @property
     def work(self) -> float:
-        """FLOPs of training on a token; two forward a parameter where they are not counted."""
+        """Training FLOPs per token; where not counted, six per active parameter.
+
+        Two of the six are for the forward pass, four for the backward pass.
+        """
         return 6 * self.active if self.flops_per_token is None else self.flops
 
 
 class PlannedRun(StoredPart):
-    """A variant trained from one seed, at one point of what is tuned."""
+    """Training run of a variant with one seed at one tuning point."""
 
     id: Id
     variant: Id
@@ -168,29 +173,29 @@ class PlannedRun(StoredPart):
     init_seed: Count
     order_seed: Count
     steps: Positive
-    #: What it changes of the experiment's `train`, the tuned point included.
+    #: Changes of the experiment's `train` section, tuned values included.
     train: Options = Field(default_factory=dict)
     tuned: dict[str, Any] = Field(default_factory=dict)
-    #: Of its optimizer's state; None in plans of older versions, which all had AdamW.
+    #: Bytes of the optimizer state; None in plans of older versions, which all used AdamW.
     optimizer_bytes: Count | None = None
 
     _known_train = field_validator("train")(partial(known_changes, Train))
 
     def train_config(self, experiment: Train) -> Train:
-        """Return what it trains with: the experiment's `train` with its own changes."""
+        """Return the run's train config: the experiment's `train` with this run's changes."""
         return experiment.with_changes(self.train)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of losses."""
+    """Unit of a loss."""
 
-    #: As it stands behind a number, and in full.
+    #: Abbreviation after a number, and full name.
     name: str
     full: str
-    #: A run's number in it is called `{split}_{number}`.
+    #: Suffix of metric names in this unit: `{split}_{number}`.
     number: str
-    #: What is read, in such units of text.
+    #: Name of the amount of training text that the unit divides by.
     text: str
 
 
@@ -199,17 +204,17 @@ BITS = Unit(margins.BITS, "bits per byte", "bits_per_byte", "training text (byte
 
 
 class PlannedTable(StoredPart):
-    """One table of an experiment: variants that share text, size, matching and budget."""
+    """Table of an experiment: variants that share text, size, matching and budget."""
 
-    #: What sets it apart from the experiment's other tables; empty where it is alone.
+    #: Name that distinguishes it from the experiment's other tables; empty for a single table.
     name: str = ""
     match: str = "none"
     budget: str = "tokens"
-    #: How held-out text is read, where the experiment states it; "" as the text says.
+    #: Document mode of held-out text, where the experiment states it; "" for the text's mode.
     reading: Literal["", Reading] = ""
     size: dict[str, Count]
     text: PlannedText
-    #: Where documents are read in random order: tokens of each stream of them that a step reads.
+    #: With documents in random order: the tokens that a step reads from each document stream.
     span: Positive | None = None
     steps: Positive
     tokens_per_run: Positive
@@ -228,56 +233,56 @@ class PlannedTable(StoredPart):
 
     @property
     def baseline(self) -> PlannedVariant:
-        """The variant that the others are compared with."""
+        """Variant with which the others are compared."""
         return next(variant for variant in self.variants if variant.baseline)
 
     @cached_property
     def repeated(self) -> dict[str, str]:
-        """The id of the baseline, by that of each arm which repeats it with nothing changed."""
+        """Baseline id by the id of each A/A arm that repeats it unchanged."""
         return {v.id: self.baseline.id for v in self.variants if v.reseed == "none"}
 
     @property
     def redrawn(self) -> list[str]:
-        """The controls that are the baseline with draws of their own, by id."""
+        """Ids of A/A controls that redraw both initialization and data order."""
         return [v.id for v in self.variants if v.role == "aa" and v.reseed == "both"]
 
     @cached_property
     def has_tokenizers(self) -> bool:
-        """Whether variants have tokens of their own: then losses compare in bits per byte."""
+        """Presence of a variant with another tokenizer; losses then compare in bits per byte."""
         return any(variant.text for variant in self.variants)
 
     @property
     def unit(self) -> Unit:
-        """The unit in which losses compare: bits per byte where tokens are of several kinds."""
+        """Unit of compared losses: bits per byte with several tokenizers, otherwise nats per token."""
         return BITS if self.has_tokenizers else NATS
 
     @property
     def texts(self) -> list[PlannedText]:
-        """Its text, and those that variants have of their own, each once."""
+        """Distinct texts: the table's, and the variants' with other tokenizers."""
         every = (self.text, *(variant.text for variant in self.variants))
         return list({text.fingerprint: text for text in every if text}.values())
 
     def text_of(self, variant: PlannedVariant) -> PlannedText:
-        """Return the text that a variant reads, as tokens."""
+        """Return the tokenized text of a variant."""
         return variant.text or self.text
 
     @property
     def evaluated_on(self) -> tuple[str, str, str]:
-        """Which tokens, and whether a model reads their documents as one text."""
+        """Evaluation conditions: text fingerprint, training document mode, held-out document mode."""
         return self.text.fingerprint, self.text.source.documents, self.read_as
 
     @property
     def read_as(self) -> str:
-        """How all variants read held-out text: with documents apart, or as one."""
+        """Document mode of held-out text: documents kept apart, or read as one text."""
         return self.reading or self.text.source.documents
 
     def passes(self, variant: PlannedVariant) -> float:
-        """Return how often a variant's runs pass over their text, or what they repeat most."""
+        """Return the number of passes over a variant's text; for a mixture, the largest."""
         once = self.tokens_per_run / self.text_of(variant).tokens["train"]
         return max((source.epochs for source in variant.mixture), default=once)
 
     def pairs(self, variant: PlannedVariant, experiment: Experiment) -> bool:
-        """Return whether a variant reads the text of the baseline, in its order, at every step."""
+        """Return whether a variant reads the same text as the baseline at every step."""
 
         def read(one: PlannedVariant) -> list[Any]:
             batch = one.train.get("batch", experiment.train.batch)
@@ -287,14 +292,14 @@ class PlannedTable(StoredPart):
         return read(variant) == read(self.baseline)
 
     def text_per_token(self, variant: PlannedVariant) -> float:
-        """Return how much text a variant's tokens hold, over how much the baseline's do."""
+        """Return the training bytes per token of a variant relative to the baseline."""
         own, base = (self.text_of(v) for v in (variant, self.baseline))
         if own.fingerprint == base.fingerprint:
             return 1.0
         return own.bytes["train"] / own.tokens["train"] * base.tokens["train"] / base.bytes["train"]
 
     def scale(self, variant: PlannedVariant, split: str) -> float:
-        """Return what turns a variant's nats per token of a split into the unit of the table."""
+        """Return the factor from nats per token of a split to the table's unit."""
         if not self.has_tokenizers:
             return 1.0
         tokens, size, _ = self.text_of(variant).size(split)
@@ -302,13 +307,13 @@ class PlannedTable(StoredPart):
 
     @property
     def matching(self) -> str:
-        """What of the baseline's the variants have as much of, in words."""
+        """Description of the budget that is matched to the baseline."""
         return "not matched" if self.match == "none" else f"matched on {self.match}"
 
     def kind(self, variant: PlannedVariant) -> str:
-        """Return what a variant changes of the baseline: a slot, `train`, or `other`.
+        """Return the kind of change from the baseline: a slot, `train`, or `other`.
 
-        What matching changed with it does not count.
+        A feed-forward width that matching changed does not count.
         """
         base = self.baseline.model
         changed = {key for key, value in variant.model.items() if value != base.get(key)}
@@ -318,28 +323,28 @@ class PlannedTable(StoredPart):
         return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
 
     def _only_width(self, variant: PlannedVariant) -> bool:
-        """Return whether a variant's feed-forward network is the baseline's of another width."""
+        """Return whether a variant's feed-forward network differs only in width from the baseline."""
         own, base = (dict(v.model["feedforward"]) for v in (variant, self.baseline))
         return own | {"width": None} == base | {"width": None}
 
     def variant(self, id_: str) -> PlannedVariant:
-        """Return the variant of an id."""
+        """Return the variant with an id."""
         return next(variant for variant in self.variants if variant.id == id_)
 
 
 class PlanDocument(StoredPart):
-    """What `plan.json` holds: enough to read the results without making the plan again."""
+    """Contents of `plan.json`, sufficient to read the results without planning again."""
 
     format: int
-    #: Of the program that wrote it; empty in plans of older versions.
+    #: Version of the program that wrote it; empty in plans of older versions.
     version: str = ""
     experiment: Experiment
     tables: list[PlannedTable] = Field(min_length=1)
-    #: How the runs compute, once that has been measured.
+    #: Compute settings of the runs, once measured.
     compute: ComputeSettings | None = None
-    #: What the launch decided for all runs.
+    #: Launch settings of all runs.
     settings: Settings = Settings()
-    #: What the stored experiment states and today's schema refuses; in no file.
+    #: Keys of the stored experiment that today's schema refuses; never written to a file.
     refused: list[Refusal] = Field(default_factory=list, exclude=True)
 
     @model_validator(mode="before")
@@ -378,35 +383,35 @@ class PlanDocument(StoredPart):
 
     @cached_property
     def runs(self) -> dict[str, PlannedRun]:
-        """Every run of all tables once, by id: tables may share some."""
+        """Runs of all tables by id, each once: tables may share runs."""
         return {run.id: run for table in self.tables for run in table.runs}
 
     @property
     def variant_ids(self) -> list[str]:
-        """The ids of the variants of all tables, each once."""
+        """Variant ids of all tables, each once."""
         return list({variant.id: None for table in self.tables for variant in table.variants})
 
     @property
     def architectures(self) -> dict[str, Options]:
-        """The architecture of each variant by id, with every option."""
+        """Architecture of each variant by id, with every option."""
         return {variant.id: variant.model for table in self.tables for variant in table.variants}
 
     def only(self, runs: Collection[str]) -> "PlanDocument":
-        """Return the plan of some runs: their tables, with their variants and the baseline."""
+        """Return the plan of some runs: their tables, with their variants and baseline."""
         tables = []
         for table in self.tables:
             own = [run for run in table.runs if run.id in runs]
             ids = {run.variant for run in own}
             of = {"runs": own, "variants": [v for v in table.variants if v.baseline or v.id in ids]}
-            # No copy, which would take along what was computed of all.
+            # A copy would carry cached properties that were computed from all runs.
             tables += [PlannedTable.model_construct(**{**dict(table), **of})] * bool(own)
         return PlanDocument.model_construct(**{**dict(self), "tables": tables})
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes it another plan: not what a new default would add to either.
+        """Return the values by which two plans differ, without keys that new defaults add.
 
-        The ids of variants and runs stand for their architectures and train configs, the
-        fingerprint of a text for its documents.
+        The ids of variants and runs represent their architectures and train configs, the
+        fingerprint of a text represents its documents.
         """
         known: dict[str, Any] = {
             "variants": {
@@ -422,7 +427,7 @@ class PlanDocument(StoredPart):
         return {**values, "experiment": experiment, "refused": self.refused}
 
     def named(self) -> Self:
-        """Return the plan with models in which no axis is changed called by what they have."""
+        """Return the plan with each unchanged model labelled by its axis values."""
 
         def called(table: PlannedTable, v: PlannedVariant) -> dict[str, Any]:
             if v.label != baselines.UNCHANGED:
@@ -433,30 +438,30 @@ class PlanDocument(StoredPart):
         return self._with_variants(called)
 
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
-        """Return the variant of a table that a name stands for: its label or its id.
+        """Find a variant of a table by its label or id; None for an unknown name.
 
-        The baseline is also called `baseline`, and by what it has on an axis, unless that is
-        another's label.
+        The baseline also has the name `baseline` and the names of its axis values, unless another
+        variant has that label.
         """
         own = self.experiment, table.baseline.model, table.text.source
         called = (v for v in table.variants if name in (v.label, v.id))
         return next(called, table.baseline if name in baselines.aliases(*own) else None)
 
     def called(self, name: str) -> set[str]:
-        """Return the ids of the variants of any table that a name stands for."""
+        """Return the ids of variants with a name, from all tables."""
         return {found.id for table in self.tables if (found := self.variant(name, table))}
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
-        """Return how the runs of a table read held-out text, by what is behind a metric's name.
+        """Return the document modes of a table's held-out text, by metric-name suffix.
 
-        That is nothing behind the metrics of the first way, and `.mask` behind those of another.
+        The first mode has an empty suffix; another mode has its name as the suffix, as in `.mask`.
         """
         ways = self.experiment.evaluation.documents or [table.text.source.documents]
         return {f".{way}" if i else "": way for i, way in enumerate(ways)}
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """The hypotheses that are stated, about the labels of variants."""
+        """Stated hypotheses, with variants named by their labels."""
         return [self._labelled(entry) for entry in self.experiment.hypotheses]
 
     def _labelled(self, entry: Hypothesis) -> Hypothesis:
@@ -475,20 +480,20 @@ class PlanDocument(StoredPart):
         return entry.model_copy(update={**both(entry), "minus": minus})
 
     def with_noise_of(self, other: "PlanDocument") -> Self:
-        """Return the plan with what another expects of the noise: that of its own for new arms."""
+        """Return the plan with another plan's expected noise; new arms keep theirs."""
         kept = {(t.name, v.id): v.noise for t in other.tables for v in t.variants}
         return self.expecting(lambda table, v: kept.get((table.name, v.id), v.noise))
 
     def expecting(
         self, noise: Callable[[PlannedTable, PlannedVariant], PlannedNoise | None]
     ) -> Self:
-        """Return the plan with what is expected of each variant's noise."""
+        """Return the plan with a new expected noise for each variant."""
         return self._with_variants(lambda table, v: {"noise": noise(table, v)})
 
     def _with_variants(
         self, changes: Callable[[PlannedTable, PlannedVariant], dict[str, Any]]
     ) -> Self:
-        """Return the plan with changes of each table's variants."""
+        """Return the plan with the variants of each table updated."""
         tables = []
         for table in self.tables:
             variants = [v.model_copy(update=changes(table, v)) for v in table.variants]
@@ -496,7 +501,7 @@ class PlanDocument(StoredPart):
         return self.model_copy(update={"tables": tables})
 
     def table_of(self, run: str) -> PlannedTable:
-        """Return the first table that has a run. Raises KeyError where none has."""
+        """Return the first table that contains a run. Raises KeyError if none does."""
         return self._table_of[run]
 
     @cached_property
@@ -505,7 +510,10 @@ class PlanDocument(StoredPart):
 
 
 def of_name(tables: Mapping[str, Table], name: str | None) -> Table:
-    """Return the table of a name, or the first for None. Raises ConfigError for no table's."""
+    """Return the table with a name; the first for None.
+
+    Raises ConfigError for an unknown name.
+    """
     if name is None:
         return next(iter(tables.values()))
     if name not in tables:
@@ -516,11 +524,11 @@ def of_name(tables: Mapping[str, Table], name: str | None) -> Table:
 
 
 class FormatError(ConfigError):
-    """Results of another format, which another version of this program wrote."""
+    """Error for results in the format of another program version."""
 
 
 def read_plan(file: Path, files: Files = disk) -> PlanDocument:
-    """Return a plan. Raises FormatError for another format, ConfigError for a damaged one."""
+    """Read a plan. Raises FormatError for another format, ConfigError for a damaged file."""
     raw = files.read(file)
     try:
         values = parse(raw, file, file.name)
@@ -531,16 +539,17 @@ def read_plan(file: Path, files: Files = disk) -> PlanDocument:
 
 
 def _refuse_unsealed(values: Mapping[str, Any], file: Path) -> None:
-    """Raise FormatError for a plan of a later format, which may be sealed otherwise."""
+    """Raise FormatError for a plan of a later format, whose seal may differ."""
     number = values.get("format")
     if isinstance(number, int) and number > FORMAT:
         validated(values, file)
 
 
 def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
-    """Return the plan that a file holds, whose seal is intact, as a typed document.
+    """Return the values of an intact plan file as a typed document.
 
-    Raises FormatError for one of another version: of another format, or that lacks or adds a key.
+    Raises FormatError for a document of another version: one with another format, a missing key or
+    an additional key.
     """
     number, version = values.get("format"), values.get("version")
     which = f" ({version!s:.40})" if version else ""  # whatever stands there
@@ -565,7 +574,7 @@ def _typed(values: Mapping[str, Any]) -> PlanDocument:
 
 
 def _first(error: ValidationError | ConfigError) -> str:
-    """Return in a line where a document is not what it should be, and why."""
+    """Describe the first validation error in one line: its place and reason."""
     if isinstance(error, ConfigError):
         return str(error)
     wrong = error.errors(include_input=False, include_url=False)[0]
@@ -573,9 +582,9 @@ def _first(error: ValidationError | ConfigError) -> str:
 
 
 def sound_plan(file: Path) -> PlanDocument | None:
-    """Return the plan in a file; None for a damaged or missing one.
+    """Return the plan in a file; None for a damaged or missing file.
 
-    Raises FormatError for one of another version, which no command may replace.
+    Raises FormatError for a plan of another version, which no command may replace.
     """
     try:
         return read_plan(file)
@@ -586,7 +595,7 @@ def sound_plan(file: Path) -> PlanDocument | None:
 
 
 def refuse_another_experiment(file: Path, current: PlanDocument, plan: PlanDocument) -> None:
-    """Raise ConfigError where the current plan in a file is of an experiment of another name."""
+    """Raise ConfigError if the current plan belongs to an experiment of another name."""
     if current.experiment.name != plan.experiment.name:
         raise ConfigError(
             f"'{file.parent}' holds the results of '{current.experiment.name}', not of "
@@ -597,16 +606,16 @@ def refuse_another_experiment(file: Path, current: PlanDocument, plan: PlanDocum
 def keep_plan(
     file: Path, current: PlanDocument, now: PlanDocument, finished: set[str], lease: Lease
 ) -> None:
-    """Keep a copy of the current plan, where the plan that replaces it drops finished runs."""
+    """Keep a copy of the current plan if its replacement drops finished runs."""
     if finished & current.runs.keys() - now.runs.keys():
         raw = disk.read(file)
         name = f"plan-{hashlib.sha256(raw).hexdigest()[:8]}.json"
-        # As it stands there, with keys that only another version knows.
+        # The copy keeps the stored keys, since another version may know more than this one.
         lease.replace(file.parent / name, sealed(parse(raw, file, file.name), name))
 
 
 def earlier_plans(root: Path, runs: set[str]) -> list[Path]:
-    """Return the earlier plans that have some of these runs, without damaged ones."""
+    """Return the undamaged earlier plans that contain some of these runs."""
     plans = []
     for file in sorted(path for path in root.iterdir() if EARLIER.fullmatch(path.name)):
         with contextlib.suppress(ConfigError):

@@ -1,4 +1,4 @@
-"""The protocol of an experiment: what its file stated before the first run, and later changes."""
+"""Protocol of an experiment: its file before the first run, and later changes."""
 
 import json
 import math
@@ -22,73 +22,73 @@ from llama_ablate.results.plan_document import PlanDocument, StoredPart
 from llama_ablate.results.record import Measurement, Record
 from llama_ablate.terminal import plural
 
-#: Keys that no verdict depends on: names, and which numbers are measured beside the losses.
+#: Keys that change no verdict: names, and the list of metrics in addition to the losses.
 _WITHOUT_EFFECT = ("name", "question", "base", "measure")
-#: Keys of a hypothesis that name its source, and are no part of the test.
+#: Keys of a hypothesis that cite its source and do not affect the test.
 _SOURCE_KEYS = ("source", "said")
 HYPOTHESIS = "hypothesis"
 
 
 class Replaced(StoredPart):
-    """A control that a later version of the file no longer has, and how it had ended."""
+    """Control that a later version of the file dropped, with its outcomes."""
 
     label: str
-    #: How its finished runs ended.
+    #: Outcomes of its finished runs.
     outcomes: list[str]
-    #: Its mean loss minus the baseline's, over the runs that both finished; None without one.
+    #: Mean loss minus the baseline's, over runs that both finished; None without a shared run.
     difference_nats: float | None = None
 
 
 class Redone(StoredPart):
-    """A variant whose finished runs were trained again on request."""
+    """Variant whose finished runs were retrained on request."""
 
     label: str
-    #: How those runs had ended.
+    #: Outcomes of these runs before.
     outcomes: list[str]
 
 
 class Version(StoredPart):
-    """What an experiment file stated from a moment on: the keys that differ from the defaults."""
+    """Version of an experiment file: the keys that differ from the defaults."""
 
-    #: How many runs had finished before.
+    #: Number of runs that had finished before this version.
     after_runs: int = 0
     stated: dict[str, Any]
     replaced: list[Replaced] = Field(default_factory=list)
-    #: What was asked to be trained again at that moment.
+    #: Variants that were retrained on request at that moment.
     redone: list[Redone] = Field(default_factory=list)
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment, as far as today's schema knows what was stated."""
+        """Experiment of this version, limited to keys that today's schema knows."""
         return read_stored(Experiment, self.stated).section
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text of what was stated: `key: value` lines, without keys that change no verdict."""
+        """Stated values as `key: value` lines, without keys that change no verdict."""
         return list(_lines_of(self.stated))
 
     def states(self, experiment: Experiment) -> bool:
-        """Return whether it states an experiment, as far as today's schema knows both."""
+        """Return whether this version states an experiment, in keys that today's schema knows."""
         return version(self.experiment, 0).lines == version(experiment, 0).lines
 
 
 @dataclass(frozen=True)
 class ProtocolChange:
-    """What was changed in a file after runs had finished, as lines of a diff."""
+    """Change of a file after runs had finished, as lines of a diff."""
 
-    #: Each begins with `-` where it was dropped, with `+` where it was added.
+    #: Each line begins with `-` if it was dropped, with `+` if it was added.
     lines: tuple[str, ...]
     version: Version
 
     @property
     def when(self) -> str:
-        """When it was changed: `after 3 runs had finished`."""
+        """Time of the change: `after 3 runs had finished`."""
         runs = self.version.after_runs
         return f"after {runs} {plural(runs, 'run')} had finished"
 
 
 def version(experiment: Experiment, after_runs: int, replaced: Sequence[Replaced] = ()) -> Version:
-    """Return what an experiment states."""
+    """Return the protocol version of an experiment."""
     stated = experiment.model_dump(mode="json", exclude_defaults=True)
     return Version(after_runs=after_runs, stated=stated, replaced=list(replaced))
 
@@ -97,16 +97,16 @@ _VERSIONS = TypeAdapter(list[Version])
 
 
 def read_versions(stored: Mapping[str, Any], file: Path) -> list[Version]:
-    """Return the versions that a sealed document holds; none where it holds nothing.
+    """Return the versions in a sealed document; none for an empty document.
 
-    Raises ConfigError for a document without versions, or one that states no experiment.
+    Raises ConfigError for a document without versions, or with a version that is no experiment.
     """
     if not stored:
         return []
     try:
         versions = _VERSIONS.validate_python(stored.get("versions"))
         for each in versions:
-            each.experiment  # noqa: B018  refused here, with its file, and not where it is used
+            each.experiment  # noqa: B018  read now, so that the error names the file
     except (ValidationError, ConfigError) as error:
         why = str(error).splitlines()[0]
         raise ConfigError(f"'{file}': it is no protocol of an experiment ({why})") from None
@@ -116,7 +116,7 @@ def read_versions(stored: Mapping[str, Any], file: Path) -> list[Version]:
 def extended(
     versions: Sequence[Version], experiment: Experiment, after_runs: int, replaced: list[Replaced]
 ) -> list[Version]:
-    """Return a protocol with what is stated now, where that is not what was stated last."""
+    """Return a protocol extended by the experiment, unless the last version states it."""
     if versions and versions[-1].states(experiment):
         return list(versions)
     return [*versions, version(experiment, after_runs, replaced)]
@@ -125,10 +125,10 @@ def extended(
 def replaced(
     before: PlanDocument, now: PlanDocument, records: Mapping[str, Record]
 ) -> list[Replaced]:
-    """Return the controls of a plan that another leaves out, and how they had ended.
+    """Return the controls that a new plan drops, with their outcomes.
 
-    `records` are those of finished runs by id. A difference is over the runs of the same seed at
-    the same point.
+    `records` maps the ids of finished runs to their records. A difference is the mean over pairs
+    of runs with the same seed at the same tuning point.
     """
     kept = {variant.id for table in now.tables for variant in table.variants}
     gone = []
@@ -151,13 +151,13 @@ def replaced(
 
 
 def _loss(record: Record) -> float:
-    """Return the loss that is reported of a run: on the test split where there is one."""
+    """Return the reported loss of a run: on the test split, otherwise on validation."""
     numbers = record.numbers
     return numbers.get("test_loss_nats", numbers.get("validation_loss_nats", math.nan))
 
 
 def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange]:
-    """Return what was changed from version to version, as far as the one that is planned now."""
+    """Return the changes between successive versions, up to the currently planned version."""
     diffs = (
         (_diff(before.lines, after.lines), after)
         for before, after in pairwise(_until(versions, now))
@@ -166,25 +166,25 @@ def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange
 
 
 def unplanned_looks(versions: Sequence[Version], now: Experiment) -> int:
-    """Return how many times seeds were added once runs had finished."""
+    """Count the versions that added seeds after runs had finished."""
     stated = [each.experiment for each in _until(versions, now)]
     return sum(len(b.seed_list) > len(a.seed_list) for a, b in pairwise(stated))
 
 
 def _until(versions: Sequence[Version], now: Experiment) -> list[Version]:
-    """Return the versions as far as the one that is planned now: a report may be of an earlier."""
+    """Return the versions up to the planned one, since a report may cover an earlier plan."""
     ends = [i for i, each in enumerate(versions, 1) if each.states(now)]
     return list(versions[: ends[-1]]) if ends else [*versions, version(now, 0)]
 
 
 def _diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines that differ, those of each place together."""
-    lines = [*unified_diff(before, after, n=0, lineterm="")][2:]  # without the names of files
+    """Return the lines that differ, grouped by position."""
+    lines = [*unified_diff(before, after, n=0, lineterm="")][2:]  # without the file names
     return tuple(f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@"))
 
 
 def _lines_of(stated: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each value, by its path of keys; for each hypothesis, all that it states."""
+    """Yield one line per value, with its key path, and one line per hypothesis."""
     for key, value in sorted(stated.items()):
         if key == "hypotheses" and isinstance(value, list):
             yield from (f"{HYPOTHESIS}: {_inline(_tested(entry))}" for entry in value)
@@ -214,14 +214,14 @@ def _inline(value: Any) -> str:
 
 
 class StatedMetrics:
-    """The metrics of an experiment file, with their options."""
+    """Metrics of an experiment file, with their options."""
 
     def __init__(self, experiment: Experiment) -> None:
-        # As a file has them, where a tuple is a list.
+        # Stored entries have passed through JSON, which turns a tuple into a list.
         self._now = _by_name(json.loads(json.dumps(experiment.measure)))
 
     def other(self, name: str, measured: Measurement) -> str:
-        """Say how a metric was taken, where that is not as the file states; empty where it is."""
+        """Describe how a metric's options differ from the file's; empty if they agree."""
         now = self._now.get(name, "")
         was = now and (measured.entry or now)
         if was == now:
@@ -229,7 +229,7 @@ class StatedMetrics:
         return f"it was taken as '{_text(was)}', and the file now states '{_text(now)}'"
 
     def read(self, metrics: Mapping[str, Measurement]) -> dict[str, Measurement]:
-        """Return metrics by name; of one taken with other options, why it has no values."""
+        """Return metrics by name; replace values taken with other options by an error."""
         read = dict(metrics)
         for name, measured in metrics.items():
             if why := self.other(name, measured):
@@ -243,7 +243,7 @@ def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _text(entry: Entry) -> str:
-    """Return an entry in one line, whatever a record that is read holds."""
+    """Write a metric entry in one line; any stored value is accepted."""
     named = {"name": entry} if isinstance(entry, str) else entry
     options = (f"{key}={value}" for key, value in named.items() if key != "name")
     return " ".join([str(named.get("name")), *options])

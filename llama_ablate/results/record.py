@@ -1,4 +1,4 @@
-"""What a launch decides for its runs, and what a finished one leaves."""
+"""Records of runs: launch settings, measurements, outcomes and learning curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,33 +25,33 @@ from llama_ablate.files.fields import (
     typed,
 )
 
-#: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
+#: Type of a coordinate: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number
 
 
 @dataclass(frozen=True)
 class Value:
-    """One measured number of a metric."""
+    """Measured number of a metric."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
-    #: Unique within a run or variant: what hypotheses and the columns of a CSV name it by.
+    #: Name in hypotheses and CSV columns, unique within a run or variant.
     name: Word
     value: Number
-    #: What was measured, whatever the coordinates: "loss", "decode_speed". The name where it has
-    #: no coordinates.
+    #: Measured quantity without its coordinates: "loss", "decode_speed". Equal to the name where
+    #: there are no coordinates.
     quantity: Word = ""
     unit: Word = ""
-    #: Where it was measured: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
+    #: Conditions of the measurement: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
-    #: Of a timed metric: the value of every round, whose median `value` is.
+    #: For a timed metric: the value of every round; `value` is their median.
     samples: tuple[Number, ...] = ()
-    #: Of a timed metric: how many of the samples each process took, in order; all of them one
-    #: process where this is empty.
+    #: For a timed metric: the number of samples from each process, in order; empty where one
+    #: process took all samples.
     turns: tuple[int, ...] = ()
 
     @property
     def by_process(self) -> tuple[tuple[float, ...], ...]:
-        """The samples of each process; the value itself where there are none."""
+        """Samples of each process; without samples, the value itself."""
         samples, ends = self.samples or (self.value,), accumulate(self.turns)
         starts = (0, *accumulate(self.turns))
         return tuple(samples[a:b] for a, b in zip(starts, ends, strict=False)) or (samples,)
@@ -59,31 +59,31 @@ class Value:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a metric measured of a run or a variant, or why it failed."""
+    """Values of a metric for a run or variant, or the error of a failure."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
     rows: tuple[Value, ...] = ()
     error: str = ""
-    #: What one would write in YAML to take it again, without defaults; older versions kept none.
+    #: YAML entry of the metric, without default options; empty in files of older versions.
     entry: Entry = ""
-    #: Of a per-variant metric: a digest of what it depends on, the compute, and where it ran.
+    #: For a per-variant metric: a digest of its inputs, the compute settings, and the environment.
     circumstances: str = ""
     compute: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The values by name."""
+        """Values by name."""
         return {row.name: row.value for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without what is empty."""
+        """Return plain values, without empty fields."""
         rows = [_without_defaults(asdict(value)) for value in self.rows]
         return {"rows": rows, **_without_defaults({**vars(self), "rows": ()})}
 
     @classmethod
     def from_dict(cls, stored: object, where: object = "") -> "Measurement":
-        """Make the measurement that `to_dict` wrote. Raises ConfigError for anything else."""
+        """Create a measurement from `to_dict` output. Raises ConfigError for other values."""
         return typed(_MEASUREMENT, stored, where)
 
 
@@ -95,7 +95,7 @@ def row(
 ) -> Value:
     """Return a measured value: `row("test_loss_nats", 1.9, "nats", "loss", split="test")`.
 
-    Scalars of torch and numpy become Python's, which JSON can hold.
+    Scalars of torch and numpy are converted to Python numbers, which JSON can represent.
     """
     where = {key: scalar(coordinate) for key, coordinate in coordinates.items()}
     return Value(name, float(scalar(value)), quantity or name, unit, where)
@@ -111,11 +111,11 @@ def _without_defaults(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
-#: Outcomes that say something about the variant; the others are tried again by the next `run`.
+#: Outcomes that depend on the variant; runs with other outcomes are retried by the next `run`.
 FINAL = ("ok", "diverged", "collapsed")
-#: The metric of what every run notes while it trains.
+#: Name of the metric that every run records during training.
 TRAINING = "training"
-#: Tokens of the validation split that the losses of a learning curve are taken from.
+#: Number of validation tokens for the losses of a learning curve.
 CURVE_TOKENS = 8_192
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
@@ -128,7 +128,7 @@ def _with_torch(packages: dict[str, str | None]) -> dict[str, str | None]:
 
 @with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict):
-    """What a run was made with: more keys than these may be there."""
+    """Software and hardware of a run; further keys are allowed."""
 
     packages: Annotated[dict[str, str | None], AfterValidator(_with_torch)]
     code: str | None
@@ -142,7 +142,10 @@ class Environment(TypedDict):
 
 @dataclass(frozen=True)
 class Record:
-    """What a finished run leaves behind, apart from its curve, weights and metrics."""
+    """Record of a finished run: outcome, configuration, environment and metrics.
+
+    The curve, the weights and each metric are stored in other files of the run's folder.
+    """
 
     __pydantic_config__ = ConfigDict(extra="ignore")
     id: Id
@@ -169,25 +172,25 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: object, where: object = "") -> "Record":
-        """Make the record that `to_dict` wrote. Raises ConfigError for anything else."""
+        """Create a record from `to_dict` output. Raises ConfigError for other values."""
         return typed(_RECORD, values, where)
 
     @property
     def ok(self) -> bool:
-        """Whether the run went to its end."""
+        """Completion status: true for the outcome `ok`."""
         return self.outcome == "ok"
 
     @property
     def too_short(self) -> bool:
-        """Whether it ended near or above the loss of token frequencies, and still fell.
+        """Undertraining status: true if an `ok` run ended near or above the unigram loss.
 
-        What it would have come to is not known: it is not compared. Of a run that ended `ok` there
-        is a reason to give just then.
+        The loss still fell there, so that its final value is unknown and it is not compared. An
+        `ok` run has a reason in this case only.
         """
         return self.ok and bool(self.reason)
 
     def read(self, behind: str = "") -> dict[str, Measurement]:
-        """Return the metrics of one way of reading held-out text, by what is behind their names."""
+        """Return the metrics of one document mode, by name without the suffix `behind`."""
         ends = [f".{way}" for way in get_args(Reading)]
         found = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
         own = (name for name, end in found.items() if end == behind)
@@ -195,12 +198,12 @@ class Record:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All measured numbers of the run, by name; of several ways of reading, of the first."""
+        """Measured numbers of the run by name, in the first document mode."""
         return {k: v for metric in self.read().values() for k, v in metric.numbers.items()}
 
     @property
     def unmeasured(self) -> dict[str, str]:
-        """Why a metric failed, by metric."""
+        """Error message of each failed metric, by metric."""
         return {name: metric.error for name, metric in self.metrics.items() if metric.error}
 
 
@@ -209,25 +212,26 @@ _ENDING = TypeAdapter(tuple[Outcome, str])
 
 
 def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
-    """Return the outcome and its reason. Raises ConfigError where they are none."""
+    """Return a stored outcome and its reason. Raises ConfigError for invalid values."""
     return typed(_ENDING, (values.get("outcome"), values.get("reason")), where)
 
 
-#: The points of a learning curve: a number for each column.
+#: Points of a learning curve, each with a number for every column.
 Points = Iterable[Mapping[str, float]]
 
 
 class Curve(NamedTuple):
-    """A learning curve: the names of its columns, and its numbers (points, columns)."""
+    """Learning curve: names of its columns, and its numbers (points, columns)."""
 
     columns: tuple[str, ...]
     values: NDArray[np.float64]
 
     @classmethod
     def of(cls, columns: Iterable[str], rows: Iterable[Sequence[Any]], where: object) -> "Curve":
-        """Make a curve of what was stored; NaN where a number was not taken.
+        """Create a curve from stored rows; NaN marks a missing number.
 
-        Raises ConfigError where a row is shorter than another, or holds anything but numbers.
+        Raises ConfigError for rows of unequal length, cells that are not numbers, missing columns,
+        and numbers out of range.
         """
         names = tuple(columns)
         try:
@@ -241,39 +245,39 @@ class Curve(NamedTuple):
 
     @property
     def _is_beyond(self) -> bool:
-        """Whether a step is no number, or another is too large."""
+        """Range violation: a step or token count that is not finite, or a number above LARGEST."""
         finite = np.isfinite(self.values)
         steps = [self.columns.index(key) for key in ("step", "tokens")]
         return not finite[:, steps].all() or bool((abs(self.values[finite]) > LARGEST).any())
 
     @property
     def points(self) -> list[dict[str, float]]:
-        """Its points, a number for each column."""
+        """Points of the curve, each with a number for every column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.values.tolist()]
 
 
 @dataclass(frozen=True)
 class ComputeSettings:
-    """How a machine computes: device, threads, precision and attention kernel."""
+    """Compute settings of a machine: device, threads, precision and attention kernel."""
 
     device: str = "cpu"
     threads: int = 1
     precision: str = "float32"
     kernel: str = "fused"
-    #: Processes that share the batches of one run.
+    #: Number of processes that share the batches of one run.
     ranks: int = 1
-    #: The precision in which held-out text is predicted.
+    #: Precision of predictions on held-out text.
     evaluation: str = "float32"
-    #: FLOP/s of a training step of one layer, where a forecast took it.
+    #: FLOP/s of a one-layer training step, where a forecast measured it; 0 otherwise.
     flops_per_s: float = 0.0
-    #: Median seconds of that step for every pair of precision and kernel that was timed.
+    #: Median seconds of that step for every timed pair of precision and kernel.
     tried_s: tuple[tuple[str, float], ...] = ()
 
     #: Whether training steps are compiled.
     compiled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; of speed and compiling only where there are any."""
+        """Return plain values, without speed and compilation where they are unset."""
         values = asdict(self)
         if not self.compiled:
             del values["compiled"]
@@ -284,7 +288,7 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class Memory:
-    """The most memory that a worker is predicted to take, and the label of the run's variant."""
+    """Largest predicted memory of a worker in bytes, and the label of its variant."""
 
     bytes: int
     variant: str
@@ -292,10 +296,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a launch decides for all runs and no number depends on; part of the plan."""
+    """Launch settings of all runs, stored in the plan; no measured number depends on them."""
 
-    #: Of finished runs: none, those of each variant's best run in every table, or all.
+    #: Weights to keep: none, those from each variant's best run in every table, or all.
     keep_weights: Literal["none", "best", "all"] = "all"
     checkpoint_s: float = 30.0
-    #: What was loaded to register components: files and their SHA-256, packages and their versions.
+    #: Loaded plug-ins: files with their SHA-256, packages with their versions.
     plugins: Mapping[str, str] = field(default_factory=dict)
