@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="128x4x256")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each run")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compile", choices=["never", "auto", "always"], default="never")
+    parser.add_argument("--compile", choices=["never", "always"], default="never")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plain:

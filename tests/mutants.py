@@ -167,8 +167,8 @@ STORE = (
         "the optimizer's state is not restored",
         "training/loop.py",
         "_resume",
-        "optimizer.load_state_dict(kept)",
-        "kept",
+        "optimizer.load_state_dict(values['optimizer'])",
+        "values['optimizer']",
         ("tests/reliability/test_resume.py",),
     ),
     Mutant(
@@ -468,7 +468,7 @@ EVIDENCE = (
 )
 
 STRANGERS, PACKS = "tests/reliability/test_strangers.py", "tests/test_pack.py"
-PROMISES, TRACK, LIVE = "tests/test_promises.py", "tests/test_track.py", "tests/test_live.py"
+TRACK, LIVE = "tests/test_track.py", "tests/test_live.py"
 LOOKS, VERSIONS = "tests/test_looks.py", "tests/reliability/test_damage.py"
 
 #: Faults of what reads others' files, packs, tells versions apart, and works beside a grid.
@@ -573,7 +573,7 @@ WINGS = (
     Mutant(
         "a stored hypothesis of a form that is gone is judged without its key",
         "config/stored.py",
-        "read_stored",
+        "_place",
         "where[0] in _WHOLE_ENTRIES",
         "False",
         (PACKS,),
@@ -593,22 +593,6 @@ WINGS = (
         "raise",
         "return None",
         (VERSIONS, RESULTS),
-    ),
-    Mutant(
-        "what a worker holds of a promise counts twice",
-        "launch/promises.py",
-        "_left",
-        "promise.bytes - _held(promise.pid)",
-        "promise.bytes",
-        (PROMISES,),
-    ),
-    Mutant(
-        "the promise of a launcher that has ended stands",
-        "launch/promises.py",
-        "_left",
-        "alive(promise.launcher)",
-        "True",
-        (PROMISES,),
     ),
     Mutant(
         "a note of how far a run is may be anything",

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from llama_ablate.launch import local, processes, worker
+from llama_ablate.launch.local import Local
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Store
 from tests import plans
@@ -39,10 +40,10 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(local, "wait", lambda *_, **__: None)
     monkeypatch.setattr(local, "free_bytes", lambda _device: state.free)
-    monkeypatch.setattr(local.Local, "_peak_of", lambda _self, run: peaks.get(run, 0))
+    monkeypatch.setattr(Local, "_peak_of", lambda _self, run: peaks.get(run, 0))
     store = Store(tmp_path)
     store.prepare()
-    state.peaks, state.launcher = peaks, local.Local(store, "cpu", workers=4)
+    state.peaks, state.launcher = peaks, Local(store, "cpu", workers=4)
     return state
 
 
@@ -64,7 +65,7 @@ def test_one_worker_starts_and_its_peak_decides_how_many_more(machine, capsys, f
 
 
 def test_a_single_worker_waits_for_no_memory(tmp_path):
-    assert local.Local(Store(tmp_path), "cpu", workers=1)._most == 1
+    assert Local(Store(tmp_path), "cpu", workers=1)._most == 1
 
 
 class Crowded:

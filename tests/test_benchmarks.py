@@ -48,7 +48,7 @@ def test_the_grid_that_is_timed_is_a_valid_experiment(tmp_path):
     module = script("grid")
     for sizes in module.SHAPES.values():
         file = tmp_path / "grid.yaml"
-        file.write_text(module.YAML.format(steps=2, compile="auto", **sizes), "utf-8")
+        file.write_text(module.YAML.format(steps=2, compile="always", **sizes), "utf-8")
         assert experiment.load(file).experiment.train.steps == 2
 
 

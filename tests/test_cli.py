@@ -134,7 +134,7 @@ def test_show_looks_at_the_grid_a_variant_or_a_run(results, capsys):
     assert "mqa" in capsys.readouterr().out
     assert main(["show", str(results), "mqa"]) == 0
     out = capsys.readouterr().out
-    assert "attention: mha -> mqa repeat=False" in out
+    assert "attention: mha -> mqa" in out
     assert "heldout_loss_nats" in out
     assert "± " in out
     assert main(["status", str(results), "--json"]) == 0
@@ -155,7 +155,7 @@ def test_compare_pairs_two_variants_by_seed(results, capsys):
     assert main(["compare", str(results), "baseline", "mqa"]) == 0
     out = capsys.readouterr().out
     assert "over 2 paired seeds (this pair alone: a table corrects" in out
-    assert "attention: mha -> mqa repeat=False\n" in out
+    assert "attention: mha -> mqa\n" in out
     assert main(["compare", str(results), "mqa", "mqa"]) == 2
     assert "'mqa' and 'mqa' are the same variant: name two" in capsys.readouterr().err
 
@@ -740,6 +740,6 @@ def test_a_model_that_does_not_fit_this_machine_is_told_with_its_place(
     more = ["--results", str(tmp_path / "r")] if command == "run" else []
     assert main([command, str(file), "--device", "cpu", *more]) == 2
     said = capsys.readouterr().err
-    assert "tiny.yaml:2:1: model: training one layer needs" in said
+    assert "tiny.yaml:2:1: model: 'baseline' is predicted to need" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "r" / "tiny").exists()

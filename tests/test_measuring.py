@@ -18,7 +18,7 @@ from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
 from llama_ablate.report import page
 from llama_ablate.results import Results, Settings, Store
-from llama_ablate.results.protocol import StatedMetrics, Version
+from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from tests import plans
@@ -105,25 +105,14 @@ OTHER = {"name": "length", "times": [1, 4]}
 
 
 @pytest.mark.parametrize(
-    ("entry", "at_first", "kept"),
-    [
-        (STATED, OTHER, True),
-        (OTHER, STATED, False),
-        ("length", STATED, False),
-        ("", STATED, True),  # of an older version, which kept no options
-        ("", OTHER, False),
-        ("", None, True),  # the file did not list it, or what it stated is not known
-    ],
+    ("entry", "kept"),
+    [(STATED, True), (OTHER, False), ("length", False), ("", True)],  # the last says no options
 )
-def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(
-    entry, at_first, kept
-):
+def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(entry, kept):
     metric = Measurement((Value("x", 1.0),), entry=entry)
     record = replace(plans.RECORD, metrics={"length": metric})
     runs = SimpleNamespace(weights=lambda _id: "file", why_no_weights=lambda _id: "why")
-    listed = [at_first] if at_first else ["perplexity"]
-    first = Version(stated={"name": "x", "train": {"steps": 1}, "measure": listed})
-    store = SimpleNamespace(records=lambda: [record], runs=runs, protocol=[first])
+    store = SimpleNamespace(records=lambda: [record], runs=runs)
     stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
     length = METRICS.resolve(STATED)
     plan = SimpleNamespace(experiment=stated, metrics=[length])
@@ -135,19 +124,19 @@ def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(
     assert measurement._wanted(store, plan, asked=False, again=True) == []
     with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
         measurement._wanted(store, plan, asked=True, again=True)
-    read = StatedMetrics(stated, lambda: [first]).read(record.metrics)["length"]
+    read = StatedMetrics(stated).read(record.metrics)["length"]
     assert read == metric if kept else read.rows == ()
 
 
 def test_whatever_stands_for_the_options_in_a_record_of_somebody_else_is_told_in_one_line():
-    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}))
     for entry in ({"task": [1e999]}, {"name": [3]}, {"pattern": 5}):
         (measured,) = stated.read({"perplexity": Measurement(entry=entry)}).values()
         assert measured.error.startswith("it was taken as '")
 
 
 def test_a_metric_that_failed_on_a_run_is_tried_again_where_it_is_asked_for():
-    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}))
     failed, part = Measurement(error="no"), Measurement((Value("x", 1.0),), "no dead units")
     of_runs = {"gradients": failed, "activations": part}
     record = replace(plans.RECORD, metrics=of_runs)

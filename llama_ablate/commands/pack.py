@@ -47,13 +47,13 @@ def run(options: PackOptions) -> Answer:
 
 
 def _beside(results: "Results") -> Path:
-    """Return the default target: a pack is replaced, a folder's pack lies beside it."""
+    """Return the default target: the pack itself, or `NAME-packed` next to a folder."""
     root = results.root.resolve()
     return root if results.is_packed else root.with_name(f"{root.name}-packed")
 
 
 def _refuse_target(target: Path, name: str) -> None:
-    """Raise ConfigError where something other than a pack of the experiment would be replaced."""
+    """Raise ConfigError if the target is anything but a pack of the same experiment."""
     from llama_ablate.results import Results
     from llama_ablate.results.pack import Pack
 
@@ -67,14 +67,14 @@ def _refuse_target(target: Path, name: str) -> None:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder holds nothing but what a killed command has left."""
+    """Return whether a path is a folder that contains only partial files of killed commands."""
     if not folder.is_dir():
         return False
     return all(name.startswith(disk.PARTIAL) for name in disk.names(folder))
 
 
 def _pages(results: "Results") -> dict[str, bytes]:
-    """Return the files beside the archive: for people, and for tools that read a table."""
+    """Return the pack's readable files: experiment, table of runs, report and figures."""
     folder = results.report
     figures = {path.name: disk.read(path) for path in folder.glob("figures/effects*.png")}
 

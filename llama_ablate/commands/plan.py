@@ -47,7 +47,7 @@ class PlanOptions(ExperimentOptions):
 
 
 def run(options: PlanOptions) -> Answer:
-    """Show the variants, sizes and runs of an experiment, and what they would take."""
+    """Show the variants, sizes and runs of an experiment, with their forecast."""
     from llama_ablate.config import experiment
     from llama_ablate.terminal import say
 
@@ -60,7 +60,7 @@ def run(options: PlanOptions) -> Answer:
 
 
 def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
-    """Show an experiment that has been read, from a file or from a ledger."""
+    """Show the plan of a loaded experiment, from a file or a ledger."""
     from llama_ablate.data import tokens
     from llama_ablate.terminal import say
 
@@ -145,7 +145,7 @@ def _power(
 
 
 def _margin(predicted: "Forecast", expected: "NoiseMemory | None") -> tuple[dict[str, Any], str]:
-    """Say how wide intervals will be beside the stated margin, where the noise is known."""
+    """Predict the interval widths for the stated margin, where the noise is known."""
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
@@ -167,7 +167,10 @@ def _margin(predicted: "Forecast", expected: "NoiseMemory | None") -> tuple[dict
 def _noise(
     stated: Path | None, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[Known, str]":
-    """Return the noise to plan with, and whose it is: a pilot's, or without one the memory's."""
+    """Return the noise for planning and its origin: a pilot, otherwise earlier experiments.
+
+    Raises ConfigError without either, and for a pilot whose losses compare in another unit.
+    """
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.power import Known
     from llama_ablate.results import Results

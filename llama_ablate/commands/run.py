@@ -51,7 +51,7 @@ def _sbatch_option(text: str) -> tuple[str, str | bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """What starts the runs, and what is kept of them."""
+    """Options for launching runs and keeping their files."""
 
     workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
     device: Device = option("auto", DEVICE)
@@ -81,13 +81,13 @@ class LaunchOptions:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the runs train on a cluster."""
+        """Use of a cluster: true with Slurm or a Ray address."""
         return self.launcher == "slurm" or bool(self.ray_address)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ExperimentOptions):
-    """The experiment, where its results go, and what starts the runs."""
+    """Options of `run`: the experiment, its results folder, and the launch."""
 
     results: Path = option(
         Path("results"), "folder of all results (default: results)", "DIR", folder
@@ -113,7 +113,7 @@ def run(options: RunOptions) -> Answer:
 
 
 def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
-    """Train, measure and report an experiment that has been read, from a file or from Python."""
+    """Train, measure and report a loaded experiment, from a file or from Python."""
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
     from llama_ablate.data import tokens
@@ -182,7 +182,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
 
 
 def _redo(store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
-    """Set the records of runs aside that are trained again, with their checkpoints."""
+    """Set aside the records of runs for retraining, and remove their checkpoints."""
     from llama_ablate.commands.shared import notes
 
     for label, runs in redo.items():
@@ -191,9 +191,9 @@ def _redo(store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
 
 
 def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:
-    """Return the runs of the variants that labels or ids name, by label.
+    """Return the runs of named variants by label; names are labels or ids.
 
-    Raises ConfigError for a name that no variant of any table has.
+    Raises ConfigError for an unknown name.
     """
     found: dict[str, list[str]] = {}
     for name in names:
@@ -213,9 +213,9 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
 def _work(
     queue: "Queue", launcher: "Launcher", store: "Store", plan: "Plan", only: Collection[str] | None
 ) -> None:
-    """Work off the runs: all at once, or stage after stage, until none is needed any more.
+    """Train the runs, in one stage or stage by stage, until no further run is needed.
 
-    Of those that `only` has, unless it is None.
+    Unless it is None, `only` restricts the runs.
     """
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
@@ -238,7 +238,10 @@ def _work(
 def _write_plan(
     launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
-    """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
+    """Choose the compute settings, and write the plan document.
+
+    Raises ConfigError for an experiment that this machine cannot run, and if writing fails.
+    """
     from dataclasses import replace
 
     from llama_ablate.commands.shared import notes
@@ -268,7 +271,7 @@ def _write_plan(
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = noise.expecting(plan.document(compute, settings), noise.stated(source))
-    # How many a cluster will take at a time is not known before: perhaps all.
+    # The number of concurrent runs on a cluster is unknown beforehand, at most all.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))
     store.create(document, source.text)
@@ -276,7 +279,7 @@ def _write_plan(
 
 
 def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
-    """Raise ConfigError where the disk has less room than the runs will need."""
+    """Raise ConfigError if the disk has less free space than the runs may need."""
     from llama_ablate.design.forecast import disk_bytes
     from llama_ablate.report.tables import size
 
@@ -293,7 +296,7 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
 
 def check_launcher(launch: LaunchOptions) -> None:
-    """Raise ConfigError for a launcher that is not installed, and for options of another one."""
+    """Raise ConfigError for a launcher that is not installed, or options of another launcher."""
     if launch.workers is not None and launch.workers < 1:
         raise ConfigError(f"--workers {launch.workers}: must be 1 or more")
     name = launch.launcher
@@ -321,7 +324,7 @@ def _launcher(
     ranks: int,
     plan: "Plan",
 ) -> "AbstractContextManager[Launcher]":
-    """Return the launcher of `--launcher`, ready inside `with`."""
+    """Return the launcher of `--launcher`, to be used inside `with`."""
     workers = launch.workers and min(launch.workers, len(plan.runs))
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray

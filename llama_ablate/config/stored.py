@@ -1,4 +1,4 @@
-"""Sections of an experiment that a plan or a protocol stores, read by today's schema."""
+"""Stored sections of an experiment, from plans and protocols, read by today's schema."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -10,20 +10,21 @@ from pydantic_core import ErrorDetails
 from llama_ablate.config.validation import Keys, error_path
 from llama_ablate.errors import ConfigError, Where
 
-#: Lists whose entries are left out whole: without one of its keys an entry states something else.
+#: Lists whose refused entries are removed as a whole, since a missing key would change their
+#: meaning.
 _WHOLE_ENTRIES = ("hypotheses", "guard")
 Section = TypeVar("Section", bound=Keys)
 
 
 class Refusal(NamedTuple):
-    """A stored key or entry that today's schema refuses."""
+    """Stored key or entry that today's schema refuses."""
 
     where: Where
     value: Any
 
 
 class StoredSection(NamedTuple, Generic[Section]):
-    """A stored section as far as today's schema knows it, and what it refuses."""
+    """Stored section in today's schema, with its refused keys and entries."""
 
     section: Section
     refused: list[Refusal]
@@ -32,9 +33,9 @@ class StoredSection(NamedTuple, Generic[Section]):
 def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> StoredSection[Section]:
     """Read a stored section without the keys and values that today's schema refuses.
 
-    A file is checked strictly when a person writes it; results must stay readable after the schema
-    has changed. A removed key is left out, and a removed value has the key's default. Raises
-    ConfigError where no section remains.
+    An experiment file is checked strictly when a person writes it; results must stay readable after
+    the schema has changed. A refused key is left out, and a refused value is replaced by the key's
+    default. Raises ConfigError if no valid section remains.
     """
     values = copy.deepcopy(dict(stored))
     refused: list[Refusal] = []
@@ -51,12 +52,12 @@ def read_stored(kind: type[Section], stored: Mapping[str, Any]) -> StoredSection
 
 
 def known_changes(kind: type[Keys], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes of a section's keys that today's schema knows."""
+    """Return the changes whose keys today's schema knows for a section."""
     return {key: value for key, value in changes.items() if key in kind.model_fields}
 
 
 def _place(values: Any, error: ErrorDetails) -> Where:
-    """Return the path of the key, or the entry, that an error is about."""
+    """Return the path of the key or list entry that caused an error."""
     where = error_path(values, error)
     if error["type"] == "missing":
         where = where[:-1]
@@ -64,8 +65,8 @@ def _place(values: Any, error: ErrorDetails) -> Where:
 
 
 def _remove(values: Any, places: Iterable[Where]) -> Iterable[Refusal]:
-    """Remove the values at some paths, and yield them; a part of a text is removed with it."""
-    # From the last: an entry that is left out moves those behind it.
+    """Remove the values at some paths, and yield them; a path into a scalar removes the scalar."""
+    # The order is from the last, since a removed entry shifts the later entries of its list.
     order = sorted(places, key=lambda where: [(isinstance(k, str), k) for k in where])
     for where in reversed(order):
         section = values

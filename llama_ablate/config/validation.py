@@ -1,4 +1,4 @@
-"""Validation errors as one line: the value, what is allowed, the nearest match."""
+"""Single-line validation errors: the value, the allowed values, the nearest match."""
 
 import re
 import types
@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from llama_ablate.errors import ConfigError, Where, nearest
 
-#: What pydantic calls by the names of Python's types.
+#: Plain words for the type names in pydantic's messages.
 _PLAIN = {
     "boolean": "true or false",
     "dictionary": "a mapping (key: value)",
@@ -102,7 +102,7 @@ def _kind(value: object) -> str:
 
 
 def _keys_at(model: Any, loc: tuple[str | int, ...]) -> tuple[list[str], list[str]]:
-    """List the keys that the section at `loc` knows, and those of the sections within it."""
+    """List the keys of the section at `loc`, and the dotted keys of its subsections."""
     for key in loc:
         fields = _fields(model)
         if key in fields:

@@ -1,4 +1,4 @@
-"""The token store: a corpus as integers, memory-mapped; batches are a function of (seed, step)."""
+"""Token store: a memory-mapped corpus of integers; batches are a function of (seed, step)."""
 
 import contextlib
 import hashlib
@@ -38,21 +38,21 @@ from llama_ablate.terminal import Bar, say
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS = "sums.json"
 _SLICE = 1 << 20  # bytes
-_PIECES, _PIECE = 64, 4000  # sample of a text for the round trip: takes up to a second
-_SCANNED = 1 << 22  # tokens that are looked through at a time
-_TRIES = 3  # to write tokens: other processes may remove them as damaged at the same time
+_PIECES, _PIECE = 64, 4000  # sample of a text for the round trip, which takes up to a second
+_SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
+_TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
 
 
 class DamagedError(ConfigError):
-    """A token file differs from what was written."""
+    """Error for a token file that differs from its written content."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A corpus as integers, memory-mapped from its folder in the cache.
+    """Tokenized corpus, memory-mapped from its folder in the cache.
 
-    The files are checked when they are opened and whenever `check` is called; between, `batch`
-    checks its split again as soon as the file's size or times have changed.
+    The files are verified when they are opened and whenever `check` is called; in between, `batch`
+    verifies its split again if the file's size or times have changed.
     """
 
     folder: Path
@@ -91,7 +91,7 @@ class Tokens:
 
     @cached_property
     def _files(self) -> dict[str, FileIO]:
-        """The splits' files, held open so that the file checked is the file mapped."""
+        """Open files of the splits, so that the verified file is the mapped file."""
         with contextlib.ExitStack() as opened:
             files = {
                 name: opened.enter_context(disk.opened(self.folder / f"{name}.bin"))
@@ -102,12 +102,12 @@ class Tokens:
 
     @cached_property
     def _checked(self) -> dict[str, tuple[int, ...]]:
-        """The state of each split's file when it was last checked."""
+        """Size and times of each split's file at its last verification."""
         return {}
 
     @property
     def training(self) -> NDArray[np.integer]:
-        """The training split. Raises DamagedError where it has changed since it was opened."""
+        """Training split. Raises DamagedError if it has changed since it was opened."""
         if _state(self._files["train"]) != self._checked.get("train"):
             self._check("train")
         return self._train
@@ -118,14 +118,14 @@ class Tokens:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids."""
+        """Tokenizer of the token ids."""
         return from_json(disk.read(self.folder / "tokenizer.json").decode("utf-8"))
 
     def documents(self, name: str) -> NDArray[np.int64]:
-        """Return where the documents of a split begin, as indices of its tokens: 0 first.
+        """Return the start indices of a split's documents; the first is 0.
 
-        A corpus of known entropy is one document, and so is a text whose tokenizer has no token
-        for what stands between documents.
+        A corpus of known entropy is one document, and so is a text whose tokenizer has no separator
+        token.
         """
         ids = self.split(name) if self.separator is not None else np.zeros(0)
         ends = (
@@ -136,24 +136,24 @@ class Tokens:
 
     @cached_property
     def document_counts(self) -> dict[str, int]:
-        """How many documents each split has."""
+        """Number of documents by split."""
         return {name: len(self.documents(name)) for name in self.counts}
 
     @cached_property
     def separator(self) -> int | None:
-        """The token that stands between documents; None where all of them are one."""
+        """Separator token between documents; None for splits of a single document."""
         return None if self.source else self.tokenizer.separator
 
     @property
     def heldout(self) -> list[str]:
-        """The splits that are never trained on."""
+        """Names of the splits that are never used for training."""
         return [name for name in SPLITS[1:] if name in self.counts]
 
     @cached_property
     def source(self) -> Source | None:
-        """The source of known entropy that the text comes from; None for ordinary text.
+        """Source of known entropy that generated the text; None for ordinary text.
 
-        Only a tokenizer of characters keeps one token for each of its symbols.
+        It is also None with other tokenizers than `Chars`, which alone has one token per symbol.
         """
         if not self.entry or not isinstance(self.tokenizer, Chars):
             return None
@@ -166,9 +166,9 @@ class Tokens:
         return self.source.floor(symbols_of(self.tokenizer.characters, windows))
 
     def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the tokens that windows (N, T) tell for sure, prediction by prediction; else -1.
+        """Return the token of each prediction in windows (N, T) that is certain; otherwise -1.
 
-        None of a text that asks for no skill.
+        None for a text whose source does not test a skill.
         """
         if not isinstance(self.source, Skill):
             return None
@@ -183,10 +183,10 @@ class Tokens:
     ) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        With `first`, of so many tokens at its beginning. It depends on nothing else: all variants
-        of a seed see the same text in the same order, and a run that stopped at step k needs no
-        data loader state to resume. Raises DamagedError where the tokens have changed since they
-        were opened.
+        `first` limits the windows to that many tokens at the split's beginning. The batch depends
+        on nothing else: all variants with a seed read the same text in the same order, and a run
+        that stopped at step k needs no data loader state to resume. Raises DamagedError if the
+        tokens have changed since they were opened.
         """
         ids = self.training[:first]
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
@@ -196,10 +196,10 @@ class Tokens:
 
 
 def look(source: Experiment) -> None:
-    """Refuse texts that are not there, without reading them: before what takes long is imported.
+    """Refuse missing texts without reading them, before slow imports.
 
-    Raises ConfigError, with file, line and column, for a corpus or a tokenizer of no registered
-    name, and for local files that are missing, empty or compressed.
+    Raises ConfigError, with file, line and column, for an unregistered corpus or tokenizer, and for
+    local files that are missing, empty or compressed.
     """
     experiment = source.experiment
     texts: list[tuple[Where, Data]]
@@ -214,22 +214,24 @@ def look(source: Experiment) -> None:
             raise source.locate(error) from None
 
 
-#: Where this process found the tokens of a corpus and a tokenizer, by the hash of both.
+#: Folders of the tokens that this process has prepared, by the hash of corpus and tokenizer.
 seen: dict[str, Path] = {}
-#: The same that another process has found, to be opened without a look at the source.
+#: Folders prepared by another process, which are opened without a check of the source.
 trusted: dict[str, Path] = {}
 
 
 def prepare(
     corpus: Choice, tokenizer: Choice, cache: Path | None = None, like: Tokens | None = None
 ) -> Tokens:
-    """Return the tokens of a corpus, encoding them on the first call only.
+    """Return the tokens of a corpus; encode them on the first call only.
 
-    With `like`, by the tokenizer of those tokens, and not by one that is made from this corpus.
+    With `like`, the corpus is encoded by the tokenizer of these tokens, not by a tokenizer made
+    from this corpus.
 
-    Of processes that ask for the same tokens at once, one makes them and the others wait. What a
-    killed one had done is taken up by the next. Tokens are placed by a renaming, so they are never
-    seen half written. A text that has not changed since it was last read is not read again.
+    If several processes need the same tokens at once, one encodes them and the others wait. The
+    next process continues the encoding of a killed process. Tokens are committed by a rename, so
+    that partial files are never visible. A text that has not changed since the last reading is not
+    read again.
     """
     if like:
         maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
@@ -264,14 +266,14 @@ def prepare(
 
 
 def _key(text: Text, maker: Maker, made_by: Entry) -> str:
-    """Return the fingerprint of a text and a tokenizer together."""
+    """Return the common fingerprint of a text and a tokenizer."""
     sampled = maker.most is not None and text.sizes["train"] > maker.most
     parts = [_FORMAT, text.fingerprint, made_by]
     return digest([*parts, "in parts"] if text.cuts or sampled else parts, 16)
 
 
 def _opened(root: Path, key: str) -> Tokens | None:
-    """Return the tokens that are there; None where they are missing or damaged."""
+    """Open stored tokens and remove damaged ones; None if they are missing or damaged."""
     folder = root / "tokens" / key
     with contextlib.suppress(DamagedError):
         tokens = load(folder)
@@ -289,14 +291,14 @@ def _check_splits(text: Text, name: str) -> None:
 
 
 def _state(file: FileIO) -> tuple[int, ...]:
-    """Return size and times of a file: any write changes them."""
+    """Return the size and times of a file, which any write changes."""
     stat = os.fstat(file.fileno())
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 @contextlib.contextmanager
 def _at(*where: str | int) -> Iterator[None]:
-    """Locate the mistakes that are found within at a key of the file."""
+    """Locate the ConfigErrors of a block at a key of the experiment file."""
     try:
         yield
     except ConfigError as error:
@@ -309,7 +311,7 @@ def _built(registry: Registry, choice: Choice, key: str) -> Any:
 
 
 def load(folder: Path) -> Tokens:
-    """Open a store that `prepare` wrote. Raises DamagedError where a file is missing or changed."""
+    """Open stored tokens. Raises DamagedError if a file is missing or changed."""
     try:
         sums = json.loads(disk.read(folder / _SUMS))
         for name in ("tokenizer.json", "manifest.json"):
@@ -328,13 +330,13 @@ def load(folder: Path) -> Tokens:
 
 
 def files(folder: Path) -> dict[str, NDArray[np.uint8]]:
-    """Return the files of tokens, memory-mapped."""
+    """Return the files of stored tokens by name, memory-mapped."""
     names = [*json.loads(disk.read(folder / _SUMS)), _SUMS]
     return {name: np.asarray(np.memmap(folder / name, np.uint8, "r")) for name in names}
 
 
 def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
-    """Have tokens in the cache that were made elsewhere: fetched where they are not, or damaged."""
+    """Store tokens from another machine in the cache; fetch them if missing or damaged."""
     root = cache_folder()
     if _opened(root, key):
         return
@@ -347,20 +349,20 @@ def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
 
 
 def _in_slices(content: NDArray[np.uint8], out: disk.Writer) -> None:
-    """Write bytes of which there may be more than memory."""
+    """Write bytes in slices, since they may exceed memory."""
     for at in range(0, len(content), _SLICE):
         out.write(content[at : at + _SLICE].data)
 
 
 def cache_folder() -> Path:
-    """Return where tokens are kept: LLAMA_ABLATE_CACHE, or the user's cache folder."""
+    """Return the cache folder: LLAMA_ABLATE_CACHE, or `llama_ablate` in the user's cache."""
     usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
     default = Path(os.environ.get("XDG_CACHE_HOME") or usual) / "llama_ablate"
     return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
 
 
 def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
-    """Encode a text in a working folder, from where that was stopped, and place its tokens."""
+    """Encode a text in a working folder, resuming earlier work, and commit its tokens."""
     partial, progress = disk.below(folder, "tokens"), EncodingProgress.of(folder, text)
     file = partial / "tokenizer.json"
     disk.make(partial)
@@ -395,7 +397,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
 
 
 def _encode(text: Text, partial: Path, progress: EncodingProgress, width: int, bar: Bar) -> None:
-    """Write the tokens of all splits, each behind those that are there."""
+    """Append the missing tokens of all splits to their files."""
     total, before = sum(text.sizes.values()), 0
     for split, size in text.sizes.items():
         done = progress.splits.get(split, Done())
@@ -413,7 +415,7 @@ def _encode(text: Text, partial: Path, progress: EncodingProgress, width: int, b
 
 
 def _is_file(file: Path, sum_: str) -> bool:
-    """Whether a file is there and has a SHA-256."""
+    """Return whether a file exists and has the given SHA-256."""
     with contextlib.suppress(OSError, ConfigError):
         return hashlib.sha256(disk.read(file)).hexdigest() == sum_
     return False

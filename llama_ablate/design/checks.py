@@ -1,4 +1,4 @@
-"""Checks of a whole experiment file, before anything trains: what no single key can tell."""
+"""Checks of a whole experiment file before training, across its keys."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 
 def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
-    """Return an experiment whose guards say what they look at, and what is worse.
+    """Complete the guards of an experiment with their quantity and worse direction.
 
-    Raises ConfigError for a metric that is none, or not measured, and where it is not known which
-    of its numbers are worse.
+    Raises ConfigError for an unknown metric, for a metric that is not measured, and if the worse
+    direction of its number is unknown.
     """
     from llama_ablate.measure import METRICS
 
@@ -55,7 +55,10 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
 
 
 def check_budgets(tables: tuple[Table, ...]) -> None:
-    """Refuse other losses under a budget of FLOPs, which are not counted, and too long a step."""
+    """Refuse varied losses under a FLOPs budget, and steps larger than twice the budget.
+
+    The FLOPs of losses are not counted.
+    """
     for table in tables:
         for variant in table.variants if table.budget != "seconds" else ():
             table.steps_of(variant)
@@ -66,7 +69,7 @@ def check_budgets(tables: tuple[Table, ...]) -> None:
 
 
 def check_text(of_table: TableText, experiment: Experiment, variant: Variant, budget: str) -> None:
-    """Refuse variants of other contexts or tokenizers that would not read the same text."""
+    """Refuse variants with another context or tokenizer that would read different text."""
     context = variant.spec.context != experiment.model.context
     if not (context or variant.text):
         return
@@ -101,7 +104,10 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
 
 
 def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:
-    """Refuse what is done with documents where there is one, or no token between several."""
+    """Refuse document options for tokens that are a single document.
+
+    The corpus then has one document, or the tokenizer has no separator token.
+    """
     data = text.data.with_changes(variant.data if variant else {})
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
@@ -117,7 +123,7 @@ def check_documents(text: TableText, where: Where, variant: Variant | None = Non
 
 
 def check_precisions(tables: Sequence[Table], device: str) -> None:
-    """Refuse a precision on an axis that the device does not multiply in."""
+    """Refuse variants of the precision on a device without bfloat16 products."""
     varied = (v for table in tables for v in table.variants if "precision" in v.train)
     if (one := next(varied, None)) and not multiplies_bfloat16(device):
         message = "this device has no instructions for products in bfloat16; allowed: float32"
@@ -125,7 +131,7 @@ def check_precisions(tables: Sequence[Table], device: str) -> None:
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
-    """Refuse tuned values where nothing is measured to choose them by."""
+    """Refuse tuning without the metric `perplexity`, whose validation loss selects values."""
     if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
         raise ConfigError(
             "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
@@ -134,7 +140,7 @@ def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
 
 
 def check_seeds(experiment: Experiment) -> None:
-    """Refuse what takes two seeds where there is one."""
+    """Refuse keys that need an interval, and so two seeds, with a single seed."""
     for wanted, what in (
         (experiment.hypotheses, "a hypothesis"),
         (experiment.guard, "a guard"),
@@ -150,7 +156,7 @@ def check_seeds(experiment: Experiment) -> None:
 
 
 def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse margins of a loss that are not in the unit in which tables compare losses."""
+    """Refuse loss margins in another unit than the tables' compared losses."""
     several = any(variant.text for table in tables for variant in table.variants)
     unit, why = margins.NATS, "all have one tokenizer"
     if several:
@@ -168,7 +174,10 @@ def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_controls(experiment: Experiment) -> None:
-    """Refuse controls that could not fail: all but one in which nothing changes need a margin."""
+    """Refuse controls without a margin, since they could not fail.
+
+    An A/A arm in which nothing changes needs no margin.
+    """
     controls = experiment.controls
     for wanted, key, must in (
         (set(controls.aa) - {"none"}, "aa", "be equivalent within it"),
@@ -181,7 +190,7 @@ def check_controls(experiment: Experiment) -> None:
 
 
 def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse hypotheses about a table or variant that the experiment does not have."""
+    """Refuse hypotheses about unknown tables or variants."""
     names = [table.name for table in tables]
     for i, hypothesis in enumerate(experiment.hypotheses):
         where: Where = ("hypotheses", i)
@@ -201,7 +210,7 @@ def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
-    """Refuse metrics that a variant's model, or its text, does not have."""
+    """Refuse metrics that do not apply to a variant's model or text."""
     from llama_ablate.measure import METRICS
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
@@ -217,7 +226,7 @@ def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> Non
 
 
 def check_plugins(tables: tuple[Table, ...]) -> None:
-    """Check the model laws for every plug-in component, beside built-in ones."""
+    """Check the model laws for every plug-in component, combined with built-in components."""
     checked: set[tuple[str, Choice, bool]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     variants = (variant for table in tables for variant in table.variants)
@@ -236,7 +245,7 @@ def check_plugins(tables: tuple[Table, ...]) -> None:
 
 
 def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse options of an optimizer or a loss that do not fit, and plug-ins that break a law."""
+    """Refuse inconsistent options of optimizers or losses, and plug-ins that break a law."""
     points = runs.points(experiment, TRAINING)
     for table, point in itertools.product(tables, points):
         for variant in table.variants:
@@ -254,7 +263,7 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_compiled(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse compiled steps with dropout: each step's seed is another program to compile."""
+    """Refuse compiled steps with dropout, whose seed would need a compilation per step."""
     for table in tables:
         for variant in table.variants:
             train = experiment.train.with_changes(variant.train)
@@ -276,7 +285,7 @@ def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> 
 
 
 def check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
-    """Refuse a text with less than one batch for training, or one window to evaluate."""
+    """Refuse a text with less than one training batch or one evaluation window."""
     context = experiment.model.context
     batch = experiment.train.batch * context + 1
     for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():

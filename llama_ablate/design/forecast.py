@@ -1,4 +1,4 @@
-"""The forecast of a plan: training FLOPs, predicted time, and disk space."""
+"""Forecast of a plan: training FLOPs, predicted time, and disk space."""
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
@@ -9,13 +9,13 @@ from llama_ablate.findings import stages
 from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 
-_BYTES = 4  # of a parameter: weights are kept in float32
+_BYTES = 4  # per parameter: weights are stored in float32
 _RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Runs, their training FLOPs, and the seconds that they are predicted to take."""
+    """Number of runs, with their training FLOPs and predicted seconds."""
 
     runs: int
     #: NaN where a component does not count its FLOPs.
@@ -25,33 +25,33 @@ class Cost:
 
 @dataclass(frozen=True)
 class Forecast:
-    """How much a plan computes, and how long that takes at the rate of a measured probe step.
+    """Forecast of a plan's compute, with its time at the speed of a measured probe step.
 
-    Evaluation is counted: the points of the curve, and the metrics of each run over held-out text.
-    The probe is a training step of one layer; real runs also start and save, so the time is an
-    order of magnitude, not a promise.
+    Evaluation is included: the points of the curve, and the metrics of each run on held-out text.
+    The probe is a training step of one layer; real runs also start and save, so the predicted time
+    is an order of magnitude.
     """
 
     plan: PlanDocument
     compute: ComputeSettings
     workers: int
-    #: What it takes at least and at most: results decide which runs of looks and races are needed.
+    #: Smallest and largest cost: results decide which runs of looks and races are needed.
     least: Cost
     most: Cost
-    #: The most bytes that the runs will take, by what weights are kept.
+    #: Largest disk space of the runs in bytes, by the choice of kept weights.
     disk_bytes: dict[str, int]
-    #: Of the worker that needs most.
+    #: Memory of the largest worker.
     memory: Memory
 
     @property
     def seeds(self) -> int:
-        """How many seeds each variant has at most."""
+        """Largest number of seeds per variant."""
         return len(self.plan.experiment.seed_list)
 
     def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
-        """Return plain values; those of the first table once more beside the list of tables.
+        """Return plain values, with the first table's values repeated at the top level.
 
-        `warnings` says what limits a table's comparison.
+        `warnings` returns the limitations of a table's comparison.
         """
         experiment = self.plan.experiment
         tables = [
@@ -76,10 +76,10 @@ class Forecast:
 def forecast(
     plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory
 ) -> Forecast:
-    """Return the forecast of a plan whose runs compute in a way that has been probed."""
+    """Forecast the cost of a plan from a compute with measured speed."""
     train = plan.experiment.train
     flops: dict[str, float] = {}
-    work: dict[str, float] = {}  # in what time is predicted by, with evaluation
+    work: dict[str, float] = {}  # FLOPs that predict the time, with evaluation
     slower = _float32_times(compute)
     for table in plan.tables:
         variants = {variant.id: variant for variant in table.variants}
@@ -100,7 +100,7 @@ def forecast(
 
 
 def evaluated(plan: PlanDocument, text: PlannedText) -> int:
-    """Return how many held-out tokens a run reads: for its curve, and for its metrics."""
+    """Count the held-out tokens that a run reads for its curve and its metrics."""
     *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
     points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
     ways = max(1, len(plan.experiment.evaluation.documents))
@@ -111,7 +111,7 @@ def evaluated(plan: PlanDocument, text: PlannedText) -> int:
 
 
 def _float32_times(compute: ComputeSettings) -> float:
-    """Return how much slower float32 is, in which held-out text is read; 1 where not measured."""
+    """Return the slowdown of float32, used for evaluation; 1 where not measured."""
     tried = dict(compute.tried_s)
     chosen = tried.get(f"{compute.precision} {compute.kernel}")
     whole = tried.get(f"float32 {compute.kernel}")
@@ -119,15 +119,15 @@ def _float32_times(compute: ComputeSettings) -> float:
 
 
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
-    """Return the most bytes that the runs not yet done will take, by what weights are kept.
+    """Return the largest disk space of unfinished runs in bytes, by kept weights.
 
-    A checkpoint holds weights, the optimizer's state, and where the end is averaged a sum of
-    weights; a run at work has two checkpoints and writes a third.
+    A checkpoint contains weights and the optimizer's state; a run in progress has two checkpoints
+    and writes a third.
     """
     weights = {v.id: _BYTES * v.parameters for table in plan.tables for v in table.variants}
     to_come = stages.bounds(plan)[1].difference(done)
     runs = [run for run in plan.runs.values() if run.id in to_come]
-    # One of every variant in every table.
+    # With `best`, one run of every variant in every table keeps its weights.
     best = {(t.name, run.variant) for t in plan.tables for run in t.runs if run.id in to_come}
 
     def checkpoint(run: PlannedRun) -> int:

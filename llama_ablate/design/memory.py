@@ -1,4 +1,4 @@
-"""The memory of a training run in closed form, to plan with: see benchmarks/memory.py."""
+"""Closed-form memory of a training run, for planning: see benchmarks/memory.py."""
 
 import psutil
 import torch
@@ -15,18 +15,18 @@ from llama_ablate.results.record import ComputeSettings, Memory
 from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import LOGITS, even_share
 
-#: The measured peak lies within this factor of the closed form, on the specs of the benchmark.
+#: Largest ratio of measured peak and closed form, in either direction, on the benchmark's specs.
 WITHIN = 1.5
-#: Bytes of a process beside tensors, once it computes.
+#: Bytes of a computing process in addition to its tensors.
 _PROCESS = {"cpu": 40 << 20, "cuda": 16 << 20}
-#: Bytes kept for the backward pass for each number that a linear layer reads or writes.
+#: Bytes stored for the backward pass per input or output number of a linear layer.
 _ACTIVATION_BYTES = {
     ("cpu", "float32"): 7.0,
     ("cpu", "bfloat16"): 4.5,
     ("cuda", "float32"): 5.0,
     ("cuda", "bfloat16"): 3.2,
 }
-#: Bytes for each attention score where dropout of scores rules fused attention out.
+#: Bytes per attention score where dropout of scores prevents fused attention.
 _SCORE_BYTES = 10
 #: Bytes for each logit: itself, its softmax and its gradient.
 _LOGIT_BYTES = 12
@@ -38,7 +38,7 @@ def estimate_peak_bytes(
     """Estimate the peak memory of one process of a run: weights, gradients, state, activations."""
     weights = 4 * count(spec).parameters
     held = 2 * weights + optimizer_bytes
-    if train.branches:  # goes back to a copy of both
+    if train.branches:  # a copy of weights and optimizer state is restored after a branch
         held += weights + optimizer_bytes
     tokens = train.batch // train.accumulate // compute.ranks * spec.context
     precision = train.precision.replace("auto", compute.precision)
@@ -53,9 +53,9 @@ def estimate_peak_bytes(
 
 
 def _activations(spec: ModelSpec) -> float:
-    """Return the numbers that the linear layers of all blocks read and write for a token.
+    """Count the input and output numbers of all blocks' linear layers per token.
 
-    An expert counts by the share of tokens that is sent to it.
+    An expert is weighted by the share of tokens routed to it.
     """
     model, times = skeleton(spec)
     total = 0.0
@@ -72,7 +72,7 @@ def _activations(spec: ModelSpec) -> float:
 
 
 def _dropped_scores(spec: ModelSpec) -> int:
-    """Return the attention scores of a token that are dropped; 0 without such dropout."""
+    """Count the attention scores per token under dropout; 0 without dropout of scores."""
     if not spec.dropout.attention:
         return 0
     model, times = skeleton(spec)
@@ -85,9 +85,9 @@ def _dropped_scores(spec: ModelSpec) -> int:
 
 
 def needed(plan: Plan, compute: ComputeSettings) -> Memory:
-    """Return the memory of the run that needs most, of those that are likely to.
+    """Return the largest predicted memory of a run, over likely candidates.
 
-    Of each table's baseline, and its variants with the most parameters and the most FLOPs.
+    These are each table's baseline and its variants with the most parameters and the most FLOPs.
     """
     found = []
     for table in plan.tables:
@@ -106,9 +106,9 @@ def needed(plan: Plan, compute: ComputeSettings) -> Memory:
 
 
 def check(memory: Memory, device: str) -> str:
-    """Return a warning where a device may lack the memory; "" where it has it.
+    """Return a warning if a device may lack memory for a run; "" if it suffices.
 
-    Raises ConfigError where it lacks even the lower end of the closed form.
+    Raises ConfigError if the device lacks even the lower end of the closed form's range.
     """
     total = _total_bytes(device)
     if memory.bytes <= total:

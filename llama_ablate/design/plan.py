@@ -41,7 +41,7 @@ _COSTS: dict[str, Cost] = {
 
 
 def _cost(match: str, experiment: Experiment) -> Cost | None:
-    """Return what counts a budget that is held equal; None for `none`."""
+    """Return the function that counts a matched budget; None for `none`."""
     if match == "state_bytes":
         context = experiment.variants.match_context or experiment.model.context
         return lambda spec: exact(spec, "state_bytes") and int(states(spec, (context,))[0])
@@ -50,7 +50,7 @@ def _cost(match: str, experiment: Experiment) -> Cost | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is known before training: tables with their variants and runs."""
+    """Plan of an experiment before training: tables with their variants and runs."""
 
     experiment: Experiment
     tables: tuple[Table, ...]
@@ -58,12 +58,12 @@ class Plan:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Every run once: tables may share some. Seeds stay outermost within a table."""
+        """Runs of all tables, each once, with seeds outermost: tables may share runs."""
         return tuple({run.id: run for c in self.tables for run in c.runs}.values())
 
     @cached_property
     def arms(self) -> list[tuple[Variant, Table]]:
-        """Every variant once, with the first table that has it."""
+        """Variants of all tables, each once, with the first table that contains it."""
         arms: dict[str, tuple[Variant, Table]] = {}
         for table in self.tables:
             for variant in table.variants:
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def baseline(self) -> Variant:
-        """The baseline of the first table."""
+        """Baseline of the first table."""
         return self.tables[0].baseline
 
     def paced(self, pace: Pace) -> "Plan":
@@ -90,7 +90,7 @@ class Plan:
         return replace(self, tables=tuple(tables))
 
     def document(self, compute: ComputeSettings | None, settings: Settings) -> PlanDocument:
-        """Return what `plan.json` holds: enough to read the results without making the plan."""
+        """Return the contents of `plan.json`, from which results are read without planning."""
         return PlanDocument(
             format=FORMAT,
             version=__version__,
@@ -102,9 +102,9 @@ class Plan:
 
 
 def make(source: ExperimentFile) -> Plan:
-    """Return the plan of an experiment; reads the corpus, trains nothing.
+    """Plan an experiment: read the corpus and check the file, without training.
 
-    Raises ConfigError, with file, line and column, for whatever in the file cannot be done.
+    Raises ConfigError, with file, line and column, for an experiment that cannot be planned.
     """
     from llama_ablate.measure import METRICS
 
@@ -242,7 +242,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
 
 
 def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) -> TableText | None:
-    """Return the text of a table with another tokenizer; None where the tokens are the same."""
+    """Return a table's text with another tokenizer; None if the tokens are equal."""
     data = of_table.data.model_copy(update={"tokenizer": change.value})
     try:
         TOKENIZERS.resolve(change.value)
@@ -257,7 +257,7 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
 
 
 def _named(data: Data) -> str:
-    """Name a text by its corpus, its options, and what is done with its documents."""
+    """Name a text by its corpus, the corpus options, and its document options."""
     if data.name:
         return data.name
     corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
@@ -267,7 +267,7 @@ def _named(data: Data) -> str:
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
-    """Return the learning rate of a size, where it is scaled from the first size's."""
+    """Return the learning rate of a size, if it is scaled from the first size's."""
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
     return {"lr": train.lr * first_dim / at.model.dim}
@@ -276,7 +276,7 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
 def sources_of(
     data: Data, own: tokens.Tokens, where: Where = ("data",)
 ) -> dict[str, tokens.Tokens]:
-    """Return the tokens of what a mixture may name, by the tokenizer of the text's own."""
+    """Return the tokens of all sources of a mixture, with the tokenizer of `own`."""
     found = {"corpus": own}
     for name, entry in data.sources.items():
         try:
@@ -294,7 +294,7 @@ def _text(data: Data, where: Where) -> TableText:
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
         )
         return TableText(data, own, sources_of(data, own, where))
-    except ConfigError as error:  # a corpus names its own mistakes under `data`
+    except ConfigError as error:  # a corpus locates its errors under `data`
         raise ConfigError(
             error.message,
             (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,

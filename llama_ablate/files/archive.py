@@ -1,4 +1,4 @@
-"""Archives of many small files: written at once, read into memory, never unpacked to the disk."""
+"""Archives of many small files: written at once, read into memory, never unpacked to disk."""
 
 import io
 import lzma
@@ -12,44 +12,44 @@ from typing import IO, Protocol, cast
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-#: An archive of ours holds kilobytes for each of some thousand runs: what is beyond is an attack.
+#: Packed results take kilobytes for each of some thousand runs; a larger archive is an attack.
 MAX_MEMBERS = 500_000
 MAX_MEMBER_BYTES = 64 << 20
 MAX_BYTES = 1 << 30
 
 
 class Files(Protocol):
-    """Files below a folder, read by their paths: those of the disk, or of an archive."""
+    """Reader of files below a folder by their paths, on disk or in an archive."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; none where there is no such folder."""
+        """List the names in a folder; an empty list for a missing folder."""
 
     def is_file(self, path: Path) -> bool:
-        """Return whether there is a file at a path."""
+        """Return whether a path is a file."""
 
     def read(self, path: Path | str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError where there is none."""
+        """Read the content of a file. Raises FileNotFoundError for a missing file."""
 
 
 class Archive:
-    """The files of an xz-compressed tar archive, by their paths below the archive's own path.
+    """Files of an xz-compressed tar archive, by paths below the archive's path.
 
-    The archive is read when a file is first asked for. Raises ConfigError for a damaged one.
+    The archive is read at the first request for a file. Raises ConfigError for a damaged archive.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; none where there is no such folder."""
+        """List the names in a folder; an empty list for a missing folder."""
         return self._names.get(self._member(folder), [])
 
     def is_file(self, path: Path) -> bool:
-        """Return whether the archive holds a file at a path."""
+        """Return whether the archive contains a file at a path."""
         return self._member(path) in self._contents
 
     def read(self, path: Path | str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError where there is none."""
+        """Read the content of a file. Raises FileNotFoundError for a missing file."""
         try:
             return self._contents[self._member(path)]
         except KeyError:
@@ -61,7 +61,7 @@ class Archive:
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """The names in each folder."""
+        """Names in each folder."""
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for member in self._contents:
             path = member
@@ -72,14 +72,14 @@ class Archive:
 
     @cached_property
     def _contents(self) -> dict[str, bytes]:
-        """The content of each member, by name."""
+        """Content of each member by name."""
         try:
             with disk.opened(self._file) as packed:
                 stream = _Bounded(packed, self._file)
                 contents = self._members(stream)
                 while stream.read(1 << 20):
-                    pass  # a tar ends before its xz does, whose check sums stand at the end
-        except ConfigError:  # which is a ValueError, as of a header that holds no number
+                    pass  # the xz stream ends after the tar, with checksums to be verified
+        except ConfigError:  # it is a ValueError, which the next clause would catch
             raise
         except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise self._damaged(f"it cannot be unpacked ({error})") from None
@@ -103,14 +103,18 @@ class Archive:
 
 
 class _Bounded:
-    """An xz stream that refuses to yield more than `MAX_BYTES`, and bytes behind its end."""
+    """Xz stream limited to `MAX_BYTES` of content, without bytes after its end."""
 
     def __init__(self, stream: IO[bytes], file: Path) -> None:
         self._stream, self._file, self._left = stream, file, MAX_BYTES
         self._xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes. Raises ConfigError beyond the bound, EOFError at a cut."""
+        """Read at most `size` bytes.
+
+        Raises ConfigError for content beyond the limit, EOFError for a truncated stream and for
+        bytes after its end.
+        """
         most = min(size, self._left + 1) if size >= 0 else self._left + 1
         content = b""
         while not (content or self._xz.eof):
@@ -127,7 +131,7 @@ class _Bounded:
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Return whether a member is a file that is as large as it says: none with holes."""
+    """Return whether a member is a regular file; sparse files, which may expand, are not."""
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
 
 
@@ -136,7 +140,7 @@ def _is_safe(name: str) -> bool:
 
 
 def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return an archive of files by their paths: the same bytes for the same files."""
+    """Return a reproducible archive of files: equal files give equal bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz", preset=6) as archive:
         for name, content in files:

@@ -1,8 +1,8 @@
 """Crash-safe files: atomic writes by flush and rename, partial folders, removal, bounded reading.
 
-All calls that change the disk go through `os` of this module, so that a test can replace it by one
-that fails, crashes or loses power at any call. No call writes through a symbolic link: names that
-come from a file become paths by `below` alone.
+All calls that change the disk use `os` of this module, so that a test can replace it by a version
+that fails, crashes or loses power at any call. No call writes through a symbolic link: names from a
+file become paths only by `below`.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ try:
 except ModuleNotFoundError:
     raise ConfigError("llama_ablate needs Linux or macOS; on Windows, use WSL") from None
 
-#: Prefix of the names of files and folders that are not complete yet.
+#: Prefix of the names of incomplete files and folders.
 PARTIAL = ".partial-"
 Save = Callable[["Writer"], Any]
 Content = bytes | Save
 _CHUNK = 1 << 20
 _MOST = 1 << 30
-#: A pipe in the place of a file is an error then, where it would wait for a reader.
+#: With O_NONBLOCK a pipe in place of a file is an error; otherwise opening would wait for a reader.
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-#: Seconds for which a network file system's cache may show a folder that is gone.
+#: Seconds for which a network file system's cache may show a removed folder.
 _STALE_S = 20.0
 
 
 def below(root: Path, *names: str) -> Path:
-    """Return a path below a folder, each name a level: the only way from a name to such a path.
+    """Build a path below a folder from names, one per level; all such paths are built here.
 
-    Raises ConfigError for what is no name of one file or folder, and for a link on the way, since
-    what is written or removed would lie elsewhere.
+    Raises ConfigError for an invalid name of a file or folder, and for a link in the path, since
+    writes and removals would then affect another place.
     """
     path = root
     for name in names:
@@ -53,30 +53,31 @@ def below(root: Path, *names: str) -> Path:
 
 
 def opened(path: Path | str) -> BufferedReader:
-    """Open a file to read. Raises ConfigError for a folder, a pipe or a device, which may not end.
+    """Open a file for reading; never wait for the writer of a pipe.
 
-    A pipe that nobody writes to does not make it wait.
+    Raises ConfigError for a folder, a pipe or a device, whose content may be endless.
     """
     return os.fdopen(_regular(path)[0], "rb")
 
 
 def read(path: Path | str) -> bytes:
-    """Return the content of a file. Raises ConfigError where it is none, as `opened` does.
+    """Read the content of a file of at most one gibibyte.
 
-    And for one of more than a gibibyte, as none that is read as a whole ever is.
+    Raises ConfigError for a larger file, and for a folder, a pipe or a device, as `opened` does. No
+    valid file that is read as a whole is larger.
     """
     handle, size = _regular(path)
     try:
         if size > _MOST:
             raise ConfigError(f"{path}: damaged, it has more than {_MOST >> 20} MiB")
-        # Of a small file a buffer would take as long as the reading.
+        # For a small file, a buffered reader would take as long as the reading itself.
         return b"".join(iter(lambda: os.read(handle, max(size, 4096)), b""))
     finally:
         os.close(handle)
 
 
 def _regular(path: Path | str) -> tuple[int, int]:
-    """Return a handle to read a file by, and its size."""
+    """Open a regular file for reading; return its handle and size."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
@@ -87,7 +88,7 @@ def _regular(path: Path | str) -> tuple[int, int]:
 
 
 class Writer:
-    """A new file open for buffered writing, with the SHA-256 of its content."""
+    """New file, open for buffered writing, with the SHA-256 of its content."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -95,7 +96,7 @@ class Writer:
         self._held = bytearray()
 
     def write(self, content: Any) -> int:
-        """Write some bytes, buffered up to a megabyte."""
+        """Write bytes, buffered up to a mebibyte; return their number."""
         view = memoryview(content).cast("B")
         self._held += view
         if len(self._held) >= _CHUNK:
@@ -125,7 +126,7 @@ class Writer:
 
 
 def write(path: Path, content: Content) -> str:
-    """Write a new file to the disk, and return its SHA-256. A file of that name is an error."""
+    """Write a new file to the disk; return its SHA-256. Raises FileExistsError if it exists."""
     file = Writer(path)
     try:
         with contextlib.closing(file):
@@ -137,9 +138,10 @@ def write(path: Path, content: Content) -> str:
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:
-    """Write a file atomically: readers see the old content or the new, never a part.
+    """Write a file atomically, so that readers see the old or the new content; return its SHA-256.
 
-    It is written `aside` first, in a folder of the same file system. Returns its SHA-256.
+    It is written first to the folder `aside` (default: the file's folder), which must be on the
+    same file system.
     """
     partial = (aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}"
     try:
@@ -152,14 +154,15 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 
 
 def make(folder: Path, tries: int = 3) -> None:
-    """Make a folder and its missing parents, again where another process removes one of them.
+    """Create a folder and its missing parents; retry if another process removes a parent.
 
-    Without looking first whether it exists: a network file system's cache may be out of date.
+    It does not check first whether the folder exists, since a network file system's cache may be
+    out of date.
     """
     try:
         os.mkdir(folder)
     except FileNotFoundError as error:
-        # The working directory was removed, or it is no place for folders, as in /proc.
+        # The working directory was removed, or folders cannot be created there, as in /proc.
         if folder.parent == folder or not tries:
             raise FileNotFoundError(error.errno, "no folder can be made there", folder) from None
         make(folder.parent)
@@ -175,9 +178,10 @@ def make(folder: Path, tries: int = 3) -> None:
 
 
 def append(path: Path) -> int:
-    """Open a file for appending, and return its handle; a missing folder is made, no link followed.
+    """Open a file for appending and return its handle; create a missing folder.
 
-    Another machine may have removed the folder while a cache still shows it: retries for a while.
+    Links are not followed. Another machine may have removed the folder while a cache still shows
+    it: the call retries for `_STALE_S` seconds.
     """
     until = time.monotonic() + _STALE_S
     while True:
@@ -191,12 +195,12 @@ def append(path: Path) -> int:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file at a path."""
+    """Return whether a path is a file."""
     return path.is_file()
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names in a folder; none where there is no such folder."""
+    """List the names in a folder; an empty list for a missing folder."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -210,9 +214,9 @@ def links_below(folder: Path) -> Iterator[Path]:
 
 
 def place(partial: Path, target: Path) -> bool:
-    """Commit a finished folder by renaming it; return whether the target was free.
+    """Commit a finished folder by a rename; return whether the target was free.
 
-    The first one wins: in POSIX a folder never replaces one that is not empty.
+    The first commit wins: in POSIX a folder never replaces a folder that is not empty.
     """
     for below, _folders, _files in os.walk(partial):
         sync(Path(below))
@@ -228,7 +232,7 @@ def place(partial: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def _handle_of(folder: Path) -> Iterator[int]:
-    """Open a folder; what is locked by its handle is free again at the end."""
+    """Open a folder and yield its handle; locks on it are released at the end."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield handle
@@ -238,7 +242,7 @@ def _handle_of(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path) -> Iterator[Path]:
-    """Make a temporary folder to write in, to be committed by `place`; removed at the end.
+    """Create a temporary folder, to be committed by `place`, and remove it at the end.
 
     A shared lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
     """
@@ -255,7 +259,7 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 
 def sweep(parent: Path) -> None:
     """Remove the partial folders of killed processes, unless a partial folder is in use."""
-    # Not where the parent is locked, missing, or not ours to write.
+    # A locked, missing or read-only parent is left alone.
     with contextlib.suppress(OSError), locked(parent, wait=False):
         for name in names(parent):
             if name.startswith(PARTIAL):
@@ -271,9 +275,9 @@ def move(folder: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock of a folder, which ends with the process; nothing is written for it.
+    """Lock a folder exclusively, without writing; the lock ends with the process at the latest.
 
-    Raises BlockingIOError where another process holds it and nobody is to wait.
+    Raises BlockingIOError if another process has the lock and `wait` is False.
     """
     with _handle_of(folder) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -295,9 +299,9 @@ def remove(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and its content, if it exists; what others add meanwhile stays.
+    """Remove a folder and its content, if it exists; files added meanwhile stay.
 
-    A symbolic link is removed itself, not what it leads to.
+    A symbolic link is removed, and its target stays.
     """
     if os.path.islink(path) or not os.path.isdir(path):
         remove(path)
@@ -308,7 +312,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder, unless something lies in it, or it is gone."""
+    """Remove a folder if it exists and is empty."""
     try:
         os.rmdir(folder)
     except OSError as error:

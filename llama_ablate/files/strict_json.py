@@ -1,7 +1,7 @@
 """Strict JSON with atomic writes and checksums; NaN and infinities become words.
 
-A sealed document ends with the SHA-256 of its path within the results and of its text, so that a
-changed bit is detected, and a document that was moved to where another belongs.
+A sealed document ends with the SHA-256 of its path within the results and of its text. The seal
+detects a changed bit, and a document that was moved to another document's place.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ _SEAL_BYTES = len(_SEAL.format("0" * 64))
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write strict JSON in one step; numbers that JSON lacks become "NaN", "Infinity"."""
+    """Write strict JSON in one step; non-finite numbers become "NaN" or "Infinity"."""
     write_text(path, to_json(value) + "\n")
 
 
 def to_json(value: object, *, nulls: bool = False) -> str:
-    """Return strict JSON text; numbers that JSON lacks become "NaN", "Infinity", or null."""
+    """Return strict JSON text; non-finite numbers become "NaN" or "Infinity", or null."""
     known = _changed(value, _finite_or_null if nulls else _finite)
     return json.dumps(known, indent=1, allow_nan=False, ensure_ascii=False)
 
@@ -48,7 +48,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
-    """Read what `write_json` wrote; with `place`, a sealed document, whose checksum must match.
+    """Read a JSON document; with `place`, a sealed document, and verify its checksum.
 
     Raises ConfigError for a damaged file.
     """
@@ -56,15 +56,18 @@ def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
 
 
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
-    """Return the document in the content of a file, as `read_json` does."""
+    """Parse the content of a JSON file; verify its seal if `place` is given.
+
+    Raises ConfigError for a damaged file.
+    """
     try:
         decoded = raw.decode(json.detect_encoding(raw), "surrogatepass")  # as `json.loads` does
         value: dict[str, Any] = _DECODER.decode(decoded)
-        if not isinstance(value, dict):  # whatever a file holds
+        if not isinstance(value, dict):  # a file may contain any JSON value
             raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
         if raw.count(b"{") + raw.count(b"[") > _DEEPEST or any(word in raw for word in _QUOTED):
             _finish(value, _DEEPEST)
-        if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
+        if b"\\ud" in raw or b"\\uD" in raw:  # a lone surrogate cannot be written
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
@@ -81,7 +84,7 @@ def _digest(text: bytes, place: str) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = {intern(key): value for key, value in pairs}  # as thousands of files have the same
+    values = {intern(key): value for key, value in pairs}  # thousands of files share keys
     if len(values) < len(pairs):
         raise ValueError("a key stands there twice")
     return values
@@ -94,7 +97,10 @@ def _integer(digits: str) -> int:
 
 
 def _finish(value: Any, levels: int) -> None:
-    """Refuse a document of more levels, and put numbers in the place of words for them."""
+    """Replace the words for non-finite numbers by numbers; refuse too many levels.
+
+    Raises ValueError for a document nested more deeply than `levels`.
+    """
     if not levels:
         raise ValueError(f"more than {_DEEPEST} levels")
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -109,14 +115,14 @@ def _refuse(word: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer)
-#: Of documents of ours: what is beyond breaks those who compute with it or write it again.
+#: Limits of valid documents, in levels and digits; larger values break calculation or rewriting.
 _DEEPEST, _DIGITS = 64, 40
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_QUOTED = (b'NaN"', b'Infinity"')  # as they end in a file; most files have none
+_QUOTED = (b'NaN"', b'Infinity"')  # quoted word endings, absent from most files
 
 
 def _changed(value: Any, change: Callable[[Any], object]) -> Any:
-    """Return a document in which each value that is no mapping and no list is changed."""
+    """Return a document with each scalar value changed, in all mappings and lists."""
     if isinstance(value, list | tuple):
         return [_changed(inner, change) for inner in value]
     if hasattr(value, "items"):

@@ -18,13 +18,13 @@ from llama_ablate.terminal import plural
 
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
-_LEARNED = 0.1  # of the way from chance to the floor, which an arm must have come
-_SOLVED = 0.005  # nats over the floor, within which there is nothing more to gain
+_LEARNED = 0.1  # smallest share of the distance from chance to the floor for a learned text
+_SOLVED = 0.005  # nats above the floor, within which no further gain is possible
 
 
 @dataclass(frozen=True)
 class HypothesisRow(Row):
-    """A hypothesis of the file: what was stated, what was measured, and the test result."""
+    """Row of a hypothesis: its statement, the measured difference, and the test result."""
 
     hypothesis: str = column("the hypothesis as a sentence", "hypothesis", leading=True)
     table: str = column("name of its table", "table", leading=True, optional=True, default="")
@@ -89,13 +89,13 @@ class HypothesisRow(Row):
 
 
 def results(frames: Frames) -> list[HypothesisRow]:
-    """Return one row for each hypothesis of the file: what was stated, and its test result.
+    """Test each hypothesis of the file; return one row per hypothesis.
 
-    A hypothesis about a row of a table, or a step of a path, reads the interval of that row; the
-    other quantities that the file asks for are a family of their own. Where runs are missing the
-    result is `pending` or `failed`; where an arm's runs were too short, no arm of a table has
-    learned its text, or a control fails that the result needs (`controls.failing`), there is none:
-    `undecidable`, `no verdict`.
+    A hypothesis about a row of a table, or a step of a path, uses the interval of that row; the
+    other quantities in the file's hypotheses form a separate family. Where runs are missing the
+    result is `pending` or `failed`. It is `undecidable` where an arm's runs were too short or no
+    arm of a table has learned its text, and `no verdict` where a control fails that the result
+    needs (`controls.failing`).
     """
     entries = frames.plan.hypotheses
     others = {
@@ -151,12 +151,12 @@ def results(frames: Frames) -> list[HypothesisRow]:
     return rows
 
 
-#: The result of a stored hypothesis of a form that is gone.
+#: Result of a stored hypothesis in a form that is no longer supported.
 NO_LONGER_JUDGED = "stated, no longer judged"
 
 
 def unjudged(frames: Frames) -> list[HypothesisRow]:
-    """Return a row for each stored hypothesis of a form that is no longer judged."""
+    """Return a row for each stored hypothesis whose form is no longer supported."""
     refused = (one.value for one in frames.plan.refused if one.where[0] == "hypotheses")
     return [
         HypothesisRow(
@@ -170,7 +170,7 @@ def unjudged(frames: Frames) -> list[HypothesisRow]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row that a report shows: its interval, that of how many, and its verdict."""
+    """Row of a report: its interval, the family of its correction, and its verdict."""
 
     interval: Interval
     family: str
@@ -178,10 +178,11 @@ class _Row:
 
 
 def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
-    """Return the row of the comparison, or the step of a path, that a hypothesis is about.
+    """Return the comparison row or path step that a hypothesis tests; None for others.
 
-    None for any other quantity: of two variants that no row compares, of another number or in
-    percent, of two differences, and where runs that diverged or collapsed must count.
+    Other quantities are: a pair of variants that no row compares, another number than the loss, a
+    difference in percent, a difference of two differences, and a pair with runs that diverged or
+    collapsed, which must count.
     """
     table = frames.named(entry.table)
     base = table.plan.baseline.label
@@ -198,7 +199,7 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
 
 
 def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
-    """Return the interval of a quantity that is no row, at the look at which it stands."""
+    """Compute the interval of a quantity without a row, at its current look."""
     table = frames.named(entry.table)
     key = estimands.key_of(entry, table)
     if key not in table.quantities:
@@ -209,7 +210,7 @@ def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
 
 
 def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
-    """Return every row of a table that has an interval, by the variants that it compares."""
+    """Return the rows of a table with an interval, by their pair of variant labels."""
     variants = [variant for variant in table.plan.variants if not variant.baseline]
     verdicts = {row.label: row.verdict for row in table.comparison}
     base = table.plan.baseline.label
@@ -229,7 +230,7 @@ def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
 
 
 def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Interval) -> str:
-    """Return `pending` or `failed` where the runs of a hypothesis are not there; else nothing."""
+    """Return `pending` or `failed` if runs of a hypothesis are missing; otherwise ""."""
     if row and row.verdict in ("pending", "failed"):
         return row.verdict
     table = frames.named(entry.table)
@@ -243,13 +244,13 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     ]
     if any("pending" in end for end in ends):
         return "pending"
-    if at:  # a run that it needs failed
+    if at:  # a necessary run failed
         return "failed"
     return "failed" if any(end.isdisjoint(FINAL) for end in ends) else ""
 
 
 def _remark(result: str, test: evidence.Expectation, row: _Row | None, margin: str | None) -> str:
-    """Say how a row's verdict and a result go together, where they are about different bounds."""
+    """Explain how a row's verdict and a result agree, where they test different bounds."""
     if row is None:
         return ""
     if result == "undecided" and row.verdict == "equivalent":
@@ -266,13 +267,13 @@ def _remark(result: str, test: evidence.Expectation, row: _Row | None, margin: s
 
 
 def _guarded(entry: Hypothesis, table: TableFrames) -> str:
-    """Say in what guarded number a variant is worse that was found to be better in loss."""
+    """Name the guarded number in which a variant with better loss is worse; else ""."""
     is_better = entry.direction == "better" and entry.against is None
     return guards.broken(table.guards).get(entry.variant, "") if is_better else ""
 
 
 def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
-    """Say where a loss is compared with that of another optimizer at one rate."""
+    """Warn where the losses of two optimizers are compared at a single learning rate."""
     if entry.value is not None or not estimands.is_loss(entry, table):
         return ""
     variants = {variant.label: variant for variant in table.plan.variants}
@@ -286,7 +287,7 @@ def _count(quantities: set[str]) -> str:
 
 
 def _undecidable(entry: Hypothesis, frames: Frames) -> str:
-    """Say why no difference of losses can be seen in a hypothesis' tables; nothing if one can."""
+    """Explain why a hypothesis' tables cannot show a loss difference; "" if they can."""
     tables = [(part, frames.named(part.table)) for part in entry.parts]
     if reason := next(filter(None, (_lost(part, table) for part, table in tables)), ""):
         return reason
@@ -298,7 +299,10 @@ def _undecidable(entry: Hypothesis, frames: Frames) -> str:
 
 
 def _lost(entry: Hypothesis, table: TableFrames) -> str:
-    """Say which run has no number, as it diverged or collapsed; a loss is then that of chance."""
+    """Name a diverged or collapsed run without a value for a hypothesis; "" if none.
+
+    A loss always has a value, since an unstable run is assigned the loss of chance.
+    """
     name = entry.measure or table.loss
     if split_of(table, name) or not has_number(table.ranked, name) or of_training(table, name):
         return ""
@@ -310,7 +314,7 @@ def _lost(entry: Hypothesis, table: TableFrames) -> str:
 
 
 def _too_short(entry: Hypothesis, table: TableFrames) -> str:
-    """Say which run of a hypothesis' arms was too short; nothing where none was."""
+    """Name a run of a hypothesis' arms that was too short; "" if none was."""
     arms = (entry.variant, estimands.against(entry, table))
     for run in table.reported:
         if run.label in arms and run.too_short:
@@ -319,10 +323,10 @@ def _too_short(entry: Hypothesis, table: TableFrames) -> str:
 
 
 def undecidable(table: TableFrames) -> str:
-    """Say why a table cannot tell its arms apart; nothing where it can.
+    """Explain why a table cannot distinguish its arms; "" if it can.
 
-    No arm has learned the text: all reported runs collapsed, or no arm's mean loss has come a tenth
-    of the way from chance to the text's known floor. Or all have reached that floor.
+    Either no arm has learned the text: all reported runs collapsed, or no arm's mean loss is a
+    tenth of the distance from chance to the text's known floor. Or all arms have reached the floor.
     """
     ranked = [run for run in table.ranked if run.role != "positive"]
     finished = [run for run in ranked if run.outcome in FINAL]

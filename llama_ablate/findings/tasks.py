@@ -37,22 +37,22 @@ _TASK, _PRINT = "task", "fingerprint"  # coordinates
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The score of each item in one run, and a hash of the items."""
+    """Scores of the items in one run, with a hash of the items."""
 
     scores: NDArray[np.float64]
     fingerprint: str
     #: Whether a score is 1 where the item is right, and 0 or a share where it is not.
     is_accuracy: bool
-    #: Which group each item belongs to; None where they have none.
+    #: Group index of each item; None without groups.
     groups: NDArray[np.float64] | None
 
 
-#: By the name of the number, the variant's id, and the seed.
+#: Answers by the name of the number, the variant's id, and the seed.
 ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
 
 
 class TaskTable(Protocol):
-    """What is measured of a table: `frames.TableFrames` says what each is."""
+    """Interface of a table's measurements, documented in `frames.TableFrames`."""
 
     @property
     def plan(self) -> PlannedTable: ...  # noqa: D102
@@ -109,13 +109,16 @@ def _groups(rows: Sequence[MetricRow]) -> dict[tuple[str, Coordinate], NDArray[n
 
 
 def shared_seeds(answers: ByItem, name: str, variant: str, against: str) -> list[int]:
-    """Return the seeds of which both variants have answered the same items."""
+    """Return the seeds with which both variants have answered the same items."""
     own, other = (answers.get(name, {}).get(id_, {}) for id_ in (variant, against))
     return sorted(s for s in own if s in other and own[s].fingerprint == other[s].fingerprint)
 
 
 def error(answers: ByItem, name: str, variant: str, against: str) -> StandardError | None:
-    """Return the items' part of the error of a difference; None of what has no items."""
+    """Compute the standard error of a difference due to items; None without items.
+
+    It is also None where the runs of different seeds have answered different items.
+    """
     seeds = shared_seeds(answers, name, variant, against)
     own, other = (answers.get(name, {}).get(id_, {}) for id_ in (variant, against))
     if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
@@ -129,7 +132,7 @@ def error(answers: ByItem, name: str, variant: str, against: str) -> StandardErr
 
 
 def bounded(row: Interval) -> Interval:
-    """Return the interval of a difference of two shares, which lies from -1 to 1."""
+    """Clip the interval of a difference of two shares to the range from -1 to 1."""
     return replace(row, low=max(row.low, -1.0), high=min(row.high, 1.0))
 
 
@@ -144,7 +147,7 @@ def other_items(table: TaskTable) -> list[str]:
 
 @dataclass(frozen=True)
 class TaskRow(Row):
-    """The accuracy of a variant in a task, and the difference from the baseline's."""
+    """Accuracy of a variant in a task, with its difference from the baseline."""
 
     task: str = column("name of the task", "task", leading=True)
     label: str = column("label of the variant", "variant", leading=True)
@@ -164,7 +167,7 @@ class TaskRow(Row):
         return str(Estimate(self.difference, self.low, self.high))
 
     verdict: str = column("what the interval says", "verdict", leading=True)
-    # What stands beside is found by its name: the mean over runs of a quantity of the task.
+    # The following columns are filled by name: each is the mean over runs of a task's quantity.
     accuracy_norm: float = column("accuracy by loss per byte", default=math.nan)
     target_perplexity: float = column("perplexity of the targets", default=math.nan)
     chance: float = column(
@@ -196,11 +199,11 @@ class TaskRow(Row):
 
 
 def accuracies(table: TaskTable) -> list[TaskRow]:
-    """Return one row for each task and variant: its accuracy, and the difference from the baseline.
+    """Return a row per task and variant: accuracy and difference from the baseline.
 
-    The intervals of all rows hold at once and at all looks, a control's alone. They have the error
-    of the seeds and that of the items, between groups where items have such. None where no task was
-    measured.
+    The intervals of all rows hold simultaneously and at all looks; a control's interval holds
+    alone. They include the error of seeds and the error of items, between groups for grouped items.
+    The list is empty where no task was measured.
     """
     names = {
         str(row.coordinates[_TASK]): row.name
@@ -240,7 +243,7 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
 
 
 def _intervals(table: TaskTable, name: str, family: int) -> dict[str, Interval]:
-    """Return the interval of each variant's difference in a task, by id."""
+    """Compute the interval of each variant's difference in a task, by id."""
     base, answers = table.plan.baseline.id, table.answers.get(name, {})
     differences: dict[str, Sequence[float]] = {}
     errors = {}
@@ -280,12 +283,12 @@ Samples = dict[int, float]
 
 
 def samples(table: TaskTable, label: str, name: str | None) -> Samples:
-    """Return a number of a variant: by seed if of its runs, by process if of the variant.
+    """Return a variant's samples of a number: per seed, or per process for variant metrics.
 
-    Empty where nothing of that name was measured, and where the variant was not tried at every
-    tuned point. Runs are those at the chosen point. One that diverged has the loss of chance, and
-    one that collapsed no more than that: both count against their variant, and none that diverged
-    is better than one that did not. Neither has any other number of what it learned.
+    Empty where no number with that name was measured, and where the variant was not tried at every
+    tuned point. Only runs at the chosen point count. A diverged run has the loss of chance, and a
+    collapsed run at most that loss: both count against their variant, and divergence never improves
+    a loss. Such runs have no other number that depends on learning.
     """
     name = name or table.loss
     if not has_number(table.ranked, name):
@@ -305,20 +308,23 @@ def samples(table: TaskTable, label: str, name: str | None) -> Samples:
 
 
 def split_of(table: TaskTable, name: str | None) -> str:
-    """Return the split whose loss a number is; "" of any other number."""
+    """Return the split of a loss by its name; "" for any other number."""
     return next((s for s in SPLITS if (name or table.loss) == f"{s}_{table.unit.number}"), "")
 
 
 def of_training(table: TaskTable, name: str) -> bool:
-    """Return whether a number of runs says how training went, and not what was learned."""
+    """Return whether a number of runs describes training, not the trained model."""
     own = table.metrics.named.get(name, ())
     return all(row.metric == TRAINING for row in own if row.run)
 
 
 def differences(own: Samples, other: Samples, *, relative: bool) -> Samples:
-    """Return a number minus another's where both have one; of shares, the log of the ratio."""
+    """Compute paired differences of samples; with `relative`, logs of their ratios.
+
+    With `relative`, pairs with a value that is not positive are left out.
+    """
     shared = [key for key in own if key in other]
-    if relative:  # a share of nothing is not defined
+    if relative:  # the ratio is defined for positive values only
         positive = [key for key in shared if own[key] > 0 and other[key] > 0]
         return {key: math.log(own[key] / other[key]) for key in positive}
     return {key: own[key] - other[key] for key in shared}

@@ -1,4 +1,4 @@
-"""Local launcher: one worker per core or GPU, or per group of them."""
+"""Local launcher: one worker per core or GPU, or per group of cores or GPUs."""
 
 import os
 import signal
@@ -24,13 +24,13 @@ _GRACE_S = 8.0  # to write a checkpoint in, when asked to stop
 
 
 def default_workers(device: str, ranks: int = 1) -> int:
-    """Return one worker per GPU, or per core that this process may use, or per so many of them."""
+    """Return the number of workers: usable cores or GPUs, divided by the ranks per run."""
     units = devices(device) if device == "cuda" else cores()
     return max(1, units // ranks)
 
 
 def devices(device: str) -> int:
-    """Return the number of GPUs, or one for all cores: of what has a memory of its own."""
+    """Return the number of devices with separate memory: the GPUs, or 1 for all cores."""
     return torch.cuda.device_count() if device == "cuda" else 1
 
 
@@ -44,10 +44,10 @@ class _Job:
 
 
 class Local:
-    """Workers as processes of this machine.
+    """Launcher of workers as processes on this machine.
 
-    One worker a device starts. The peak of memory that the first one reaches decides how many more
-    start: as many as fit in what is free then, beside other programs and launchers.
+    At first, one worker starts per device. The peak memory of the first worker then determines how
+    many more start: as many as fit into the memory that other programs and launchers leave free.
     """
 
     def __init__(self, store: Store, device: str, workers: int, ranks: int = 1) -> None:
@@ -56,7 +56,7 @@ class Local:
         self._devices = max(1, devices(device) // (ranks if device == "cuda" else 1))
         self._in_one_device = ranks if device == "cpu" else 1
         self._waiting: deque[str] = deque()
-        #: The most workers at a time; None until a worker's peak of memory is known.
+        #: Largest number of concurrent workers; None until a worker's peak memory is known.
         self._most = workers if workers <= self._devices else None
         gpus = _gpus() if device == "cuda" else []
         if gpus and ranks > len(gpus):
@@ -65,7 +65,7 @@ class Local:
         self._active: list[_Job] = []
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Start a process for each of these runs, as soon as there is memory for it."""
+        """Start a process for each run, as soon as memory is available."""
         self._waiting.extend(runs)
         self._start()
 
@@ -78,7 +78,7 @@ class Local:
             self._active.append(_Job(run, child, gpus, processes.out_of_memory_kills()))
 
     def _admit(self, runs: Sequence[str]) -> None:
-        """Decide how many workers may run at once, where the peak of one of these is known."""
+        """Set the number of concurrent workers, once the peak memory of a run is known."""
         if self._most is not None or not (peak := max(map(self._peak_of, runs), default=0)):
             return
         free = free_bytes(self._device)
@@ -92,14 +92,14 @@ class Local:
             )
 
     def _peak_of(self, run: str) -> int:
-        """Return the peak of memory that a run has reached; 0 where it is not known yet."""
+        """Return the peak memory of a run in bytes; 0 while unknown."""
         if note := live.read(self._store.working(run)):
             return note.peak_memory_bytes
         record = self._store.record(run)
         return record.peak_memory_bytes if record and record.ok else 0
 
     def poll(self) -> News:
-        """Wait until a process ends, at most a quarter of a second."""
+        """Wait at most a quarter of a second for the end of a process; return the report."""
         runs = [job.run for job in self._active]
         wait([job.child.process.sentinel for job in self._active], timeout=0.25)
         news = News()
@@ -123,7 +123,7 @@ class Local:
         return news
 
     def stop(self) -> None:
-        """Ask the workers to write checkpoints and leave; end those that do not."""
+        """Stop the workers after they write checkpoints; kill those that exceed the grace time."""
         self._waiting.clear()
         working = [job.child.process for job in self._active]
         try:
@@ -141,14 +141,14 @@ class Local:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs visible to this process, as named in CUDA_VISIBLE_DEVICES."""
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     return given.split(",")[:count] if given else [str(index) for index in range(count)]
 
 
 def _share(worker: int, ranks: int, gpus: Sequence[str]) -> str:
-    """Return the GPUs of a worker as CUDA_VISIBLE_DEVICES has them; "" where there are none."""
+    """Return the CUDA_VISIBLE_DEVICES of a worker; "" without GPUs."""
     chosen = range(worker * ranks, (worker + 1) * ranks) if gpus else ()
     return ",".join(gpus[number % len(gpus)] for number in chosen)
 

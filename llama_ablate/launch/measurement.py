@@ -1,4 +1,4 @@
-"""Measure variants and the compute configuration, each in a fresh process."""
+"""Measurement of variants and finished runs, in separate processes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from llama_ablate.terminal import say
 from llama_ablate.training.compute import Compute
 
 _KEY = "measure"  # one process at a time measures: two would slow each other
-#: How often speeds are taken: fresh processes, and short rounds in each.
+#: Repetitions of speed measurements: new processes, and short rounds in each.
 _PROCESSES, _ROUNDS = 5, 3
 
 
@@ -61,11 +61,11 @@ def measure_variants(
     *,
     again: bool = False,
 ) -> None:
-    """Take the per-variant metrics of all variants: speeds in rounds that interleave them.
+    """Measure the per-variant metrics of all variants, with speeds in interleaved rounds.
 
-    A metric that any variant lacks, or that was measured in other circumstances, is measured of all
-    of them: ratios hold within a pass only. `again` measures in any case. What is measured takes
-    the place of an earlier pass.
+    A metric that any variant lacks, or that was measured in other circumstances, is measured for
+    all variants, since ratios are valid within a pass only. `again` measures in any case. New
+    values replace the values of an earlier pass.
     """
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
@@ -111,7 +111,7 @@ def _measured(
     compute: Compute,
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Measurement]]:
-    """Return the metrics of each arm: what is timed in several processes started anew."""
+    """Measure the metrics of each arm; timed metrics use several new interpreters."""
     arms = [_arm(variant, table) for variant, table in plan.arms]
     timed = [c.entry() for c in choices if METRICS.timed(c.name)]
     others = [c.entry() for c in choices if not METRICS.timed(c.name)]
@@ -142,7 +142,7 @@ def _show(progress: Callable[[int, int], None], before: int, total: int, done: i
 
 
 def _arm(variant: Variant, table: Table) -> tuple[ModelSpec, Train, PlannedText]:
-    """Return what a process needs to measure a variant: it opens the tokens itself."""
+    """Return a variant's spec, train config and planned text, for a measuring process."""
     return variant.spec, _train_config(variant, table), table.text_of(variant).planned()
 
 
@@ -151,10 +151,10 @@ def _train_config(variant: Variant, table: Table) -> Train:
 
 
 def _circumstances(variant: Variant, table: Table) -> list[Any]:
-    """Return what a measurement depends on, beside the compute: not how long it trains.
+    """Return the inputs of a measurement except compute settings and training length.
 
-    Of spec and train config it is what differs from the defaults, so that a new option or key
-    makes no measurement out of date.
+    The spec and train config are reduced to their differences from the defaults, so that a new
+    option or key does not invalidate earlier measurements.
     """
     train = _train_config(variant, table).identity("tokens", "steps", "evals")
     return [variant.spec.identity(), train, table.text_of(variant).tokens.fingerprint]
@@ -165,10 +165,10 @@ def measure_finished(
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
-    A metric that the experiment lists has the options that it gives. What was measured with the
-    same options in the same circumstances is kept, unless `again`: then it is replaced. Raises
-    ConfigError for an unknown metric, where a run has no weights to measure, and where the corpus
-    or a plugin has changed.
+    A metric that the experiment lists has the experiment's options. Values measured with the same
+    options in the same circumstances are kept, unless `again` is set: then they are replaced.
+    Raises ConfigError for an unknown metric, for a run without weights to measure, and if the
+    corpus or a plug-in has changed.
     """
     planned = store.plan
     listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
@@ -192,11 +192,11 @@ def measure(
     asked: bool = False,
     again: bool = False,
 ) -> None:
-    """Take the metrics of a plan that finished runs and variants lack, or have with other options.
+    """Measure the planned metrics that finished runs and variants lack.
 
-    Those of runs are taken from weights. What is `asked` for is tried again where it failed, and
-    raises ConfigError for a run that has no weights, which is left out otherwise. `again` measures
-    in any case.
+    A metric measured with other options counts as lacking. Metrics of runs are measured from
+    weights. `asked` retries failed metrics and raises ConfigError for a run without weights, which
+    is left out otherwise. `again` measures in any case.
     """
     with store.alone(_KEY) as lease:
         wanted = _wanted(store, plan, asked=asked, again=again)
@@ -212,7 +212,7 @@ def measure(
 def _wanted(
     store: Store, plan: Plan, *, asked: bool, again: bool
 ) -> list[tuple[Record, list[Choice]]]:
-    """Return the finished runs that lack a metric, and which. Raises as `measure` does."""
+    """Return the finished runs that lack metrics, with these. Raises as `measure` does."""
     per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
     stated = StatedMetrics(plan.experiment)
     wanted = []
@@ -229,7 +229,7 @@ def _wanted(
 
 
 def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> bool:
-    """Return whether a run lacks a metric as it is stated, or it failed and is to be retried."""
+    """Return whether a run lacks a metric as stated, or a failed metric is to be retried."""
     metric = record.metrics.get(name)
     if metric is None or stated.other(name, metric):
         return True
@@ -237,7 +237,7 @@ def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> 
 
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
-    """Raise ConfigError where text or plug-ins have changed since the runs were made."""
+    """Raise ConfigError if text or plug-ins have changed since the runs were planned."""
     store.layout.refuse_links()
     for variant, table in now.arms:
         whose, train = f"'{store.root}'", _train_config(variant, table)
@@ -250,7 +250,7 @@ def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> 
 def measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
 ) -> dict[str, Measurement]:
-    """Measure a finished run from its weights: a task of a process."""
+    """Measure a finished run from its weights, as the task of a process."""
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 

@@ -1,4 +1,4 @@
-"""Start processes from a fork server that has imported torch and computed nothing, or anew."""
+"""Child processes, forked from a server that has imported torch, or started afresh."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-#: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
+#: Modules that the server imports once. torch's optimizers import torch._dynamo in two seconds.
 _PRELOADED = [
     "llama_ablate.launch.fork_server",
     "llama_ablate.launch.worker",
@@ -34,23 +34,23 @@ _PRELOADED = [
 #: Exit code of a worker that refuses its run; its last line says why.
 REFUSED = 2
 
-#: The variable of a command that ends with the process which holds its standard input open.
+#: Environment variable of a command that ends when its standard input closes.
 ENDS_WITH_STDIN = "LLAMA_ABLATE_ENDS_WITH_STDIN"
 
-#: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
+#: Seconds for a stopped process to write a checkpoint. Slurm's limit (KillWait) is 30 by default.
 GRACE_S = 20.0
 
 _TRIES = 3  # to start a process
 _TUNABLES = "GLIBC_TUNABLES"
 
-_LONGEST = 70  # bytes of a folder in which a socket may be: with names of its own 103, macOS' most
+_LONGEST = 70  # bytes of a socket's folder: with the socket's name at most 103, the limit of macOS
 
 Message = tuple[str, Any]
 Task = Callable[..., Any]
 
 
 def context() -> BaseContext:
-    """Return the way to start processes: a fork server where the system has one."""
+    """Return the start method of processes: a fork server where the system has one."""
     methods = multiprocessing.get_all_start_methods()
     method = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(method, "set_forkserver_preload"):
@@ -59,7 +59,7 @@ def context() -> BaseContext:
 
 
 def warm() -> None:
-    """Start the fork server now, so that it imports torch while this process does other things."""
+    """Start the fork server early, so that it imports torch in parallel with this process."""
     if context().get_start_method() == "forkserver":
         if len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             _take_short_folder()
@@ -69,12 +69,12 @@ def warm() -> None:
 
 @contextmanager
 def _born() -> Iterator[None]:
-    """Have a process that starts now get no SIGINT or SIGHUP, and huge pages, from the first on.
+    """Start processes with SIGINT and SIGHUP blocked and with huge pages.
 
-    A terminal tells all of its processes of Ctrl-C, and that it closes. This one asks the others to
-    stop; it knows the end of workers from the fork server, which has to outlive them. With huge
-    pages for what glibc allocates, where Linux gives them on request, a training step on a CPU is
-    some 4% faster; glibc reads that before Python begins.
+    A terminal sends SIGINT (Ctrl-C) and SIGHUP (its closing) to all of its processes. This process
+    stops the others itself; the fork server reports the end of workers, so it has to outlive them.
+    With huge pages for glibc's allocations, where Linux provides them on request, a training step
+    on a CPU is some 4% faster; glibc reads the setting before Python begins.
     """
     resource_tracker.ensure_running()  # which would unblock SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
@@ -89,10 +89,10 @@ def _born() -> Iterator[None]:
 
 
 def _take_short_folder() -> None:
-    """Have this process's sockets below /tmp."""
+    """Place this process's sockets in a folder below /tmp."""
     before, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  a folder of our own in it
     try:
-        util.get_temp_dir()  # made once, and kept from then on
+        util.get_temp_dir()  # it is created once and reused
     finally:
         tempfile.tempdir = before
 
@@ -104,11 +104,11 @@ def start(
     anew: bool = False,
     log: Path,
 ) -> "Child":
-    """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`.
+    """Start `task(report, *arguments)` in a new process whose output goes to `log`.
 
-    `anew` starts Python again, some seconds, instead of forking: forked processes
-    have their libraries and memory at the same addresses, so that their timings differ too little.
-    Raises ChildProcessError where the fork server is killed again and again.
+    `anew` starts a new Python interpreter, which takes some seconds, instead of forking: forked
+    processes have their libraries and memory at the same addresses, so that their timings differ
+    too little. Raises ChildProcessError if the fork server is killed repeatedly.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     method = multiprocessing.get_context("spawn") if anew else context()
@@ -123,7 +123,7 @@ def start(
         try:
             with _without_script(), _born() if anew else nullcontext():
                 process.start()
-        except (EOFError, ConnectionError):  # the fork server was killed just now: another one
+        except (EOFError, ConnectionError):  # the fork server was just killed: retry
             time.sleep(0.1)
             continue
         theirs.close()
@@ -135,10 +135,11 @@ def start(
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Hide this process's script from the one that starts, which would run it once more.
+    """Hide this process's main script from a new process, which would run it again.
 
-    multiprocessing does that so that it can find what the script defines. Tasks are functions of
-    modules; and a script that calls `llama_ablate.run` needs no `if __name__ == "__main__"`.
+    multiprocessing runs it to find definitions of the script. Tasks are functions of modules, so
+    they do not need it; a script that calls `llama_ablate.run` then needs no
+    `if __name__ == "__main__"`.
     """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -155,11 +156,10 @@ def call(
     report: Callable[[Any], None] | None = None,
     anew: bool = False,
 ) -> Any:
-    """Run `task(report, *arguments)` in a fresh process and return what it returns.
+    """Run `task(report, *arguments)` in a new process and return its result.
 
-    `anew` as for `start`. Raises the ConfigError that the task raises; OSError where
-    the log cannot be written; ChildProcessError where the process died, with the end of what it
-    printed.
+    `anew` is as for `start`. Raises the task's ConfigError; OSError if the log cannot be written;
+    ChildProcessError, with the last line of its output, if the process died.
     """
     child = start(task, *arguments, anew=anew, log=log)
     try:
@@ -175,7 +175,7 @@ def call(
                 child.process.join(GRACE_S)
                 raise value
             if kind == "result":
-                child.process.join(GRACE_S)  # a thread of a plug-in may go on
+                child.process.join(GRACE_S)  # a plug-in's thread may still run
                 return value
             if report:
                 report(value)
@@ -184,14 +184,14 @@ def call(
 
 
 def command(words: Sequence[str]) -> int:
-    """Run a command of ours in an interpreter of its own, and return its exit code.
+    """Run a `llama_ablate` command in a separate interpreter; return its exit code.
 
-    What it loads is not loaded here. Its answer is thrown away. It is interrupted with this
-    process, and ends soon after it.
+    Its modules and plug-ins are not loaded in this process. Its standard output is discarded. An
+    interrupt of this process stops it, and it ends soon after this process.
     """
     with subprocess.Popen(  # noqa: S603  our own command
         [sys.executable, "-P", "-m", "llama_ablate", *words],
-        stdin=subprocess.PIPE,  # which closes when this process ends
+        stdin=subprocess.PIPE,  # the pipe closes when this process ends
         stdout=subprocess.DEVNULL,
         env={**os.environ, ENDS_WITH_STDIN: "1"},
         start_new_session=True,  # a terminal interrupts this process alone
@@ -204,14 +204,14 @@ def command(words: Sequence[str]) -> int:
 
 
 class Child:
-    """A process and the pipe on which it reports."""
+    """Child process with the pipe for its reports."""
 
     def __init__(self, process: BaseProcess, connection: Connection) -> None:
         self.process = process
         self.connection = connection
 
     def messages(self) -> list[Message]:
-        """Return the reports that have not been read yet."""
+        """Return the unread reports."""
         found = []
         try:
             while self.connection.poll():
@@ -237,13 +237,13 @@ def ended_by(code: int, *, oom: bool) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Return the last line of what a process has printed."""
+    """Return the last line of a process's log."""
     printed = log.read_text("utf-8", "replace") if log.is_file() else ""
     return (printed.strip().splitlines() or ["it printed nothing"])[-1]
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes the system has killed because memory ran out."""
+    """Count the processes that the system has killed for lack of memory; 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text("ascii").splitlines()
     except OSError:
@@ -286,10 +286,10 @@ def _child(
 
 
 def leave_after(ended: Callable[[], object]) -> None:
-    """Have this process end soon after `ended` returns, which waits for what started it to end.
+    """End this process soon after `ended` returns, which waits for the parent's end.
 
-    It gets SIGTERM, as from a user: a worker then writes a checkpoint, others just end. After
-    GRACE_S it ends in any case.
+    This process receives SIGTERM, as from a user: a worker then writes a checkpoint, other
+    processes end. After GRACE_S it ends in any case.
     """
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""The queue of runs: what is pending, what another process has leased, what is retried.
+"""Queue of runs: pending runs, runs leased by other processes, and retries.
 
-Launchers start processes and report which have ended. Whether a run is done, or leased by another
-command, is read from the store; a lost run is resumed from its checkpoint.
+Launchers start processes and report which have ended. The store shows whether a run is finished, or
+leased by another command; a lost run is resumed from its checkpoint.
 """
 
 import time
@@ -24,7 +24,7 @@ _TRIES = 3  # retries of a lost run that made no progress
 
 @dataclass(frozen=True)
 class Gone:
-    """A process that ended: the reason, and whether memory ran out."""
+    """Ended process of a run: the reason, and whether memory ran out."""
 
     run: str
     why: str = ""
@@ -33,9 +33,9 @@ class Gone:
 
 @dataclass
 class News:
-    """What a launcher reports: the progress of its processes, and which have ended.
+    """Report of a launcher: progress of its processes, and its ended processes.
 
-    Progress is a step and its loss; the loss is None where only a checkpoint tells the step.
+    Progress is a step and its loss; the loss is None where the step comes from a checkpoint.
     """
 
     steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class News:
 
 
 def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
-    """Return a run's step and loss as its worker last noted them, or the step of its checkpoint."""
+    """Return a run's step and loss from its live note, or its checkpoint's step; else None."""
     if note := live.read(store.working(run)):
         return note.step, note.train_loss
     step = checkpoint.latest(store.working(run))
@@ -51,7 +51,7 @@ def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
 
 
 class Launcher(Protocol):
-    """Starts the worker of a run, and reports when it has ended."""
+    """Launcher of workers, which reports their progress and end."""
 
     slots: int
 
@@ -59,14 +59,14 @@ class Launcher(Protocol):
         """Start workers for these runs, at most as many as slots are free."""
 
     def poll(self) -> News:
-        """Wait a moment, and return what has happened."""
+        """Wait briefly, and return the launcher's report."""
 
     def stop(self) -> None:
-        """Have all workers write checkpoints and leave; return when none is left."""
+        """Stop all workers after they write checkpoints; return when none is left."""
 
 
 class Queue:
-    """Works off runs of a plan that have no final record."""
+    """Queue of the runs of a plan that have no final record."""
 
     def __init__(
         self, store: Store, plan: Plan, compute: Compute, settings: Settings, progress: Progress
@@ -74,16 +74,16 @@ class Queue:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
-        #: Runs that ran out of memory beside others: each is retried once, with no other worker.
+        #: Runs that ran out of memory while others ran: each is retried once, as the only worker.
         self._crowded: deque[str] = deque()
         self._beside: set[str] = set()
         self._retried: set[str] = set()
-        #: Runs that are leased elsewhere, and how our own process for it ended, if there was one.
+        #: Runs leased by other processes, with the end of this queue's process for them, if any.
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
         self._slots: dict[str, int] = {}
-        #: For every submitted run: its failed record before, the retries without progress and since
-        #: when, and the step it had reached.
+        #: For every submitted run: its earlier failed record, its retries without progress, the
+        #: time of the first, and the step of its latest checkpoint.
         self._before: dict[str, object] = {}
         self._tries: dict[str, int] = {}
         self._since: dict[str, float] = {}
@@ -92,12 +92,12 @@ class Queue:
     def work(
         self, launcher: Launcher, wanted: Collection[str] | None = None, stage: str = ""
     ) -> None:
-        """Run those of the `wanted` (all unless given) that have no final record.
+        """Run the `wanted` runs (default: all) that have no final record.
 
-        On an interrupt workers write checkpoints first. A run that diverges, fails, runs out of
-        memory or is lost too often gets a record with that outcome, and the others continue; one
-        that ran out of memory beside others is first retried alone.
-        `stage` says which of an experiment's stages the runs are.
+        On an interrupt, workers write checkpoints first. A run that diverges, fails, runs out of
+        memory or is lost too often gets a record with that outcome, and the others continue; a run
+        that ran out of memory while others ran is first retried alone. `stage` names the
+        experiment's stage to which the runs belong.
         """
         final = self._store.runs.final_ids()
         runs = [run for run in self._in_order() if wanted is None or run in wanted]
@@ -130,9 +130,10 @@ class Queue:
             self._keep_best(variant)
 
     def _in_order(self) -> list[str]:
-        """Return all runs: seed by seed, so that a grid cut short is paired, the longest first.
+        """Return all runs ordered by seed, then by decreasing FLOPs.
 
-        So workers end together: what is started last is short.
+        The order by seed keeps an interrupted grid paired; starting short runs last lets workers
+        end at about the same time.
         """
         experiment = self._plan.experiment
         seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
@@ -163,9 +164,9 @@ class Queue:
         self._progress.start(slot, self._label(run), self._runs[run].steps)
 
     def _again(self, gone: Gone) -> bool:
-        """Handle a process that has ended; return whether its run is to be retried."""
+        """Process the end of a run's process; return whether to retry the run."""
         store, run = self._store, gone.run
-        # On another machine also a dead one, for the lease timeout.
+        # For a dead process on another machine this is true until the lease timeout.
         if self._watch.waits(store.working(run)):
             self._elsewhere[run] = gone
             return False
@@ -189,10 +190,10 @@ class Queue:
         if self._tries[run] < _TRIES and not gone.oom:
             return True
         if time.monotonic() - self._since[run] < lease_timeout() and not gone.oom:
-            self._elsewhere[run] = gone  # until then a network's cache may hide its record
+            self._elsewhere[run] = gone  # a network file system's cache may hide its record
             return False
         lost = self._lost(self._runs[run], gone)
-        if store.commit(lost, [], None) is None:  # somebody has it, or has just done it
+        if store.commit(lost, [], None) is None:  # another process leased or finished it
             self._elsewhere[run] = gone
         else:
             self._finish(lost)
@@ -206,9 +207,9 @@ class Queue:
         self._keep_best(record.variant)
 
     def _keep_best(self, variant: str) -> None:
-        """With `keep_weights: best`, drop weights of runs that are the best of no table.
+        """Drop a variant's weights except its best run in each table, if `keep_weights` is `best`.
 
-        Losses of different texts or budgets are not compared.
+        Losses from different texts or budgets are not compared.
         """
         if self._settings.keep_weights == "best":
             tables = [
@@ -223,7 +224,7 @@ class Queue:
         return f"{planned.variant.label} s{planned.seed}{tuned}"
 
     def _returned(self) -> list[str]:
-        """Return the runs whose lease elsewhere has ended and that are to be retried."""
+        """Return the runs to retry after another process's lease has ended."""
         back = []
         for run, gone in list(self._elsewhere.items()):
             if self._watch.waits(self._store.working(run)):

@@ -1,7 +1,7 @@
 """Ray launcher: one task per run, on a cluster or on a local Ray.
 
-Ray finds room and says what is lost. It tries nothing again: that is the queue's. Ray is told when
-it is imported who may talk to it, so that is done first.
+Ray schedules the tasks and reports lost tasks. It does not retry: the queue does. Ray reads its
+access settings when it is imported, so they are set first.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import Store
 
 _POLL_S = 0.5
-#: How long the head may be silent. After 60 s Ray itself would end this process, without a word.
+#: Seconds without an answer from the head. After 60 s Ray would end this process without a message.
 _PATIENCE_S = 15.0
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",  # who may hand in a task may run anything
@@ -32,12 +32,12 @@ _ENVIRONMENT = {
     "RAY_task_oom_retries": "0",
 }
 _ONE = RayTask()
-#: For a Ray of this machine alone: it listens on the loopback address, to whoever has the token.
+#: Settings for Ray on this machine alone: it listens on the loopback address and needs the token.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class Ray:
-    """Runs workers as Ray tasks. Connected inside `with`."""
+    """Launcher of workers as Ray tasks, connected inside `with`."""
 
     def __init__(
         self,
@@ -48,7 +48,10 @@ class Ray:
         ranks: int = 1,
         asked: RayTask = _ONE,
     ) -> None:
-        """Start tasks that ask for so much each, besides a CPU or a GPU for each of the `ranks`."""
+        """Set the resources of each task from `asked`.
+
+        GPUs are per rank; without a stated number of CPUs, a task gets one per rank.
+        """
         self._store, self._cuda, self._address = store, device == "cuda", address
         gpus = ranks * asked.gpus if self._cuda else 0
         self._need = gpus or asked.cpus or ranks
@@ -64,7 +67,7 @@ class Ray:
         self._tasks: dict[Any, str] = {}
 
     def __enter__(self) -> "Ray":
-        """Connect. Raises ConfigError or OSError where that cannot be done."""
+        """Connect to Ray. Raises ConfigError or OSError if the connection fails."""
         host = self._address.rpartition(":")[0] if self._address else "127.0.0.1"
         for name, value in (_ENVIRONMENT | (_ALONE if _loopback(host) else {})).items():
             os.environ.setdefault(name, value)
@@ -74,7 +77,7 @@ class Ray:
 
         self._ray = ray = cast("Any", imported)
         self._quiet = contextlib.ExitStack()
-        # What happens to nodes is printed, pages of it, where our own answer is to stand.
+        # Ray prints long messages about nodes to standard output, where the command's answer goes.
         nowhere = self._quiet.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         self._quiet.enter_context(contextlib.redirect_stdout(nowhere))
         ends = signal.getsignal(signal.SIGTERM)
@@ -117,13 +120,16 @@ class Ray:
         self._quiet.close()
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Submit a task for each of these runs."""
+        """Submit a task for each run."""
         root = str(self._store.root.resolve())
         for run in runs:
             self._tasks[self._work.remote(root, run)] = run
 
     def poll(self) -> News:
-        """Wait until a task ends, at most half a second. Raises OSError where the head is gone."""
+        """Wait at most half a second for the end of a task; return the report.
+
+        Raises OSError if Ray's head does not answer, or if this machine's node has died.
+        """
         if answers(self._head):
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > _PATIENCE_S:
@@ -145,7 +151,7 @@ class Ray:
         return news
 
     def stop(self) -> None:
-        """Cancel the tasks: their workers write checkpoints and leave."""
+        """Cancel the tasks; their workers write checkpoints before they end."""
         for task in self._tasks:
             self._ray.cancel(task)
         deadline = time.monotonic() + processes.GRACE_S
@@ -157,7 +163,7 @@ class Ray:
             sys.stderr.write("stopping at once\n")  # a second interrupt: do not wait
 
     def _in_words(self, error: Exception) -> str:
-        """Describe an error without the addresses of machines, which Ray's messages hold."""
+        """Describe an error without the machine addresses in Ray's messages."""
         if isinstance(error, self._ray.exceptions.RayTaskError):  # of our own code, over there
             return str(error).strip().rpartition("\n")[2]
         return type(error).__name__

@@ -1,6 +1,7 @@
-"""Run a worker as a process of its own on a machine of a cluster.
+"""Worker processes on the machines of a cluster.
 
-Launchers run this on their machines: it imports nothing that takes long, and takes two strings.
+Launchers run these functions on the cluster's machines. The module imports nothing slow, and its
+functions need two strings only: a results folder and a run id.
 """
 
 import os
@@ -21,9 +22,10 @@ def work(
     run: str,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, str, bool]:
-    """Run the worker; return its exit code, how it ended in words, and whether memory ran out.
+    """Run the worker; return its exit code, a description, and whether memory ran out.
 
-    Where `stop` says so, or an exception does (a cancelled task's), it writes a checkpoint first.
+    When `stop` returns True, or an exception arrives (as in a cancelled task), the worker writes a
+    checkpoint before it ends.
     """
     kills = processes.out_of_memory_kills()
     file = Store(Path(root)).log(run)
@@ -38,7 +40,7 @@ def work(
         )
     try:
         while process.poll() is None and not stop():
-            time.sleep(0.1)  # in short naps, in which an exception can come through
+            time.sleep(0.1)  # a short sleep lets an exception interrupt it
     finally:
         _end(process)
     code = process.returncode
@@ -57,18 +59,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def job(root: str, run: str) -> str:
-    """Run the worker as a job of Slurm; return how it ended.
+    """Run the worker as a Slurm job; return a description of its end.
 
-    SIGUSR2 says that Slurm wants the machine back, soon or by the job's time limit: the worker
-    writes a checkpoint, and the job queues itself again, whether or not there is still a launcher.
-    After SIGTERM, which is how a job is cancelled, it does not.
+    SIGUSR2 means that Slurm reclaims the machine, soon or by the job's time limit: the worker
+    writes a checkpoint, and the job requeues itself, whether or not its launcher still runs. After
+    SIGTERM, with which Slurm cancels a job, it does not requeue itself.
     """
     signals: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGUSR2):  # in the place of submitit's own handlers
+    for number in (signal.SIGTERM, signal.SIGUSR2):  # replaces submitit's handlers
         signal.signal(number, lambda n, _frame: signals.append(n))
     code, how, _oom = work(root, run, lambda: bool(signals))
     if code and signals and signal.SIGTERM not in signals:
-        # An element of an array is named so: the plain number of one of them is all of the array.
+        # An array's element has this compound id; a plain id may mean the whole array.
         array, element = (os.environ.get(f"SLURM_ARRAY_{k}_ID") for k in ("JOB", "TASK"))
         itself = f"{array}_{element}" if array else os.environ["SLURM_JOB_ID"]
         subprocess.run(["scontrol", "requeue", itself], check=False, timeout=60)  # noqa: S603, S607  Slurm's

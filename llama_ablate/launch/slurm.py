@@ -1,9 +1,9 @@
 """Slurm launcher: runs as job arrays, through submitit.
 
-Whether a job is there is asked of `squeue`, since accounting may be off, and what submitit pickles
-is not waited for, since a killed job leaves none. A job that is not in the queue is gone; what
-became of its run is read from the store. Every job bears the name of the results folder, so that
-also those can be found that a launcher which was killed had no time to take note of.
+Job states come from `squeue`, since accounting may be off. The launcher does not wait for
+submitit's pickled results, since a killed job leaves none. A job that is not in the queue has
+ended; the outcome of its run is read from the store. Every job has a name derived from the results
+folder, so that jobs of a killed launcher can be found even if it had not recorded them.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from llama_ablate.results import Store
 from llama_ablate.results.leases import taken
 
 _POLL_S = 2.0
-#: How long Slurm may be silent: a controller that is started again answers after a minute or so.
+#: Seconds without an answer from Slurm: a restarted controller answers after about a minute.
 _PATIENCE_S = 180.0
 _ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
-_HOUR = 60  # minutes, after which a job queues itself again and goes on
+_HOUR = 60  # minutes, after which a job requeues itself and continues
 _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
 }
-#: The reason of a job that waits, for ever, because a node could not start it.
+#: Reason of a job that waits indefinitely because a node could not start it.
 _HELD = "launch failed requeued held"
 
-#: The job's file is put in its place after it was submitted, unless its launcher was killed just
-#: then: submitit would hold the machine for a minute.
+#: Shell code that waits for the job's file. It is moved into place after the submission, unless the
+#: launcher was killed meanwhile: then submitit would occupy the machine for a minute.
 _WAIT = """\
 me=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
 for second in $(seq 20); do
@@ -47,11 +47,11 @@ done"""
 
 
 class _Unanswered(Exception):  # noqa: N818  no error yet: controllers are started again
-    """A Slurm command failed, which may be temporary."""
+    """Failure of a Slurm command, which may be temporary."""
 
 
 class Slurm:
-    """Runs workers as Slurm jobs. One launcher at a time works on the same results."""
+    """Launcher of workers as Slurm jobs, one launcher at a time for the same results."""
 
     slots = _ARRAY
 
@@ -74,9 +74,10 @@ class Slurm:
         self._refused, self._left = "", True
 
     def __enter__(self) -> "Slurm":
-        """Take the folder, and out of the queue what a launcher that was killed has left there.
+        """Lease the job folder, and cancel pending jobs of a killed launcher.
 
-        Jobs of it that run go on: the store knows whose their runs are.
+        Its running jobs continue: their runs are leased in the store. Raises ConfigError if other
+        users can access the folder, or if Slurm fails.
         """
         os.environ.setdefault("SUBMITIT_LOG_LEVEL", "ERROR")
         import submitit
@@ -122,7 +123,7 @@ class Slurm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Give the folder up, and remove it unless jobs may still look for their files there."""
+        """Release the folder, and remove it unless remaining jobs may need their files there."""
         if kind is None:
             self.stop()
         if self._left:
@@ -130,11 +131,11 @@ class Slurm:
         self._turns.close()
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Submit a job for each of these runs, with the next poll."""
+        """Queue a job for each run; the next poll submits them."""
         self._unsent += runs
 
     def poll(self) -> News:
-        """Wait two seconds, and look at the queue. Raises OSError where Slurm remains silent."""
+        """Wait two seconds, and read the job queue. Raises OSError if Slurm does not answer."""
         try:
             if self._unsent:
                 self._send()
@@ -152,7 +153,7 @@ class Slurm:
             if state in _ENDED or state == _HELD or job not in states:
                 del self._jobs[run]
                 if state == _HELD:
-                    with contextlib.suppress(_Unanswered):  # it goes with the others in the end
+                    with contextlib.suppress(_Unanswered):  # it will be cancelled with the others
                         _tell("scancel", job)
                 detail = self._last_line(job) if state == "FAILED" else ""
                 why = f"Slurm's job {job}: {state}{detail}"
@@ -162,7 +163,10 @@ class Slurm:
         return news
 
     def stop(self) -> None:
-        """Cancel all jobs: workers write checkpoints and leave. Returns when the queue is empty."""
+        """Cancel all jobs; workers write checkpoints before they end.
+
+        Returns when the queue is empty, or after a time limit.
+        """
         deadline = time.monotonic() + 3 * processes.GRACE_S
         self._unsent.clear()
         try:
@@ -181,19 +185,19 @@ class Slurm:
             with contextlib.redirect_stderr(io.StringIO()), self._executor.batch():
                 jobs = [self._executor.submit(remote.job, root, run) for run in self._unsent]
         except (self._submitit.core.utils.FailedJobError, OSError) as error:
-            self._states()  # a controller that answers does refuse, the second time for good
+            self._states()  # the controller answers, so it refused; the second refusal is final
             if self._refused:
                 raise ConfigError(f"--launcher slurm: {_last(str(error))}") from None
             self._refused = str(error) or "refused"
             return
         given = {run: job.job_id for run, job in zip(self._unsent, jobs, strict=True)}
-        # A controller that was killed may have forgotten jobs, and give their numbers again.
+        # A killed controller may have lost jobs and reused their numbers.
         forgotten = {run: "" for run, job in self._jobs.items() if job in given.values()}
         self._jobs |= forgotten | given
         self._unsent, self._refused = [], ""
 
     def _states(self) -> dict[str, str]:
-        """Return the state of every job in the queue, and of those that left it a moment ago."""
+        """Return the state of every job in the queue, recently ended jobs included."""
         command = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
         rows = [line.split(maxsplit=2) for line in _tell(*command).splitlines()]
         return {job: _HELD if reason == [_HELD] else state for job, state, *reason in rows}
@@ -209,7 +213,7 @@ class Slurm:
 
 
 def _tell(*words: str) -> str:
-    """Run a Slurm command and return its output. Raises _Unanswered where it fails."""
+    """Run a Slurm command and return its output. Raises _Unanswered if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  fixed words
     except (OSError, subprocess.TimeoutExpired) as error:

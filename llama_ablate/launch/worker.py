@@ -1,6 +1,7 @@
-"""The worker: build, train, measure and commit one run. Takes a results folder and a run id.
+"""Worker process: build, train, measure and commit one run.
 
-Everything else is read from the results folder, so that any launcher can start it.
+Its arguments are a results folder and a run id. All other settings are read from the results
+folder, so that any launcher can start it.
 """
 
 import os
@@ -55,8 +56,8 @@ Report = Callable[[int, float], None]
 def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome | None:
     """Train one planned run and commit its record; a failure becomes the record's outcome.
 
-    A `cancelled` run commits nothing and leaves its checkpoint to the next process. Returns None
-    where another process holds the lease, or has taken it over.
+    A `cancelled` run commits nothing and leaves its checkpoint to the next process. Returns None if
+    another process has the lease, or acquired it after it expired.
     """
     store = Store(root)
     store.table_of(run_id)  # refuses a run that is not planned
@@ -83,9 +84,9 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
 
 
 def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
-    """Start the ranks of a run with torchrun, and wait. If one is lost, all end.
+    """Start the ranks of a run with torchrun, and wait; the loss of a rank ends all ranks.
 
-    There are no retries here: the queue retries the run, from its checkpoint.
+    torchrun does not retry: the queue retries the run from its checkpoint.
     """
     stop = _stop_signal(None)
     torchrun = f"torch.distributed.run --standalone --nproc-per-node {ranks} --max-restarts 0"
@@ -228,7 +229,7 @@ def _batches(
 def _measured(
     choices: Sequence[Choice], subject: Subject, readings: Mapping[str, str]
 ) -> dict[str, Measurement]:
-    """Measure metrics in every way of reading held-out text, with what is behind their names."""
+    """Measure metrics in every document mode; metric names get the mode's suffix."""
     metrics: dict[str, Measurement] = {}
     for behind, documents in readings.items():
         with reading(subject.model, subject.tokens, documents):
@@ -238,7 +239,7 @@ def _measured(
 
 
 def _failed(error: Exception, saved: Path) -> Trained:
-    """Return the outcome of an exception. torch reports out-of-memory in several ways."""
+    """Convert an exception to a run's outcome; torch reports out-of-memory in several ways."""
     if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -254,13 +255,13 @@ def _failed(error: Exception, saved: Path) -> Trained:
 
 
 class _TakenOver(Exception):  # noqa: N818  not an error: another process has the run now
-    """Our lease expired, and another process has taken the run over."""
+    """Loss of the lease: it expired, and another process has acquired the run."""
 
 
 def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
-    """Return a function that tells whether this process has received a stop signal.
+    """Return a function that checks whether this process has received a stop signal.
 
-    It raises _TakenOver where the lease is lost: then nothing more may be written.
+    It raises _TakenOver if the lease is lost, since nothing more may be written then.
     """
     signals: list[int] = []
 
@@ -273,7 +274,7 @@ def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
         return bool(signals)
 
     if threading.current_thread() is threading.main_thread():
-        # USR2: a queue wants the machine back. HUP: the terminal was closed.
+        # SIGUSR2 means that a batch system reclaims the machine, SIGHUP that the terminal closed.
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, remember)
@@ -281,7 +282,7 @@ def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
 
 
 def _parent() -> int:
-    """Return the parent's process id, which a launcher may pass on, since it may end first."""
+    """Return the parent's process id, as passed by the launcher, which may end before."""
     return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
 
 
@@ -292,7 +293,7 @@ def _orphaned(parent: int, spread: str) -> None:
 
 
 def _progress(report: Report, note: LiveNote | None) -> Progress:
-    """Return what the loop tells after every step: it is reported now and then, and noted."""
+    """Return the training loop's progress callback: live note, and reports at intervals."""
     last = 0.0
 
     def tell(step: int, loss: float, curve: Sequence[Point]) -> None:
@@ -309,8 +310,8 @@ def _progress(report: Report, note: LiveNote | None) -> Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Process entry point: `python -m llama_ablate.launch.worker RESULTS RUN`.
 
-    Exit codes: 0 the run has a record; 2 it is refused; 75 it was stopped or is leased elsewhere:
-    retry.
+    Exit codes: 0 if the run has a record; 2 if it is refused; 75 (retry) if it was stopped or
+    another process has leased it.
     """
     prog = "python -m llama_ablate.launch.worker"
     parser = ArgumentParser(prog=prog, description="Train, measure and commit one run of a plan.")

@@ -1,4 +1,4 @@
-"""What mixers keep between tokens: an argument of a forward pass, never a part of the model."""
+"""States of mixers between tokens: arguments of a forward pass, never parts of the model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-#: What an attention keeps per token: (heads, width) of each tensor.
+#: Shapes of an attention's cached tensors per token: (heads, width) of each tensor.
 CachedShapes = Sequence[tuple[int, int]]
 
 
 class State(ABC):
-    """What one layer's mixer keeps of the `length` tokens that it has read.
+    """State of one layer's mixer after the `length` tokens that it has read.
 
-    The mixer advances it in its forward pass. `copy.deepcopy` keeps a state to come back to.
+    The mixer advances it in its forward pass. `copy.deepcopy` saves a state for later use.
     """
 
     length: int = 0
@@ -21,7 +21,7 @@ class State(ABC):
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The live tensors."""
+        """Live tensors of the state."""
 
     @property
     def nbytes(self) -> int:
@@ -30,10 +30,10 @@ class State(ABC):
 
 
 class KVState(State):
-    """Keys and values, or latents, of the newest tokens: each tensor (batch, heads, room, width).
+    """Cached keys and values, or latents, of the newest tokens.
 
-    Heads are kept as they are computed, never expanded to the query heads. When it is full the
-    oldest tokens are dropped: a sliding window needs no more.
+    Each tensor is (batch, heads, room, width). Heads are stored as computed, never expanded to the
+    query heads. A full cache drops the oldest tokens, which a sliding window no longer needs.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class KVState(State):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is kept of each token."""
+        """Cached tensors, with one position for each of the newest tokens."""
         return self._tensors
 
     @property
     def held(self) -> int:
-        """How many tokens are held: the newest ones."""
+        """Number of cached tokens, which are the newest."""
         return min(self.length, self.room)
 
     def update(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append the new tokens, (B, heads, T, width); return those held before and all new."""
+        """Append new tokens, (B, heads, T, width); return previously cached and new tokens."""
         held, end = self.held, self.length + new[0].shape[2]
         if end <= self.room:
             for kept, tensor in zip(self._tensors, new, strict=True):
@@ -78,7 +78,7 @@ class KVState(State):
 
 
 class RecurrentState(State):
-    """Tensors of a fixed size, by name, that a recurrence overwrites: (batch, ...) each."""
+    """Recurrent state: tensors of fixed size by name, (batch, ...) each, overwritten in place."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._live = dict(tensors)
@@ -87,24 +87,24 @@ class RecurrentState(State):
         return self._live[name]
 
     def advance(self, tokens: int, **tensors: Tensor) -> None:
-        """Replace the tensors by what they are after `tokens` more."""
+        """Overwrite the tensors with their values after `tokens` further tokens."""
         for name, tensor in tensors.items():
             self._live[name].copy_(tensor)
         self.length += tokens
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors by which the mixer remembers."""
+        """Live tensors of the recurrence."""
         return tuple(self._live.values())
 
 
 class Stateful(nn.Module, ABC):
-    """What keeps something between tokens beside a mixer: a block, a feed-forward network, a part.
+    """Module with a state between tokens that is no mixer: a block, feed-forward network, part.
 
-    In a forward pass it finds its state by `ctx.state(self)`, and advances it.
+    In a forward pass it gets its state by `ctx.state(self)`, and advances it.
     """
 
-    #: By which the decoder that it is a part of knows it.
+    #: Name of the module's state in its decoder.
     state_name: str = ""
 
     @abstractmethod
@@ -115,15 +115,15 @@ class Stateful(nn.Module, ABC):
 
     @abstractmethod
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes of the state of one sequence of `context` tokens, in closed form."""
+        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
 
 
 class DecoderState:
-    """The states of all layers; the decoder's forward pass advances it.
+    """State of a decoder: the states of all layers, advanced in its forward pass.
 
-    `layers` are those of the mixers, `others` those of Stateful parts by name. `first_BS` is the
-    index at which the document of each token begins, None where a text is one document. Like the
-    length it is the decoder's own and no part of `nbytes`.
+    `layers` contains the states of the mixers, `others` the states of Stateful parts by name.
+    `first_BS` is the index at which the document of each token begins, None where a text is one
+    document. Like the length it belongs to the decoder and is not counted in `nbytes`.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class DecoderState:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """All of them: of the mixers, one for each layer, then the others."""
+        """States of the mixers, one per layer, followed by the other states."""
         return *self.layers, *self.others.values()
 
     @property

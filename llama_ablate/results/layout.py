@@ -7,10 +7,10 @@ runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors man
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that is to be retried
 variants/<label>--<id>/            metrics/<metric>.json
 working/<id>/                      leases, checkpoints, log and live.json of an unfinished run
-damaged/                           files and folders whose content was not as written
+damaged/                           files and folders whose content was changed or damaged
 redone/                            folders of runs that were trained again on request
 report/
-track/                             files of trackers, and what they printed; read by none of ours
+track/                             files and output of trackers; never read by this program
 """
 
 import re
@@ -32,15 +32,15 @@ METRICS = "metrics"
 
 
 def experiments_in(folder: Path) -> list[Path]:
-    """Return the folders in a folder that hold an experiment's results, packed or not, by name."""
+    """Return the subfolders with an experiment's results, packed or not, by name."""
     found = {file.parent for name in (PLAN, PACK) for file in folder.glob(f"*/{name}")}
     return sorted(found)
 
 
 class Layout:
-    """The paths of one experiment's results, as the plan in one of its files has them.
+    """Paths of one experiment's results under one of its plan files.
 
-    `files` reads what lies at these paths: on the disk, or in an archive.
+    `files` reads the files at these paths: from the disk, or from an archive.
     """
 
     def __init__(self, root: Path, plan_name: str = PLAN, files: Files = disk) -> None:
@@ -52,23 +52,23 @@ class Layout:
         self.experiment = root / "experiment.yaml"
         #: The folder of the plan's report.
         self.report = root / "report" / ("" if plan_name == PLAN else self.plan.stem)
-        #: The folders of runs with a final outcome, each run once.
+        #: Folder of the runs with a final outcome, each run once.
         self.final = root / "runs"
-        #: The folders of failed attempts at runs that are to be retried.
+        #: Folder of failed attempts at runs that will be retried.
         self.failed = root / "failed"
-        #: The folders of what was measured of variants.
+        #: Folder of the metrics of variants.
         self.variants = root / "variants"
-        #: The folders of work in progress: leases, checkpoints, logs, how far it is.
+        #: Folder of work in progress: leases, checkpoints, logs, live notes.
         self.working = root / "working"
-        #: Where trackers keep what was sent to them.
+        #: Folder of the trackers' files.
         self.track = root / "track"
-        #: Where submitit keeps its files of Slurm jobs, with links among them.
+        #: Folder of submitit's files for Slurm jobs, which include links.
         self.jobs = self.working / "slurm" / "jobs"
 
     def refuse_links(self, *more: Path) -> None:
-        """Raise ConfigError for a link in the results: what is written would land elsewhere.
+        """Raise ConfigError for a link in the results, through which writes would land elsewhere.
 
-        A tracker may link to its logs in what it keeps of a run, which is anew each time.
+        A tracker may link to its logs inside the folder of a run, which is new each time.
         """
         links = [path for path in more if path.is_symlink()]
         links += [
@@ -80,29 +80,29 @@ class Layout:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
     def document(self, name: str) -> Path:
-        """Return the file of a sealed document beside the plan."""
+        """Return the path of a sealed document in the results folder."""
         return self.root / f"{name}.json"
 
     def variant_metric(self, label: str, variant: str, metric: str) -> Path:
-        """Return the file of what a metric measured of a variant."""
+        """Return the path of a metric's values for a variant."""
         names = (f"{slug(label)}--{variant}", METRICS, f"{metric}.json")
         return disk.below(self.variants, *names)
 
     def place(self, file: Path) -> str:
-        """Return a file's path inside the results, which its seal vouches for."""
+        """Return a file's path relative to the results folder, which its seal includes."""
         return file.relative_to(self.root).as_posix()
 
     def quarantine(self, path: Path) -> Path:
-        """Move a damaged file or folder to `damaged/`, under a new name; return where it is now."""
+        """Move a damaged file or folder to `damaged/` under a new name; return its new path."""
         return self._moved(path, self.root / "damaged")
 
     def set_aside(self, path: Path) -> Path:
-        """Move a run's folder to `redone/`, under a new name; return where it is now."""
+        """Move a run's folder to `redone/` under a new name; return its new path."""
         return self._moved(path, self.root / "redone")
 
     def _moved(self, path: Path, folder: Path) -> Path:
         parts = path.relative_to(self.root).parts
-        name = "--".join(parts[1:] or parts)  # which kind of folder it was in is of no interest
+        name = "--".join(parts[1:] or parts)  # the parent folder is not needed
         disk.make(folder)
         places = (disk.below(folder, f"{name}--{n}") for n in count(1))
         place = next(place for place in places if not place.exists())

@@ -23,8 +23,8 @@ import psutil
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-#: Lease timeout: seconds without a heartbeat after which others may take the work over. On a
-#: network file system it must be longer than a file's attributes are cached.
+#: Lease timeout: seconds without a heartbeat until another process may acquire the work. On a
+#: network file system it must exceed the time for which file attributes are cached.
 LEASE_S = 20.0
 _BEATS = 10  # heartbeats in a lease timeout
 
@@ -42,14 +42,17 @@ def lease_timeout() -> float:
 
 
 class LostError(OSError):
-    """Our lease expired and another process has taken the work over."""
+    """Error for an expired lease whose work another process has acquired."""
 
 
 class Lease(contextlib.AbstractContextManager["Lease"]):
-    """The exclusive right to a piece of work; a context manager that releases it at the end."""
+    """Exclusive lease on a piece of work; a context manager that releases it at the end."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        """Create the lease of a number and start its heartbeat. Raises FileExistsError if taken."""
+        """Create the lease file `lease-<number>` and start its heartbeat.
+
+        Raises FileExistsError if the file exists.
+        """
         self.folder, self.number, self._timeout = folder, number, lease_timeout()
         self._path = folder / f"lease-{number}"
         self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -66,7 +69,7 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
 
     @property
     def held(self) -> bool:
-        """Whether the lease is still ours: it has not expired and been released by another."""
+        """Validity of the lease: false once it expired and another process released it."""
         try:
             there, ours = os.stat(self._path), os.fstat(self._handle)
         except FileNotFoundError:
@@ -83,13 +86,13 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
             return value
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write a file of the results atomically. Raises LostError where the lease was lost."""
+        """Write a results file atomically. Raises LostError if the lease was lost."""
         if not self.held:
             raise LostError(f"'{self.folder}' was taken over by another process")
         disk.replace(path, content, aside=self.folder)
 
     def release(self) -> None:
-        """Release the lease, for others to continue the work; a no-op once it has ended."""
+        """Release the lease so that others can continue the work; no effect once it has ended."""
         if self._stop():
             _release(self.folder, self.number)
 
@@ -104,7 +107,7 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
         self.release()
 
     def _stop(self) -> bool:
-        """Stop the heartbeat; return whether there is a lease of ours left to remove."""
+        """Stop the heartbeat; return whether the lease was still active and valid."""
         if self._stopped.is_set():
             return False
         self._stopped.set()
@@ -117,17 +120,17 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
         beat = 0
         while not self._stopped.wait(self._timeout / _BEATS):
             beat += 2  # whole seconds: the resolution of some file systems
-            with contextlib.suppress(OSError):  # a server that is away: the next may get through
+            with contextlib.suppress(OSError):  # the file server is unavailable: retry at next beat
                 os.utime(self._handle, ns=(0, beat * 10**9))
 
 
 def take(folder: Path) -> Lease | None:
-    """Take the lease on a folder's work; None where another holds it, or was a moment faster."""
+    """Acquire the lease on a folder's work; None if another process has it."""
     disk.make(folder)
     number, lives = _newest(folder)
     if lives is not False:
         return None
-    _release(folder, number)  # unless its holder did so
+    _release(folder, number)  # no effect if its holder has released it
     try:
         return Lease(folder, number + 1)
     except (FileExistsError, FileNotFoundError):  # the folder is removed when the work is done
@@ -136,9 +139,9 @@ def take(folder: Path) -> Lease | None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[Lease]:
-    """Hold the lease on a folder's work as a mutex: wait for it, and finish it at the end.
+    """Acquire the lease on a folder's work as a mutex: wait for it, finish it at the end.
 
-    Raises LostError where something fails because the lease expired and another took it.
+    Raises LostError in place of an OSError if the lease expired and another process acquired it.
     """
     watch = Watch()
     while (lease := take(folder)) is None:
@@ -156,14 +159,14 @@ def alone(folder: Path) -> Iterator[Lease]:
 
 
 def taken(folder: Path) -> bool:
-    """Return whether the lease on a piece of work is held, as far as one look can tell."""
+    """Return whether a process appears to have the lease on a folder, from a single check."""
     return _newest(folder)[1] is not False
 
 
 def at_work(folders: Sequence[Path]) -> list[Path]:
-    """Return those pieces of work whose lease is held.
+    """Return the folders with an active lease.
 
-    A holder whose process cannot be checked, as on another machine, is watched for a heartbeat.
+    If the holder's process cannot be checked, as on another machine, its heartbeat is observed.
     """
     here = [folder for folder in folders if _newest(folder)[1]]
     watch, until = Watch(), time.monotonic() + 1.5 * lease_timeout()
@@ -175,19 +178,19 @@ def at_work(folders: Sequence[Path]) -> list[Path]:
 
 
 class Watch:
-    """A waiting process's record of heartbeats, to release leases that have expired."""
+    """Observed heartbeats of leases, by which a waiting process releases expired leases."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[tuple[int, int, int], float]] = {}
 
     def waits(self, folder: Path) -> bool:
-        """Return whether somebody holds the lease; release one that has expired."""
+        """Return whether a process has the lease; release an expired lease."""
         number, lives = _newest(folder)
         if lives is False:
             self._seen.pop(folder, None)
             return False
         try:
-            # Opening bypasses a client's cache.
+            # Opening the file bypasses the attribute cache of a network file system's client.
             with disk.opened(folder / f"lease-{number}") as file:
                 at = os.fstat(file.fileno())
         except FileNotFoundError:
@@ -203,9 +206,9 @@ class Watch:
 
 
 def _newest(folder: Path) -> tuple[int, bool | None]:
-    """Return the highest lease number so far, and whether its holder is alive; None if unknown.
+    """Return the highest lease number, and whether its holder is alive; None if unknown.
 
-    Of a lease that was released, nobody is the holder.
+    A released lease has no holder, so that the second value is False.
     """
     names = disk.names(folder)
     number, released = (
@@ -217,7 +220,7 @@ def _newest(folder: Path) -> tuple[int, bool | None]:
     try:
         return number, alive(disk.read(folder / f"lease-{number}").decode("utf-8", "replace"))
     except FileNotFoundError:
-        return number, None  # being released at this moment: the next look will tell
+        return number, None  # it is being released now: the next check will show the result
 
 
 def _numbered(name: str, kind: str) -> bool:
@@ -228,23 +231,24 @@ def _release(folder: Path, number: int) -> None:
     try:
         os.rename(folder / f"lease-{number}", folder / f"released-{number}")
     except FileNotFoundError:
-        pass  # another was faster, or the work is done
+        pass  # another process released it first, or the work is finished
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Drawn once by every program: no two machines use a name twice, whatever they share.
+#: Random part, drawn once per process, so that names are unique across machines.
 _RANDOM = secrets.token_hex(8)
 
 
 def myself() -> str:
-    """Return the name of this process: boot, pid namespace, process id, start, a random part."""
+    """Return the unique name of this process: boot, pid namespace, pid, start, random part."""
     return f"{_boot()} {_namespace()} {os.getpid()} {_began(os.getpid())} {_RANDOM}"
 
 
 def alive(name: str) -> bool | None:
-    """Return whether the process of a name is alive; None if unknown here.
+    """Return whether the process with a name is alive; None if unknown on this machine.
 
-    Known only within one boot and pid namespace: elsewhere the same id is another process's.
+    The answer is known only within the same boot and pid namespace: elsewhere the same pid belongs
+    to another process.
     """
     boot, namespace, pid, began = [*name.split(" "), "", "", "", ""][:4]
     if not (boot and namespace and began) or (boot, namespace) != (_boot(), _namespace()):
@@ -253,7 +257,7 @@ def alive(name: str) -> bool | None:
 
 
 def _boot() -> str:
-    """Name this boot of this machine; "" where that cannot be read."""
+    """Return an identifier of this machine's boot; "" if it cannot be read."""
     if sys.platform != "linux":
         since = f"{os.uname().nodename} {psutil.boot_time()}"
         return hashlib.sha256(since.encode()).hexdigest()[:32]
@@ -264,7 +268,7 @@ def _boot() -> str:
 
 
 def _namespace() -> str:
-    """Name the pid namespace; "" where that cannot be read, or /proc is that of another one."""
+    """Return the pid namespace; "" if it cannot be read, or /proc belongs to another namespace."""
     if sys.platform != "linux":
         return "all"
     try:
@@ -275,9 +279,9 @@ def _namespace() -> str:
 
 
 def _began(pid: int) -> str:
-    """Return when a process started, independent of the clock; "" if it is gone."""
+    """Return the start time of a process, independent of the clock; "" if it has ended."""
     try:
-        # After the name, which may hold anything: the state, and 19 fields later the start.
+        # The process name may contain any text; the state follows it, the start 19 fields later.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
     except FileNotFoundError:

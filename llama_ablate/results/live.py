@@ -1,9 +1,9 @@
-"""How far a run is while its worker trains it: a note beside its lease, of which nothing depends.
+"""Live notes: the progress of a run during training, for display only.
 
 `working/<run id>/live.json` is written by the worker at most every two seconds, and removed when
-training has ended. It is for people who watch: never a source of truth, never flushed to the disk,
-and no failure to write it fails a run. So it does not go through `files.disk`, whose calls are
-those that results depend on.
+training has ended. Results never depend on it, it is never flushed to the disk, and a failed write
+does not fail the run. Therefore it bypasses `files.disk`, whose calls are those that results depend
+on.
 """
 
 import math
@@ -26,19 +26,19 @@ from llama_ablate.files.strict_json import parse, to_line
 LIVE = "live.json"
 #: Seconds between two notes.
 EVERY_S = 2.0
-#: The column of a curve's points at which held-out text was evaluated.
+#: Column of a curve that is present at points with a held-out evaluation.
 _EVALUATED = "validation_loss_nats"
-_MOST = 10**18  # of anything that is counted: what is more is no note
+_MOST = 10**18  # upper bound of every count; a note with a larger number is ignored
 
 
 class Live(BaseModel):
-    """How far a run is: `step` of `steps`, `tokens` so far, its training loss in nats per token.
+    """Progress of a run: `step` of `steps`, `tokens` so far, training loss in nats per token.
 
-    `tokens_per_s` is since this process took the run up, with all that it does beside training
-    steps; 0 where that is not known yet. `peak_memory_bytes` is 0 until it has done a step and an
-    evaluation, which take what later ones take. `curve` are the points of the learning curve so
-    far, with the columns of `curve.csv`. `updated` is when the worker wrote it, in seconds since
-    1970 by the clock of its machine.
+    `tokens_per_s` is the average since this process started or resumed the run, including its work
+    between training steps; 0 while unknown. `peak_memory_bytes` is 0 until the first evaluation,
+    since later steps and evaluations need no more memory. `curve` contains the points of the
+    learning curve so far, with the columns of `curve.csv`. `updated` is the time of writing, in
+    seconds since 1970 by the clock of the worker's machine.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -55,14 +55,14 @@ class Live(BaseModel):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of training that are left at this pace; None where it is not known yet."""
+        """Remaining training time in seconds at the present speed; None while unknown."""
         if not self.tokens_per_s or not self.step:
             return None
         return (self.steps - self.step) * self.tokens / self.step / self.tokens_per_s
 
 
 class LiveNote(AbstractContextManager["LiveNote"]):
-    """The worker's side: writes the note of a run while it trains, and removes it at the end."""
+    """Writer of a run's live note during training; removes the note at the end."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LiveNote(AbstractContextManager["LiveNote"]):
         tokens_per_step: int,
         read_peak: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Write to the working folder of a run that is to train for so many steps."""
+        """Prepare the note in the working folder of a run of `steps` steps."""
         self._folder, self._run, self._read_peak = folder, run, read_peak
         self._evaluated = False
         self._steps, self._tokens_per_step = steps, tokens_per_step
@@ -83,13 +83,13 @@ class LiveNote(AbstractContextManager["LiveNote"]):
 
     def __exit__(self, *_: object) -> None:
         for file in (self._file, self._partial):
-            with suppress(OSError):  # it was never there; else it goes with its folder
+            with suppress(OSError):  # it may never have existed, or is removed with its folder
                 os.unlink(file)
 
     def __call__(self, step: int, loss: float, curve: Sequence[Mapping[str, float]]) -> None:
-        """Note how far the run is, if the last note is old enough. Never raises OSError.
+        """Write the progress of the run, if the last note is old enough. Never raises OSError.
 
-        The first evaluation is noted at once: its peak of memory lets more workers start.
+        The first evaluation is written at once: its peak memory allows more workers to start.
         """
         now = time.monotonic()
         self._began = began = self._began or (step, now)
@@ -121,9 +121,9 @@ class LiveNote(AbstractContextManager["LiveNote"]):
 
 
 def read(folder: Path) -> Live | None:
-    """Return what the worker of a run last noted in its working folder; None without a note.
+    """Read the latest live note in a run's working folder; None without a valid note.
 
-    The folder may go while it is read, and what cannot be read is no note.
+    The folder may be removed during reading; an unreadable file counts as no note.
     """
     file = folder / LIVE
     try:

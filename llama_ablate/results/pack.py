@@ -1,12 +1,12 @@
-"""Packed results: an experiment without its weights, as one archive beside its report.
+"""Packed results: an experiment without its weights, as one archive with its report.
 
 <pack>/
 results.tar.xz                            the files of the results folder that readers need
 runs.csv                                  a row a run: variant, seed, outcome, metrics
 experiment.yaml  report.md  effects*.png  copies for people
 
-The archive is read in memory by the reader of folders: every file bears the seal, or the SHA-256 in
-its run's manifest, that it has in a results folder.
+The archive is read in memory by the reader of results folders: every file has the same seal, or
+SHA-256 in its run's manifest, as in a results folder.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from llama_ablate.results.store import StoredResults
 
 
 class Pack(StoredResults):
-    """The packed results in a folder. What is read is verified; damage raises ConfigError."""
+    """Packed results in a folder, verified on reading; damage raises ConfigError."""
 
     def __init__(self, root: Path) -> None:
         home = Layout(root)
@@ -34,13 +34,13 @@ class Pack(StoredResults):
 def write_pack(
     target: Path, files: Iterable[tuple[str, bytes]], pages: Mapping[str, bytes]
 ) -> dict[str, int]:
-    """Write the files of results as a pack, with some pages beside it; return the sizes by name.
+    """Write results files and pages as a pack; return the file sizes by name.
 
-    Each file is replaced in one step, the archive first, by which the folder is known as a pack.
+    Each file is replaced in one step. The archive comes first, since it marks the folder as a pack.
     """
     contents = {PACK: archived(files), **pages}
     disk.make(target)
-    disk.sweep(target)  # of a command that was killed
+    disk.sweep(target)  # removes partial files of a killed command
     with disk.locked(target):
         for name, content in contents.items():
             disk.replace(disk.below(target, name), content)

@@ -253,7 +253,7 @@ class PlannedTable(StoredPart):
 
     @property
     def unit(self) -> Unit:
-        """Unit of compared losses: bits per byte with several tokenizers, otherwise nats per token."""
+        """Unit of compared losses: bits per byte with several tokenizers, else nats per token."""
         return BITS if self.has_tokenizers else NATS
 
     @property
@@ -268,7 +268,7 @@ class PlannedTable(StoredPart):
 
     @property
     def evaluated_on(self) -> tuple[str, str, str]:
-        """Evaluation conditions: text fingerprint, training document mode, held-out document mode."""
+        """Evaluation conditions: text fingerprint, document modes of training and held-out text."""
         return self.text.fingerprint, self.text.source.documents, self.read_as
 
     @property
@@ -323,7 +323,7 @@ class PlannedTable(StoredPart):
         return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
 
     def _only_width(self, variant: PlannedVariant) -> bool:
-        """Return whether a variant's feed-forward network differs only in width from the baseline."""
+        """Return whether a variant's feed-forward network equals the baseline's except in width."""
         own, base = (dict(v.model["feedforward"]) for v in (variant, self.baseline))
         return own | {"width": None} == base | {"width": None}
 

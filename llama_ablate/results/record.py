@@ -184,8 +184,8 @@ class Record:
     def too_short(self) -> bool:
         """Undertraining status: true if an `ok` run ended near or above the unigram loss.
 
-        The loss still fell there, so that its final value is unknown and it is not compared. An
-        `ok` run has a reason in this case only.
+        The loss had not stopped there, so that its final value is unknown and it is not compared.
+        An `ok` run has a reason in this case only.
         """
         return self.ok and bool(self.reason)
 

@@ -1,4 +1,4 @@
-"""Folders of finished runs: atomic commits, retries, and which weights are kept."""
+"""Folders of finished runs: atomic commits, retries, and retention of weights."""
 
 import contextlib
 import csv
@@ -23,7 +23,7 @@ _CHOSEN_BY = "validation_loss_nats"
 
 
 class Runs:
-    """`runs/` holds each run with a final outcome, once; `failed/` attempts that are retried."""
+    """Finished runs: final outcomes in `runs/`, each once; attempts to be retried in `failed/`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -32,10 +32,10 @@ class Runs:
     def commit(
         self, lease: Lease, record: Record, curve: Points, save_weights: disk.Save | None
     ) -> Path | None:
-        """Commit a run by one rename, if the lease still holds and nobody was faster.
+        """Commit a run by one rename, if the lease is still valid and no other commit came first.
 
-        Everything is written to a partial folder and flushed before, the manifest last.
-        Returns the folder; None where the lease was lost, and then nothing is left behind.
+        All files are written to a partial folder and flushed before, the manifest last. Returns the
+        folder; None if the lease was lost, in which case no file remains.
         """
         kind = self.final if record.outcome in FINAL else self.failed
         placed = None
@@ -43,13 +43,13 @@ class Runs:
             ours = f"{slug(record.label)}--s{record.seed}--{record.id}"
             name = lease.set_once("name", ours)
             if name.partition("--")[2] != ours.partition("--")[2]:
-                name = ours  # what stands there is no name of this run
+                name = ours  # the stored name does not belong to this run
             attempt = "" if kind == self.final else f"--{self._attempts(record.id) + 1}"
             target = disk.below(kind, name + attempt)
             disk.make(partial / METRICS)
             disk.make(kind)
             _write(partial, self._layout.place(target), record, curve, save_weights)
-            # Somebody else's attempt may be a moment faster; of a final record it is the same.
+            # Another process may have committed first; a final record is then the same.
             if lease.held and (disk.place(partial, target) or kind == self.final):
                 placed = target
         if placed and kind == self.final:
@@ -91,7 +91,7 @@ class Runs:
         return {run: [path for _, path in sorted(folders)] for run, folders in attempts.items()}
 
     def intact(self, folder: Path) -> bool:
-        """Return whether a run's files are as written, and lie where its outcome belongs."""
+        """Return whether a run's files are undamaged and in the folder for its outcome."""
         try:
             final = RunFolder(folder).verify().outcome in FINAL
         except ConfigError:
@@ -99,39 +99,39 @@ class Runs:
         return final == (folder.parent == self.final)
 
     def quarantine(self, folder: Path) -> list[Path]:
-        """Move a folder that is not intact away; return where it is now."""
+        """Quarantine a run's folder if it is not intact; return its new path, if any."""
         if self.intact(folder):
             return []  # another process was dropping its weights when it was first read
         return [self._layout.quarantine(folder)]
 
     def set_aside(self, run: str) -> list[Path]:
-        """Move a run's folders away, for it to be trained again; return where they are now."""
+        """Set aside a run's folders for retraining; return their new paths."""
         folders = [
             f for kind in (self.final, self.failed) for f in self._folders(kind).get(run, [])
         ]
         return [self._layout.set_aside(folder) for folder in folders]
 
     def read(self, folder: Path) -> Record:
-        """Return the record of a run's folder. Raises ConfigError where it is damaged."""
+        """Read the record in a run's folder. Raises ConfigError if it is damaged."""
         return RunFolder(folder).record()
 
     def weights(self, run: str) -> Path | None:
-        """Return the file of a finished run's weights, where it has one.
+        """Return the path of a finished run's weights; None without weights.
 
-        Raises ConfigError for a damaged one.
+        Raises ConfigError for a damaged file.
         """
         folder = self.folder(run)
         return RunFolder(folder).weights() if folder else None
 
     def why_no_weights(self, run: str) -> str:
-        """Return why a finished run has no weights, and how to get them."""
+        """Explain why a finished run has no weights, and how to obtain them."""
         folder = self.folder(run)
         if folder and RunFolder(folder).lacks_weights:
             return f"they were deleted; delete '{folder}' too and run the experiment again"
         return "they were not kept (run --keep-weights)"
 
     def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
-        """Delete the weights of runs that have the lowest validation loss in no table."""
+        """Delete the weights of runs that are the best, by validation loss, in no table."""
         folders, best, worse = self.folders(), set(), set()
         for runs in tables:
             done = [RunFolder(folders[run]).record() for run in runs if run in folders]
@@ -154,9 +154,9 @@ class Runs:
 
 @contextlib.contextmanager
 def _partial_of(lease: Lease) -> Iterator[Path]:
-    """Yield the folder in which a lease's run is made whole; removed at the end.
+    """Yield a partial folder for the commit of a leased run; it is removed at the end.
 
-    Where the lease is lost, what fails is no error: who took it over has removed the folder.
+    After a lost lease an OSError is suppressed, since the new lease holder has removed the folder.
     """
     partial = lease.folder / f"partial-{lease.number}"
     try:
@@ -171,10 +171,10 @@ def _partial_of(lease: Lease) -> Iterator[Path]:
 def _write(
     partial: Path, place: str, record: Record, curve: Points, save_weights: disk.Save | None
 ) -> None:
-    """Write a run's files, the manifest last; `place` is what their folder will be called."""
+    """Write a run's files, the manifest last; `place` is the final path of their folder."""
     text = io.StringIO(newline="")
     points = list(curve)
-    # After the columns that every curve has, those of the losses that this run was trained by.
+    # The columns shared by all curves come first, then the columns of this run's extra losses.
     own = dict.fromkeys(key for point in points for key in point if key not in CURVE)
     rows = csv.DictWriter(text, [*CURVE, *own])
     rows.writeheader()
@@ -192,7 +192,7 @@ def _write(
         name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(digests.items())
     }
-    # For who asks no more than how it ended, as of thousands of runs.
+    # The manifest repeats the outcome, so that thousands of outcomes are read without records.
     manifest[RECORD] |= {"outcome": record.outcome, "reason": record.reason}
     manifest[METRICS] = dict.fromkeys(metrics, "sealed")
     for name, metric in metrics.items():
@@ -204,15 +204,15 @@ def _write(
 MANIFEST = "manifest.json"
 RECORD = "record.json"
 WEIGHTS = "weights.safetensors"
-#: An empty file: the weights were dropped on purpose.
+#: Empty file that marks weights as dropped on purpose.
 DROPPED = "weights.dropped"
 _NO_FILE = (FileNotFoundError, NotADirectoryError)
 
 
 class RunFolder:
-    """A finished run on disk. Files that its manifest does not list are foreign.
+    """Folder of a finished run; files absent from its manifest are foreign.
 
-    Every file is verified when it is read; a damaged one raises ConfigError.
+    Every file is verified when it is read; a damaged file raises ConfigError.
     """
 
     def __init__(self, path: Path, files: Files = disk) -> None:
@@ -223,11 +223,11 @@ class RunFolder:
         return Record.from_dict({**self._values, "metrics": self.metrics}, self.path / RECORD)
 
     def outcome(self) -> tuple[str, str]:
-        """Return how the run ended, and why, from the manifest alone."""
+        """Return the outcome and its reason, from the manifest alone."""
         return ending(self.manifest.get(RECORD, {}), f"{self.path}/{MANIFEST}")
 
     def curve(self) -> list[dict[str, float]]:
-        """Return the learning curve; an empty cell is a number not taken there."""
+        """Read the learning curve; an empty cell becomes NaN."""
         text = self._content("curve.csv").decode("utf-8", "replace")
         try:
             names, *rows = [*csv.reader(io.StringIO(text))] or [[]]
@@ -237,14 +237,14 @@ class RunFolder:
         return Curve.of(names, cells, self.path / "curve.csv").points
 
     def weights(self) -> Path | None:
-        """Return the file of the run's weights, where it has one."""
+        """Return the path of the run's verified weights; None without weights."""
         if not (self.path / WEIGHTS).is_file():
             return None
         self._check(WEIGHTS)
         return self.path / WEIGHTS
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the run's files by name, verified, but weights: as if these had been dropped."""
+        """Yield the run's verified files by name, with its weights marked as dropped."""
         self.verify()
         for name in sorted({*self._files, MANIFEST} - {WEIGHTS}):
             yield name, self._reader.read(self.path / name)
@@ -256,18 +256,18 @@ class RunFolder:
     def verify(self) -> Record:
         """Read all of the run's files, and return its record."""
         for name in sorted(self._files):
-            if name != WEIGHTS or (self.path / name).exists():  # weights may go, to save room
+            if name != WEIGHTS or (self.path / name).exists():  # users may delete weights
                 self._check(name)
         return self.record()
 
     @property
     def lacks_weights(self) -> bool:
-        """Whether the weights were deleted, but not by a command of ours."""
+        """Loss of weights: true if they were deleted, but not by a command of this program."""
         return WEIGHTS in self.manifest and not {WEIGHTS, DROPPED} & self._names
 
     @property
     def foreign(self) -> list[Path]:
-        """Files that others left in the folder, and that are no part of the run."""
+        """Foreign files in the folder, written by other programs or people."""
         own = {*self._files, MANIFEST, DROPPED, METRICS}
         added = self._metric_files - {f"{name}.json" for name in self.manifest[METRICS]}
         added -= {f"{name}.json" for name in self.metrics} if added else set()
@@ -276,7 +276,7 @@ class RunFolder:
 
     @cached_property
     def manifest(self) -> dict[str, dict[str, Any]]:
-        """Size and SHA-256 of the run's files by name, how it ended, and its metrics' names."""
+        """Manifest: size and SHA-256 of each file, the outcome, and the metrics' names."""
         manifest = self._json(MANIFEST)
         entries = manifest.values() if isinstance(manifest, dict) else [None]
         if METRICS not in manifest or not all(isinstance(entry, dict) for entry in entries):
@@ -285,7 +285,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> dict[str, Measurement]:
-        """The run's metrics by name; one that was added later only where its seal is intact."""
+        """Metrics of the run by name; a metric added later is included if its seal is intact."""
         named = self.manifest[METRICS]
         files = (Path(name) for name in self._metric_files)
         there = {file.stem for file in files if file.suffix == ".json" and file.name[0] != "."}

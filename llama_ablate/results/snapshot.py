@@ -1,6 +1,7 @@
-"""A read-only snapshot of an experiment's results, from a folder or a pack: the one reader.
+"""Read-only snapshot of an experiment's results, from a folder or a pack.
 
-Files are read when they are asked for. What is small is kept; records and curves are not.
+All readers use it. Files are read on demand. Small documents are cached; records and curves are
+not.
 """
 
 import os
@@ -25,10 +26,10 @@ from llama_ablate.results.store import Store, StoredResults
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a planned run is; `running` where its lease is held, else `pending`.
+    """Status of a planned run: its outcome, `running` with an active lease, or `pending`.
 
-    A failed run that is tried again is running too. Of a running one there is a note of how far it
-    is, once its worker has trained for some seconds.
+    A failed run that is being retried is `running` too. A running run has a live note of its
+    progress once its worker has trained for some seconds.
     """
 
     id: str
@@ -40,47 +41,47 @@ class RunStatus:
 
 
 class Results:
-    """What reports read. Tables of an experiment share runs, so there is one set of records."""
+    """Results of an experiment for reports; its tables share one set of records."""
 
     def __init__(self, source: StoredResults, known: Mapping[str, RunFolder] | None = None) -> None:
         self._source, self._known = source, known or {}
         self.root = source.home.root
-        #: The folder that a report of these results is written to.
+        #: Folder of the report on these results.
         self.report = source.home.report
-        #: Where trackers keep what is sent to them.
+        #: Folder of the trackers' files.
         self.track = source.home.track
         self.plan_name = source.layout.plan_name
         self.is_packed = isinstance(source, Pack)
 
     @classmethod
     def open(cls, path: Path | str) -> "Results":
-        """Open existing results: a folder, an earlier plan's file in one, or a pack.
+        """Open existing results: a folder, an earlier plan's file in a folder, or a pack.
 
-        Raises ConfigError where there are none.
+        Raises ConfigError for a path without results.
         """
         return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
 
     def again(self) -> "Results":
-        """Return a snapshot of the same results taken now.
+        """Return a new snapshot of the same results.
 
-        Finished runs that this one has read are not read again, unless they are another attempt.
+        Finished runs that this snapshot has read are reused, unless a new attempt replaced them.
         """
         return Results(self._source, vars(self).get("finished", self._known))
 
     def only(self, runs: Collection[str]) -> "Results":
-        """Return a snapshot that knows, and so reads, some of the planned runs alone."""
+        """Return a snapshot restricted to some of the planned runs."""
         some = Results(self._source, self._known)
         some.plan = self.plan.only(runs)
         return some
 
     @cached_property
     def plan(self) -> PlanDocument:
-        """What was planned, each baseline called by what it has on the axes."""
+        """Plan of the experiment, with unchanged models labelled by their axis values."""
         return self._source.plan.named()
 
     @cached_property
     def finished(self) -> Mapping[str, RunFolder]:
-        """The planned runs that finished, by id, in the plan's order."""
+        """Finished runs of the plan by id, in the plan's order."""
         finished = self._source.finished()
         for run, known in self._known.items():
             if run in finished and finished[run].path == known.path:
@@ -88,9 +89,9 @@ class Results:
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
     def record(self, id_: str) -> Record:
-        """Return the record of a run that finished. Thousands take a gigabyte: none is kept.
+        """Return the record of a finished run; it is not cached, since thousands take a gigabyte.
 
-        A metric that was taken with other options than the experiment states has no values.
+        A metric measured with other options than the experiment states has no values.
         """
         record, planned = self.finished[id_].record(), self.plan.runs[id_]
         if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
@@ -99,7 +100,7 @@ class Results:
 
     @property
     def statuses(self) -> list[RunStatus]:
-        """Every planned run with its outcome, read without its metrics; each once."""
+        """Status of every planned run, each once, read without its metrics."""
         labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
         statuses = []
         for run in self.plan.runs.values():
@@ -113,20 +114,20 @@ class Results:
 
     @cached_property
     def live(self) -> Mapping[str, Live]:
-        """How far the planned runs are that are being trained, by id, as their workers noted it.
+        """Live notes of the planned runs by id, as written by their workers.
 
-        A run whose worker was killed may have a note too; `statuses` tells which are running.
+        A run whose worker was killed may have a note too; `statuses` shows which runs are running.
         """
         return self._source.live(self.plan.runs)
 
     @cached_property
     def protocol(self) -> list[Version]:
-        """What the file stated before the first run had finished, and every change since."""
+        """Protocol of the experiment: its file before the first finished run, and later changes."""
         return self._source.protocol
 
     @property
     def experiment_text(self) -> str:
-        """The experiment file as the user wrote it; without that copy, what was read of it."""
+        """Text of the experiment file; without a stored copy, the planned experiment as JSON."""
         layout = self._source.layout
         try:
             return layout.files.read(layout.experiment).decode("utf-8", "replace")
@@ -138,27 +139,27 @@ class Results:
         return self.finished[run].curve() if run in self.finished else []
 
     def refuse_links(self) -> None:
-        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
+        """Raise ConfigError for a link in the results: writes through it would land elsewhere."""
         self._source.home.refuse_links()
 
     def lock_report(self) -> AbstractContextManager[object]:
-        """Return a context in which one process at a time writes the report.
+        """Lock the report, in a context manager, for one writing process at a time.
 
-        Raises ConfigError for a link in the results: what is written would land elsewhere.
+        Raises ConfigError for a link in the results, through which writes would land elsewhere.
         """
         return self._source.lock_report()
 
     def folder(self, run: str) -> Path | None:
-        """Return a run's folder on the disk; None where it has none."""
+        """Return the folder of a finished run on disk; None in a pack or for another run."""
         return self.finished[run].path if run in self.finished and not self.is_packed else None
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the files that readers need, by their paths in the results folder: no weights.
+        """Yield the files that readers need, by path in the results folder, without weights.
 
-        Raises ConfigError for a damaged one.
+        Raises ConfigError for a damaged file.
         """
         layout = self._source.layout
-        # An earlier plan becomes the plan.
+        # The pack of an earlier plan stores it under the name of the current plan.
         plan = parse(layout.files.read(layout.plan), layout.plan, layout.plan_name)
         yield PLAN, sealed(plan, PLAN)
         yield layout.experiment.name, self.experiment_text.encode()
@@ -171,7 +172,7 @@ class Results:
         yield from self._source.files_of_variants(self.plan.variant_ids)
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return a variant's own metrics by name, as `records` has those of runs."""
+        """Return the per-variant metrics of a variant by name."""
         return self._variant_metrics.get(variant, {})
 
     @cached_property
@@ -195,12 +196,15 @@ def is_experiment(folder: Path) -> bool:
 
 
 def around(path: Path) -> Store | None:
-    """Return the experiment's results that a path would lie in. Raises ConfigError for a pack."""
+    """Return the store that contains a path; None outside of results.
+
+    Raises ConfigError for a pack.
+    """
     return next((Store.open(folder) for folder in path.parents if is_experiment(folder)), None)
 
 
 def run_at(folder: Path) -> tuple[Store, str] | None:
-    """Return the run whose folder this is: the experiment's results, and its id."""
+    """Return the store and the run id of a run's folder; None for any other folder."""
     if not (folder / "record.json").is_file():
         return None
     store = Store(folder.resolve().parent.parent)
@@ -208,6 +212,6 @@ def run_at(folder: Path) -> tuple[Store, str] | None:
 
 
 def remove_empty(root: Path) -> None:
-    """Remove the folders in and below a place in which nothing lies, and the place itself."""
+    """Remove the empty folders below a folder, and the folder itself if it is empty."""
     for below, _folders, _files in os.walk(root, topdown=False):
         disk.remove_empty(Path(below))

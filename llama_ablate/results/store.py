@@ -1,4 +1,4 @@
-"""The results of an experiment to read, and the store to work in: leases, commits, cleaning up."""
+"""Results of an experiment: a reader, and a store with leases, commits and clean-up."""
 
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -29,10 +29,10 @@ from llama_ablate.results.run import RunFolder, Runs
 
 
 class StoredResults:
-    """The results of one experiment as they are read, from a folder or an archive."""
+    """Results of one experiment for reading, from a folder or an archive."""
 
     def __init__(self, layout: Layout, home: Layout) -> None:
-        """Read what lies in one layout; what is written of it goes to its `home`."""
+        """Read results from one layout; reports and locks use the layout `home`."""
         self.layout, self.home = layout, home
         self.plan_file = layout.plan
         self.runs = Runs(layout)
@@ -40,12 +40,12 @@ class StoredResults:
 
     @property
     def plan(self) -> PlanDocument:
-        """What was planned. Raises ConfigError where the file is damaged."""
+        """Plan of the experiment. Raises ConfigError if its file is damaged."""
         return read_plan(self.plan_file, self.layout.files)
 
     @property
     def protocol(self) -> list[Version]:
-        """What the file stated before the first run had finished, and every change since."""
+        """Protocol of the experiment: its file before the first finished run, and later changes."""
         return self._documents.protocol()
 
     def finished(self) -> dict[str, RunFolder]:
@@ -64,36 +64,36 @@ class StoredResults:
             yield self.layout.place(file), self.layout.files.read(file)
 
     def is_leased(self, _run: str) -> bool:
-        """Return whether somebody is at work on a run."""
+        """Return whether a process has leased a run: never, in read-only results."""
         return False
 
     def live(self, _runs: Iterable[str]) -> dict[str, Live]:
-        """Return how far these runs are, as far as their workers have noted it."""
+        """Return the live notes of runs by id: none, in read-only results."""
         return {}
 
     def lock_report(self) -> AbstractContextManager[object]:
-        """Return a context in which one process at a time writes the report.
+        """Lock the report, in a context manager, for one writing process at a time.
 
-        Raises ConfigError for a link in the results: what is written would land elsewhere.
+        Raises ConfigError for a link in the results, through which writes would land elsewhere.
         """
         self.home.refuse_links()
         return disk.locked(self.home.root)
 
 
 class Store(StoredResults):
-    """The folder of one experiment's results, to work in."""
+    """Writable results folder of one experiment."""
 
     def __init__(self, root: Path, plan: str = PLAN) -> None:
-        """Use the results in a folder, as the plan in one of its files has them."""
+        """Use the results folder `root`, with the plan in its file `plan`."""
         layout = Layout(root, plan)
         super().__init__(layout, layout)
         self.root, self.report, self.jobs = root, layout.report, layout.jobs
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
-        """Open existing results to work on: a folder, or an earlier plan's file in it.
+        """Open existing results for writing: a folder, or an earlier plan's file in it.
 
-        Raises ConfigError where there are none.
+        Raises ConfigError for a path without results, and for a pack.
         """
         root = Path(root)
         if EARLIER.fullmatch(root.name) and root.is_file():
@@ -114,7 +114,7 @@ class Store(StoredResults):
             )
 
     def prepare(self) -> None:
-        """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
+        """Create the folders. Raises ConfigError if they cannot be written, or contain a link."""
         self._refuse_pack(self.root)
         try:
             sound_plan(self.plan_file)
@@ -127,10 +127,10 @@ class Store(StoredResults):
             raise self._unwritable(error) from None
 
     def create(self, plan: PlanDocument, experiment_text: str) -> None:
-        """Write the plan, unless the same plan is there already.
+        """Write the plan, unless the folder already has the same plan.
 
-        Raises ConfigError where that cannot be done, where another experiment's plan stands, and
-        where others are at work on another plan.
+        Raises ConfigError if the folder cannot be written, if it has the plan of another
+        experiment, and while other processes work on another plan.
         """
         try:
             with self.alone("plan") as lease:
@@ -165,7 +165,10 @@ class Store(StoredResults):
             raise self._unwritable(error) from None
 
     def _keep_protocol(self, lease: Lease, plan: PlanDocument) -> None:
-        """Note what a plan states: once a run has finished, as a change of what was stated."""
+        """Write a plan's experiment to the protocol.
+
+        Before any run has finished it replaces the protocol; afterwards it is added as a change.
+        """
         folders = self.runs.folders()
         stated, replaced = [], []
         if folders:
@@ -192,14 +195,14 @@ class Store(StoredResults):
         return [path for path in self.layout.working.iterdir() if path.is_dir()]
 
     def table_of(self, run: str) -> PlannedTable:
-        """Return the first table that has a run. Raises ConfigError where none has."""
+        """Return the first table that contains a run. Raises ConfigError if none does."""
         try:
             return self.plan.table_of(run)
         except KeyError:
             raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans") from None
 
     def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
-        """Return the value of a key in `<name>.json`; measured and written where it is missing."""
+        """Return the value of a key in `<name>.json`; measure and store it if it is missing."""
         try:
             with self.alone(name) as lease:
                 values = self._documents.measured(name)
@@ -211,9 +214,9 @@ class Store(StoredResults):
             return self.measure_once(name, key, measure)
 
     def mend(self) -> list[Path]:
-        """Quarantine damaged documents that can be measured again; return where they are now.
+        """Quarantine damaged documents that can be measured again; return their new paths.
 
-        Raises ConfigError for damaged ones that cannot.
+        Raises ConfigError for a damaged document that cannot be measured again.
         """
         sound_plan(self.plan_file)
         with self.alone("mend"):
@@ -223,24 +226,24 @@ class Store(StoredResults):
         return moved
 
     def working(self, key: str) -> Path:
-        """Return the folder of a piece of work: leases, checkpoints and log."""
+        """Return the working folder of a run or task: leases, checkpoints and log."""
         return disk.below(self.layout.working, key)
 
     def log(self, key: str) -> Path:
-        """Return the file to which the process of a piece of work prints."""
+        """Return the log file for the output of a run's or task's process."""
         disk.make(self.working(key))
         return self.working(key) / "log"
 
     def lease(self, run: str) -> Lease | None:
-        """Lease a run that is to be done; None where it is done, or another holds the lease."""
+        """Lease a run; None if it has a final record or another process has the lease."""
         lease = self._take(run)
-        if lease and self.is_final(run):  # by somebody who finished between our looks
+        if lease and self.is_final(run):  # another process finished it just before
             lease.finish()
             return None
         return lease
 
     def alone(self, key: str) -> AbstractContextManager[Lease]:
-        """Hold the lease of something that one process does at a time; waits for it."""
+        """Acquire the exclusive lease of a task, in a context manager; wait until it is free."""
         return leases.alone(self.working(key))
 
     def commit(
@@ -253,7 +256,7 @@ class Store(StoredResults):
         """Commit a finished run by one rename; the first final record wins.
 
         A record that is not final (`oom`, `error` ...) keeps the checkpoints for the next attempt.
-        Returns its folder; None where another process has the run, or has finished it.
+        Returns its folder; None where another process has leased the run, or has finished it.
         """
         ours = lease or self.lease(record.id)
         if ours is None:
@@ -265,16 +268,16 @@ class Store(StoredResults):
         return folder
 
     def lock_report(self) -> AbstractContextManager[Lease]:
-        """Return the lease on writing the report. Raises ConfigError for a link."""
+        """Acquire the lease for writing the report. Raises ConfigError for a link."""
         self.layout.refuse_links()
         return self.alone("report")
 
     def is_leased(self, run: str) -> bool:
-        """Return whether somebody is at work on a run, as far as one look can tell."""
+        """Return whether a process appears to have leased a run, from a single check."""
         return leases.taken(self.working(run))
 
     def live(self, runs: Iterable[str]) -> dict[str, Live]:
-        """Return how far these runs are, as far as their workers have noted it."""
+        """Return the live notes of runs by id; runs without a note are left out."""
         there = {*disk.names(self.layout.working)}
         notes = {run: live.read(self.layout.working / run) for run in runs if run in there}
         return {run: note for run, note in notes.items() if note}
@@ -284,17 +287,17 @@ class Store(StoredResults):
         return (record := self.record(run)) is not None and record.outcome in FINAL
 
     def record(self, run: str) -> Record | None:
-        """Return a run's record, or None where it has not finished."""
+        """Return a run's record; None for an unfinished run."""
         folder = self.runs.folder(run)
         return self.runs.read(folder) if folder else None
 
     def records(self) -> list[Record]:
-        """Return the records of the planned runs, in the plan's order, as far as they finished."""
+        """Return the records of the finished planned runs, in the plan's order."""
         folders = self.runs.folders()
         return [self.runs.read(folders[run]) for run in self.plan.runs if run in folders]
 
     def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
-        """Quarantine the runs whose files are not as written; return where they are now.
+        """Quarantine runs whose files were changed or damaged; return their new paths.
 
         Calls `checked` with the number of runs verified so far.
         """
@@ -302,17 +305,17 @@ class Store(StoredResults):
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
             if folder and not self.runs.intact(folder) and (lease := self._take(run)):
-                if folder.is_dir():  # still, now that we hold the lease
+                if folder.is_dir():  # it may have been moved before the lease was acquired
                     moved += self.runs.quarantine(folder)
                 lease.release()
             checked(done)
         return moved
 
     def redo(self, label: str, runs: Sequence[str]) -> list[Path]:
-        """Set the records of a variant's runs aside, so that they are trained again.
+        """Set aside the records of a variant's runs for retraining; return their new paths.
 
-        The protocol says so first. Returns where the records are now. Raises ConfigError where
-        another command is at work on one of the runs.
+        The retraining is written to the protocol first. Raises ConfigError while another command
+        works on one of the runs.
         """
         folders = self.runs.folders()
         finished = [run for run in runs if run in folders]
@@ -331,20 +334,20 @@ class Store(StoredResults):
         for run in finished:
             if ours := self._take(run):
                 moved += self.runs.set_aside(run)
-                ours.finish()  # its checkpoints, too: it starts from the beginning
+                ours.finish()  # removes its checkpoints too, so that it restarts from step 0
         return moved
 
     def sweep(self, *, unfinished: bool = True) -> None:
-        """Remove working folders that a crash left of finished runs, or without a checkpoint.
+        """Remove working folders of finished runs, and of unfinished runs without a checkpoint.
 
-        An unfinished run keeps its log too, unless `unfinished`. A run that another machine seems
-        to have is left to the queue; what else seems held is watched until its lease expires, for
-        it may be asked for never again.
+        A crash leaves such folders. With `unfinished=False`, unfinished runs keep their folders and
+        logs. A planned run that another machine seems to have leased is left to the queue; another
+        folder with a lease is watched until the lease expires, since no later command may use it.
         """
         final, held = self.runs.final_ids(), []
         for working in self._pieces():
             if working.name in final:
-                with self.alone(working.name) as ours:  # its holder ends it, or is gone
+                with self.alone(working.name) as ours:  # its lease will be released or expire
                     self.runs.forget_failed(ours, working.name)
             elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue
@@ -368,7 +371,7 @@ class Store(StoredResults):
         self._documents.add_variant_metric(lease, label, variant, name, metric)
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return a variant's own metrics by name."""
+        """Return the per-variant metrics of a variant by name."""
         return self.metrics_of([variant])[variant]
 
 
@@ -377,24 +380,24 @@ _PROTOCOL = "protocol"
 
 
 class Documents:
-    """`compute.json`, `pace.json`, `protocol.json`, and the metrics below `variants/`."""
+    """Documents `compute.json`, `pace.json`, `protocol.json`, and the metrics in `variants/`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def measured(self, name: str) -> dict[str, Any]:
-        """Return a document of what is measured once for an experiment; empty without a file."""
+        """Return a document of values measured once per experiment; empty without a file."""
         file = self._layout.document(name)
         return dict(self._read(file)) if file.is_file() else {}
 
     def keep_measured(self, lease: Lease, name: str, values: Mapping[str, Any]) -> None:
-        """Write a document of what is measured once for an experiment."""
+        """Write a document of values measured once per experiment."""
         self._write(lease, self._layout.document(name), values)
 
     def protocol(self) -> list[Version]:
-        """Return what the file stated before the first run had finished, and every change since.
+        """Return the protocol: the file before the first finished run, and later changes.
 
-        Empty without a file.
+        Empty without a file. Raises ConfigError for a damaged file.
         """
         file = self._layout.document(_PROTOCOL)
         try:
@@ -420,9 +423,9 @@ class Documents:
         self._write(lease, file, metric.to_dict())
 
     def variant_metrics(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
-        """Return the metrics of variants, by variant and name; lists the folder once.
+        """Return the metrics of variants, by variant and name; the folder is listed once.
 
-        Raises ConfigError for a damaged one.
+        Raises ConfigError for a damaged file.
         """
         try:
             return {
@@ -437,7 +440,7 @@ class Documents:
         return [*chain.from_iterable(self._metrics(variants).values())]
 
     def quarantine(self) -> list[Path]:
-        """Move damaged documents that can be measured again away; return where they are now."""
+        """Quarantine damaged documents that can be measured again; return their new paths."""
         moved = []
         for file in self._measurable():
             try:
@@ -459,7 +462,7 @@ class Documents:
             id_ = name.rpartition("--")[2]
             if variants is None or id_ in files:
                 folder = self._layout.variants / name / METRICS
-                # What begins with a dot is a file manager's.
+                # File managers write files whose names begin with a dot.
                 own = (n for n in names(folder) if n.endswith(".json") and not n.startswith("."))
                 files.setdefault(id_, []).extend(folder / name for name in sorted(own))
         return files

@@ -30,71 +30,71 @@ from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
-#: What `auto` means, from CPU seconds of interleaved steps (benchmarks/README.md): numbers of a
-#: step (tokens x width) up to which it is faster in float32 on a CPU, and the longest context at
-#: which attention spelled out is faster in bfloat16 on a CPU than torch's kernel.
+#: Thresholds of `auto`, from CPU seconds of interleaved steps (benchmarks/README.md): the size of a
+#: step (tokens x width) up to which float32 is faster on a CPU, and the longest context at which
+#: explicit attention is faster in bfloat16 on a CPU than torch's kernel.
 _FEW_NUMBERS, _SHORT_CONTEXT = 1 << 14, 512
-#: Of a step that is timed, at most: some tenths of a second. A device that is given less than it
-#: can do at once is slower than it will be.
+#: Largest FLOPs of a timed step: some tenths of a second. A step that does not fill the device
+#: would underestimate its speed.
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 1e14}
-_RECOMPILED = 8  # times that torch compiles a forward pass again for another shape, at most
+_RECOMPILED = 8  # largest number of recompilations of a forward pass for other shapes
 
 
 @dataclass(frozen=True)
 class Compute(ComputeSettings):
-    """What a run computes with, and what torch does for it."""
+    """Compute configuration of a run, with its operations in torch."""
 
     kernel: Kernel = "fused"
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
+        """Torch dtype of the precision."""
         return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
-        """Make the compute that `to_dict` wrote. Keys of other versions are left out."""
+        """Create a compute from `to_dict` output; keys of other versions are ignored."""
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         return cls(**{**known, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
 
     @classmethod
     def of(cls, settings: ComputeSettings | None) -> "Compute":
-        """Make the compute that a plan names."""
+        """Create the compute of a plan's settings."""
         assert settings is not None, "the compute is chosen before anything is launched"
         return cls.from_dict(settings.to_dict())
 
     def trained_as(self, train: Train) -> "Compute":
-        """Return what a train config computes with: in the precision that it states."""
+        """Return this compute with the precision that a train config states."""
         return replace(self, precision=train.precision.replace("auto", self.precision))
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context in which a forward pass runs in this precision."""
+        """Return a context manager for forward passes in this precision."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def prepare(self, model: Decoder) -> Decoder:
-        """Set up this process, move a model to the device, and give it the kernel."""
+        """Configure this process, set a model's kernel, and move it to the device."""
         settle(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
 
     def wrap(self, objective: Objective) -> nn.Module:
-        """Return what trains: compiled where that was chosen, with the same parameters.
+        """Compile an objective if the settings require it; parameters stay shared.
 
-        All but modules that say `sizes_vary`: the sizes of their tensors depend on values.
+        Modules with `sizes_vary` are not compiled, since their tensor sizes depend on values.
         """
         if not self.compiled:
             return objective
         model = objective.model
-        # A process of its own for each of many cores would take them from other workers.
+        # A compile process on each core would take cores from other workers.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
-        # torch counts how often a forward pass was compiled over all objectives of a process: the
-        # ninth variant that is timed in one would run as it is, and nothing would say so.
+        # torch counts the compilations of a forward pass over all objectives of a process: the
+        # ninth variant that is timed in a process would run uncompiled, without a message.
         from torch._dynamo import config as limits  # two seconds
 
         limits.recompile_limit += _RECOMPILED
         limits.accumulated_recompile_limit += _RECOMPILED
-        # Tables made in the first step would be part of its graph alone, and not rounded there: a
-        # run that goes on from a checkpoint would differ from one that was not stopped.
+        # Position tables made in the first step would be part of its graph alone, without rounding:
+        # a resumed run would then differ from an uninterrupted run.
         for scheme in model.positions.values():
             scheme.reach(model.spec.context)
         for module in model.modules():
@@ -111,12 +111,13 @@ class Compute(ComputeSettings):
 def settle(threads: int, device: str = "cpu") -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
-    Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
-    GPU only kernels that give the same bits again are used; an operation that has none raises
+    Products of float32 have float32 precision, also where the environment requests TF32 on GPUs. On
+    a GPU only deterministic kernels are used; an operation without such a kernel raises
     RuntimeError, which names it.
 
-    glibc gives every freed block of a few megabytes back to the system and faults it in again,
-    page by page, for the next one: up to a third of a small model's step. Here it keeps them.
+    By default glibc returns every freed block of a few megabytes to the system and faults in the
+    next block page by page, which takes up to a third of a small model's step. This setting makes
+    it keep them.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -124,25 +125,25 @@ def settle(threads: int, device: str = "cpu") -> None:
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product
         torch.use_deterministic_algorithms(True)
-        # torch would also fill every new tensor, for code that reads uninitialised memory.
+        # Otherwise torch also fills every new tensor, for code that reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     _glibc("mallopt", _MMAP_THRESHOLD, _KEPT_BLOCK)
     _glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def give_back() -> None:
-    """Give what was freed back to the system: what comes now needs blocks of other sizes."""
+    """Return freed memory to the system, since later steps need blocks of other sizes."""
     _glibc("malloc_trim", 0)
 
 
 def _glibc(function: str, *arguments: int) -> None:
-    """Call a function that other systems, and Linux with musl, do not have."""
+    """Call a glibc function; do nothing on systems without it (other systems, Linux with musl)."""
     if sys.platform == "linux" and (found := getattr(ctypes.CDLL(None), function, None)):
         found(*arguments)
 
 
 def pick_device(requested: str) -> str:
-    """Return cpu or cuda. Raises ConfigError where cuda is requested and not available."""
+    """Return cpu or cuda. Raises ConfigError if cuda is requested but not available."""
     if requested == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA GPU here; allowed: auto, cpu")
     if requested == "auto":
@@ -151,7 +152,7 @@ def pick_device(requested: str) -> str:
 
 
 def loss_of(model: Decoder, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
-    """Return the mean cross-entropy in nats of predicting each token from those before it."""
+    """Compute the mean cross-entropy in nats of next-token predictions."""
     hidden_BTD = model.hidden(tokens_BT1[:, :-1], dropout=dropout)
     return predicted(model, hidden_BTD, tokens_BT1[:, 1:])
 
@@ -165,12 +166,12 @@ def update(
     ranks: Ranks = ALONE,
     dropout: Dropout | None = None,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Do one optimizer step over micro-batches of an Objective, alone or wrapped for its ranks.
+    """Run one optimizer step over micro-batches of an Objective, plain or wrapped for ranks.
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
-    clipping. Each micro-batch, and each rank's share of it, has its rows of the batch's dropout.
-    Parts of the model with a method `after_step` change after the step: it is called with a
-    function that takes the mean of a tensor over the ranks.
+    clipping. Each micro-batch, and each rank's share of it, uses its rows of the batch's dropout
+    masks. After the step, each module's method `after_step`, if any, is called with a function that
+    computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
     first = 0
@@ -196,18 +197,19 @@ def update(
 
 
 def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
-    """Scale gradients down to a norm of at most so much, 0 for any; return their norm before."""
+    """Clip gradients to a norm of `most`, 0 for no limit; return their norm before."""
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
     return norm
 
 
 def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
-    """Return what a spec is trained with: a function of the device, the sizes and what was asked.
+    """Choose the compute of a spec from the device, the sizes and the train config.
 
-    Nothing is timed, so that a machine chooses alike whatever else it does. `auto` is bfloat16
-    where the device multiplies in it, but for steps so small that conversions cost more than they
-    save; and torch's attention kernel, but on a CPU in bfloat16 for contexts of up to 512.
+    Nothing is timed, so that the choice does not depend on a machine's load. For the precision,
+    `auto` is bfloat16 where the device multiplies in it, except for steps so small that conversions
+    cost more than they save. For the kernel it is torch's attention kernel, except on a CPU in
+    bfloat16 for contexts of up to 512.
     """
     precision, kernel = train.precision, train.kernel
     if precision == "auto":
@@ -221,10 +223,10 @@ def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """Whether a device has instructions for products in bfloat16.
+    """Return whether a device has instructions for products in bfloat16.
 
-    Of CPUs those with AVX512-BF16, which all that have AMX have too; others are slower in bfloat16
-    than in float32, and ARM's were not measured.
+    On CPUs these are AVX512-BF16, which every CPU with AMX has too; other CPUs are slower in
+    bfloat16 than in float32, and ARM CPUs were not measured.
     """
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -232,10 +234,11 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -> Compute:
-    """Return a compute with its speed, for forecasts.
+    """Measure the speed of a compute, for forecasts.
 
-    A training step of a model of one layer, or of a pattern's layers once, in turn with the same
-    step in float32, in which held-out text is read: about half a second for small models.
+    It times a training step of a one-layer model, or of one period of a layer pattern, interleaved
+    with the same step in float32, the precision of held-out evaluation. This takes about half a
+    second for small models.
     """
     settle(compute.threads, compute.device)
     one = replace(spec, layers=spec.period)
@@ -257,13 +260,13 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
 
 
 def _batch(one: ModelSpec, train: Train, device: str) -> int:
-    """Return the sequences of a step that is timed: a micro-batch, or a part of a large one."""
+    """Return the sequences of a timed step: a micro-batch, or a part of a large micro-batch."""
     most = _TIMED_FLOPS[device] / (count(one).work * one.context)
     return max(1, min(train.batch // train.accumulate, int(most)))
 
 
 def _step(objective: Objective, train: Train, batch: int) -> Callable[[nn.Module, Compute], float]:
-    """Return what times a training step of an objective, given as it is or compiled."""
+    """Return a function that times a training step of an objective, plain or compiled."""
     spec, device = objective.model.spec, objective.model.embedding.weight.device
     tokens = torch.randint(0, spec.vocab, (batch, spec.context + 1)).to(device)
     optimizer = make_optimizer(objective, train)
@@ -281,7 +284,7 @@ def _step(objective: Objective, train: Train, batch: int) -> Callable[[nn.Module
 
 
 def free_bytes(device: torch.device | str) -> int:
-    """Return the bytes that are free on a GPU, or to processes of this machine."""
+    """Return the free memory of a GPU, or of this machine, in bytes."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return int(psutil.virtual_memory().available)

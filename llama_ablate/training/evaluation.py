@@ -14,18 +14,18 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.token_losses import even_share, rows_at_once
 
-#: Tokens that a model reads at once, if they are of several windows. On a CPU as fast as 8,192 are,
-#: or faster, in a quarter of the memory; a GPU needs them to be filled.
+#: Tokens per forward pass over several windows. On a CPU, 2,048 are as fast as 8,192 or faster, in
+#: a quarter of the memory; a GPU needs 8,192 for full utilization.
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-_COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
-_COUNTED_AT_ONCE = 1 << 20  # numpy makes eight bytes of each
+_COUNTED = 1 << 24  # training tokens for the token frequencies
+_COUNTED_AT_ONCE = 1 << 20  # numpy converts each to eight bytes
 
 
 @contextmanager
 def reading(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
-    """Let a model read text with its documents apart (`mask`), or as one (`continue`), for a while.
+    """Set a model's document mode temporarily: `mask` (separate documents) or `continue`.
 
-    With "" it reads as it was trained.
+    With "" the mode of training stays.
     """
     own = model.spec
     if documents:
@@ -40,19 +40,19 @@ def reading(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
 def heldout_windows(
     model: Decoder, tokens: Tokens, split: str, most: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Return the windows of a split on which a model is evaluated."""
+    """Return the evaluation windows of a split."""
     return windows(tokens.split(split), model.spec.context, most, model.spec.separator)
 
 
 def windows(
     tokens: NDArray[np.integer], context: int, most: int | None = None, separator: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Cut a split into windows of `context` predictions that do not overlap, (N, context + 1).
+    """Cut a split into non-overlapping windows of `context` predictions, (N, context + 1).
 
-    Every token but the first is predicted once: the last, shorter window is an array of its own.
-    With `most`, only the first that many predictions. With the `separator` of a model that keeps
-    documents apart, a document is cut only where it is longer than the context, and from its
-    beginning; as many whole ones as fit share a window, which is filled with -1 at the right.
+    Every token except the first is predicted once: the last, shorter window is a separate array.
+    `most` limits the number of predictions. With the `separator` of a model that keeps documents
+    apart, a document is cut only if it is longer than the context, and from its beginning; as many
+    whole documents as fit share a window, which is padded with -1 at the right.
     """
     predictions = min(len(tokens) - 1, most or len(tokens))
     if separator is not None:
@@ -66,7 +66,7 @@ def windows(
 
 
 def _of_documents(tokens: NDArray[np.integer], context: int, separator: int) -> NDArray[np.int64]:
-    """Return windows that begin where documents do, or that go on in a longer one."""
+    """Cut tokens into windows that begin with documents, or continue a long document."""
     end = len(tokens) - 1
     # A document's first prediction is made from the separator before it.
     begins = np.unique(np.append(0, np.flatnonzero(tokens[:end] == separator)))
@@ -75,7 +75,7 @@ def _of_documents(tokens: NDArray[np.integer], context: int, separator: int) -> 
     within = np.arange(pieces.sum()) - np.repeat(pieces.cumsum() - pieces, pieces)
     edges = np.append(np.repeat(begins, pieces) + context * within, end)
     starts = [0]
-    while starts[-1] < end:  # as many pieces as fit: always one, since none is longer
+    while starts[-1] < end:  # at least one piece fits, since no piece exceeds the context
         starts.append(int(edges[np.searchsorted(edges, starts[-1] + context, "right") - 1]))
     at = np.array(starts[:-1])[:, None] + np.arange(max(map(int, np.diff(starts))) + 1)
     past = at > np.array(starts[1:])[:, None]
@@ -83,12 +83,12 @@ def _of_documents(tokens: NDArray[np.integer], context: int, separator: int) -> 
 
 
 def targets_of(cut: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return what is predicted in windows, in reading order."""
+    """Return the predicted tokens of windows, in reading order."""
     return np.concatenate([part[:, 1:][part[:, 1:] >= 0] for part in cut])
 
 
 def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray[np.int64]:
-    """Return the position from which each prediction is made, from 0, in reading order."""
+    """Return the position of each prediction in its document or window, in reading order."""
     found = []
     for part in cut:
         inputs, at = part[:, :-1], np.arange(part.shape[1] - 1)
@@ -103,7 +103,7 @@ def losses(model: Decoder, cut: list[NDArray[np.int64]], compute: Compute) -> ND
     return of_predictions(model, cut, compute, _cross_entropy).ravel()
 
 
-# Bound when this module is loaded, before any plug-in may replace torch's.
+# The function is bound when this module is loaded, before a plug-in could replace torch's.
 def _cross_entropy(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> list[torch.Tensor]:
     return [cross_entropy(logits_NV, targets_N, reduction="none")]
 
@@ -114,11 +114,12 @@ def of_predictions(
     compute: Compute,
     of: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]],
 ) -> NDArray[np.float64]:
-    """Return what `of` gives for logits (N, V) and targets (N,), K tensors (N,), as (K, all N).
+    """Apply `of` to the logits and targets of all predictions; return an array (K, all N).
 
-    The numbers go to one array of their final size. Small arrays that were kept between batches
-    would lie where the freed logits were, which then fit there no more: of 400,000 tokens and a
-    vocabulary of 1,000 the process grew by 1.1 GB.
+    `of` maps logits (N, V) and targets (N,) to K tensors (N,). The numbers are written to one array
+    of their final size. Small arrays kept between batches would occupy the memory of freed logits,
+    so that new logits no longer fit there: with 400,000 tokens and a vocabulary of 1,000 the
+    process grew by 1.1 GB.
     """
     found, at = np.empty((0, 0)), 0
     for logits_NV, targets_N in predictions(model, cut, compute):
@@ -137,8 +138,8 @@ def predictions(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield logits (N, V) and targets (N,), some tokens at a time, in reading order.
 
-    Computed in float32, in which the weights are: in bfloat16 a loss is off by up to 1.5e-4 nats,
-    as much as some variants differ.
+    Logits are computed in float32, the precision of the weights: in bfloat16 a loss has an error of
+    up to 1.5e-4 nats, as large as the difference between some variants.
     """
     for part in cut:
         rows = even_share(len(part), max(1, BATCH_TOKENS[compute.device] // part.shape[1]))
@@ -155,10 +156,10 @@ def predictions(
 
 
 def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
-    """Return the loss in nats of predicting windows from the training split's token frequencies.
+    """Compute the unigram loss of windows in nats, from the training split's token frequencies.
 
-    Frequencies are of the first 16.8 million tokens, one added to each. None where the text has a
-    known entropy that is less than 0.1 nats below this loss.
+    Frequencies come from the first 16.8 million tokens, with one added to each count. None for a
+    text with a known entropy less than 0.1 nats below this loss.
     """
     train = tokens.split("train")[:_COUNTED]
     parts = (train[at : at + _COUNTED_AT_ONCE] for at in range(0, len(train), _COUNTED_AT_ONCE))

@@ -32,26 +32,27 @@ from llama_ablate.training.spikes import steadiness
 
 _POINTS = 100  # of a learning curve
 _LOSS = "validation_loss_nats"  # of the points at which it was evaluated
-#: A run that ends no further below the unigram loss has not learned more than frequencies; runs
-#: that collapsed were observed within 0.018 of it.
+#: Nats below the unigram loss within which a run has learned no more than token frequencies;
+#: collapsed runs were observed within 0.018 of it.
 _PLATEAU = 0.05
-#: It has stopped there where the last third of its evaluations lies below the third before by no
-#: more than this share of the way from chance: by at most 0.015 in twenty runs that had stopped
-#: (results/reference), by at least 0.047 in twenty of 156 steps that still fell. Near chance, where
-#: that way is short, by no more than so many nats: a rate of 1e-8 makes a loss fall by 1e-5.
+#: Thresholds of a stopped loss. It has stopped if its mean over the last third of the evaluations
+#: is below the mean over the third before by at most this share of the distance from chance: the
+#: share was at most 0.015 in twenty runs that had stopped (results/reference), and at least 0.047
+#: in twenty runs of 156 steps that still fell. Near chance, where that distance is short, the
+#: second threshold applies, in nats: a learning rate of 1e-8 makes a loss fall by 1e-5.
 _STOPPED, _STILL = 0.03, 0.01
-_THIRD = 2  # evaluations at least, for their mean to say something
-_VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
+_THIRD = 2  # evaluations at least, for a meaningful mean
+_VANISHED = 1e-8  # gradient norm without effect: AdamW's epsilon dominates below it
 
 Point = dict[str, float]
-#: Told after every step: the step, the loss of late, and the curve so far.
+#: Callback after every step: the step, the mean recent loss, and the curve so far.
 Progress = Callable[[int, float, Sequence[Point]], None]
 Stop = Callable[[], bool]
 
 
 @dataclass
 class Trained:
-    """How a run ended: its outcome, its curve, and the step reached."""
+    """Result of a training run: its outcome, curve, and number of steps."""
 
     outcome: Outcome
     reason: str = ""
@@ -64,14 +65,14 @@ class Trained:
 
 @dataclass
 class _State:
-    """The state of a run beside model and optimizer, as checkpoints hold it."""
+    """State of a run in a checkpoint, without model and optimizer."""
 
     step: int = 0
     train_s: float = 0.0
-    #: Of every step so far.
+    #: Losses and gradient norms of every step so far.
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    #: What is minimised beside cross-entropy, by name.
+    #: Minimised losses other than cross-entropy, by name.
     parts: dict[str, list[float]] = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
     #: Held-out loss at the end of each branch, by its steps and by split.
@@ -95,13 +96,13 @@ def train(
     batches: Batches | None = None,
     evaluated: str = "",
 ) -> Trained:
-    """Train a model in place for `steps` steps; return how the run ended.
+    """Train a model in place for `steps` steps; return the result of the run.
 
-    `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
-    losses of their own have. It is trained on `batches`, the windows of `tokens` unless given, and
-    reads held-out text as `evaluated` says (`evaluation.reading`).
-    In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
-    part there is a column `loss_NAME_nats`, its weight in it.
+    `seed` orders the batches; `init_seed` (default: the same) initializes the weights of losses.
+    The model is trained on `batches` (default: windows of `tokens`), and reads held-out text in the
+    document mode `evaluated` (`evaluation.reading`).
+    In the curve `train_loss_nats` is cross-entropy alone, also with further losses; each other loss
+    has a column `loss_NAME_nats`, with its weight included.
 
     With `saved`, checkpoints are written to that folder every `checkpoint_s` seconds and when
     `stop` returns True; a call that finds one resumes from it, with the numbers of an uninterrupted
@@ -174,7 +175,7 @@ class _Run:
         self.unigram: float | None = None
 
     def step(self, state: _State) -> None:
-        """Do one optimizer step; record its losses and its gradient norm before clipping."""
+        """Run one optimizer step; record its losses and its gradient norm before clipping."""
         began = time.perf_counter()
         parts, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
         state.step += 1
@@ -195,7 +196,7 @@ class _Run:
         )
 
     def add_point(self, state: _State) -> Point:
-        """Add a point to the curve: mean loss since the last point, at times held-out loss."""
+        """Add a point to the curve: mean loss since the last point, periodically held-out loss."""
         since = int(state.curve[-1]["step"]) if state.curve else 0
         point = {
             "step": state.step,
@@ -216,15 +217,15 @@ class _Run:
         return point
 
     def late_loss(self, state: _State) -> float:
-        """Return the mean loss of as many steps as lie between two points of the curve."""
+        """Return the mean loss over the latest steps, as many as between two curve points."""
         late = state.losses[-self.point_every :]
         return sum(late) / len(late)
 
     def branch(self, state: _State, stop: Stop) -> bool:
-        """Where a branch leaves the stable part here, decay to its end, measure, and go back.
+        """Run each branch that starts at this step: decay, measure, and restore the state.
 
-        Weights and optimizer state are restored afterwards. Returns whether `stop` interrupted a
-        branch; it has then recorded nothing, and is repeated when the run resumes.
+        Weights and optimizer state are restored after a branch. Returns whether `stop` interrupted
+        a branch; an interrupted branch records nothing, and is repeated when the run resumes.
         """
         for share in self.config.branches:
             steps = round(share * self.steps)
@@ -246,7 +247,7 @@ class _Run:
         return False
 
     def ended(self, outcome: Outcome, reason: str, state: _State) -> Trained:
-        """Return how the run ended, with what was measured while it trained."""
+        """Return the result of the run, with the values measured during training."""
         values = steadiness(state.losses, state.norms)
         if self.unigram is not None:
             what = ("nats", "unigram_loss")
@@ -262,7 +263,7 @@ class _Run:
         self.optimizer.load_state_dict(optimizer)
 
     def save(self, folder: Path, state: _State) -> None:
-        """Write a checkpoint: the first rank does, of what all of them have."""
+        """Write a checkpoint, on the first rank only, since all ranks have the same state."""
         if not self.ranks.first:
             return
         values: dict[str, Any] = dict(vars(state))
@@ -272,11 +273,11 @@ class _Run:
 
 
 def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
-    """Return the outcome of a run that did all its steps, and what is to be said of it.
+    """Return the outcome of a run that completed all its steps, and the reason.
 
-    `unigram` is the loss of token frequencies, where the text can be predicted better. A run that
-    ends near or above it has `collapsed` if it has stopped there, or its gradient has vanished;
-    else it ends `ok` with a reason, which says that it was too short.
+    `unigram` is the loss of token frequencies, given only for text that can be predicted better. A
+    run that ends near or above it has `collapsed` if its loss has stopped there, or its gradient
+    has vanished; otherwise it ends `ok` with a reason, which means that it was too short.
     """
     first, last = curve[0]["train_loss_nats"], curve[-1]
     loss, held_out = last["train_loss_nats"], last[_LOSS]
@@ -300,10 +301,10 @@ def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tup
 
 
 def _has_stopped(losses: Sequence[float], chance: float) -> bool:
-    """Return whether held-out losses along a run, which began at chance, no longer fall.
+    """Return whether the held-out losses of a run that began at chance no longer fall.
 
-    The mean of the last third of them is compared with that of the third before, since one may lie
-    high or low.
+    The mean over the last third is compared with the mean over the third before, since a single
+    loss may be high or low by chance.
     """
     third = len(losses) // 3
     before, last = fmean(losses[-2 * third : -third]), fmean(losses[-third:])
@@ -311,10 +312,10 @@ def _has_stopped(losses: Sequence[float], chance: float) -> bool:
 
 
 def _numerics(compute: Compute) -> dict[str, Any]:
-    """Return what the exact numbers of a step depend on, apart from run, processor and ranks.
+    """Return the determinants of a step's exact numbers, except run, processor and ranks.
 
-    Another number of ranks goes on from a checkpoint, and sums gradients in another order. A
-    plug-in may lie in another folder.
+    Another number of ranks may resume from a checkpoint, though it sums gradients in another order.
+    A plug-in may be in another folder, so that only its file name counts.
     """
     alone = replace(compute, ranks=1).to_dict()
     loaded = {f"{Path(name).name} {made}": made for name, made in plugins.loaded().items()}

@@ -27,18 +27,18 @@ from llama_ablate.training.losses import Objective
 
 Group = dict[str, Any]
 Shape = tuple[int, ...]
-#: The shapes of the tensors that an optimizer keeps for a parameter of a shape, in its type.
+#: Function from a parameter's shape to the shapes of its optimizer state, in its dtype.
 Kept = Callable[[Shape], Sequence[Shape]]
 
 
 def moments(count: int) -> Kept:
-    """Return that so many tensors of a parameter's own shape are kept for it."""
+    """Return the state shapes of `count` tensors per parameter, each of its shape."""
     return lambda shape: [shape] * count
 
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A parameter that is trained, and what an optimizer needs to know of it."""
+    """Trainable parameter with its name, kind and scale for an optimizer."""
 
     name: str
     parameter: nn.Parameter
@@ -52,21 +52,21 @@ class Weight:
 
 
 class Optimizer(Protocol):
-    """What the training loop asks of an optimizer: a part of `torch.optim.Optimizer`."""
+    """Interface of optimizers for the training loop: a part of `torch.optim.Optimizer`."""
 
     param_groups: list[Group]
 
     def step(self) -> Any:
-        """Change the parameters by their gradients."""
+        """Update the parameters from their gradients."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a later step depends on, as tensors and plain values."""
+        """Return the state on which later steps depend, as tensors and plain values."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
 
 OPTIMIZERS = Registry(
@@ -75,9 +75,9 @@ OPTIMIZERS = Registry(
 
 
 def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
-    """Return the optimizer that a train config names, for the parameters of a model.
+    """Build the optimizer of a train config for the parameters of a model.
 
-    Raises ConfigError for options that do not fit each other.
+    Raises ConfigError for inconsistent options.
     """
     optimizer: Optimizer = OPTIMIZERS.build(
         OPTIMIZERS.resolve(train.optimizer, ("train", "optimizer")),
@@ -92,7 +92,7 @@ def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
 
 
 def weights_of(model: Decoder | Objective) -> list[Weight]:
-    """Return the parameters of a model, with what an optimizer needs to know of each."""
+    """Return the parameters of a model as weights for an optimizer."""
     return [
         Weight(
             name,
@@ -112,9 +112,9 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None = None) -> int:
-    """Return the bytes of the optimizer's state in closed form, without its counters of steps.
+    """Compute the bytes of an optimizer's state in closed form, without its step counters.
 
-    `times` says of parameters how many like them there are, where that is not one.
+    `times` maps a parameter to the number of its copies, as in repeated blocks; 1 where missing.
     """
     return sum(
         math.prod(shape) * parameter.element_size() * (times or {}).get(parameter, 1)
@@ -123,7 +123,7 @@ def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None =
 
 
 def kept_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
-    """Yield the shape of each tensor that an optimizer keeps, with the parameter it is kept for."""
+    """Yield the shape of each optimizer state tensor, with its parameter."""
     for group in optimizer.param_groups:
         for parameter, shapes in zip(group["params"], group["shapes"], strict=True):
             yield from ((parameter, shape) for shape in shapes)
@@ -131,10 +131,10 @@ def kept_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
 
 @lru_cache(maxsize=100_000)
 def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ...] = ()) -> int:
-    """Return the bytes of an optimizer's state, and of the weights that losses have of their own.
+    """Compute the bytes of an optimizer's state and of the losses' weights.
 
-    That is what a checkpoint holds beside the model's weights, counted on the meta device. Raises
-    ConfigError for options that do not fit each other.
+    A checkpoint contains these bytes in addition to the model's weights; they are counted on the
+    meta device. Raises ConfigError for inconsistent options.
     """
     model, times = skeleton(spec)
     objective = Objective(model, losses)
@@ -291,10 +291,10 @@ class Lion(torch.optim.Optimizer):
 
 
 class Deferred:
-    """An optimizer that is made when it is first used; until then it is its groups.
+    """Optimizer that is constructed at its first use; before, it has only its groups.
 
-    A plan of a thousand variants asks for no more than groups, and torch takes a second to import
-    what its first optimizer needs.
+    A plan of a thousand variants needs only the groups, and torch takes a second to import the
+    modules of its first optimizer.
     """
 
     def __init__(self, make: Callable[[list[Group]], Optimizer], own: list[Group]) -> None:
@@ -305,11 +305,11 @@ class Deferred:
         return self._make(self.param_groups)
 
     def step(self) -> None:
-        """Do a step."""
+        """Run a step."""
         self._made.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self._made.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
@@ -317,13 +317,13 @@ class Deferred:
         return self._made.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self._made.load_state_dict(state_dict)
         self.param_groups = self._made.param_groups  # torch puts new groups in place of the old
 
 
 class Joint:
-    """Several optimizers as one, each for parameter groups of its own."""
+    """Combination of several optimizers, each for separate parameter groups."""
 
     def __init__(self, *parts: Optimizer) -> None:
         self._parts = [part for part in parts if part.param_groups]
@@ -333,21 +333,21 @@ class Joint:
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
     def step(self) -> None:
-        """Do a step of each."""
+        """Run a step of each optimizer."""
         for part in self._parts:
             part.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all."""
+        """Clear the gradients of all optimizers."""
         for part in self._parts:
             part.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each, in their order."""
+        """Return the states of the optimizers, in their order."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         for part, own in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(own)
         self._gather()

@@ -1,7 +1,7 @@
 """Data-parallel training: several processes (ranks) share the batches of one run.
 
 Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged while they
-are computed. The first rank decides what all do next, and alone writes to disk.
+are computed. The first rank makes all decisions, and is the only rank that writes to disk.
 """
 
 import os
@@ -15,26 +15,26 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's rank, among those that train the same run."""
+    """Rank of this process among the processes that train the same run."""
 
     index: int = 0
     count: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this one decides, reports and writes."""
+        """Leadership of this rank: the first rank decides, reports and writes."""
         return self.index == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model so that its gradients are the means over all ranks."""
+        """Wrap a model so that its gradients are averaged over all ranks."""
         if self.count == 1:
             return model
-        # Made from the same seed, or read from the same checkpoint, and changed alike after each
-        # step: nothing to send around.
+        # All ranks start from the same seed or checkpoint and apply the same updates, so weights
+        # and buffers need no broadcast.
         return nn.parallel.DistributedDataParallel(model, init_sync=False, broadcast_buffers=False)
 
     def share(self, batch: Tensor) -> Tensor:
-        """Return this rank's rows of a batch, whose first axis is divisible by the ranks."""
+        """Return this rank's rows of a batch, whose size is divisible by the rank count."""
         return batch.chunk(self.count)[self.index]
 
     def mean(self, value: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Ranks:
         return value
 
     def agreed(self, *flags: bool) -> tuple[bool, ...]:
-        """Return the first rank's flags on every rank, so that all do the same."""
+        """Broadcast the first rank's flags, so that all ranks act alike."""
         if self.count == 1:
             return flags
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -63,7 +63,7 @@ ALONE = Ranks()
 
 
 def join() -> Ranks:
-    """Join the process group of torchrun; a single rank outside of torchrun."""
+    """Join the process group of torchrun; return a single rank outside of torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
     cuda = torch.cuda.is_available()

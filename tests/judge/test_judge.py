@@ -550,18 +550,6 @@ def test_what_a_command_lacks_is_told_before_a_level_is_spent(ledger, capsys, wo
     assert ledger.file.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"train": "{steps: 60, compile: always}"}, "train: a candidate's processes start no"),
-        ({"parallel": "{data: 2}"}, "parallel: a candidate's processes start no others"),
-    ],
-)
-def test_what_an_audit_hook_would_refuse_opens_no_ledger(bench, capsys, sections, said):
-    assert bench("--new", bench.write(**sections)) == 2
-    assert said in capsys.readouterr().err
-
-
 def gated(verdict, difference=-1.0, n=5, guards=None):
     return Difference(
         unit="nats",
@@ -678,15 +666,9 @@ def test_defaults_that_are_written_out_change_no_plan(bench):
     assert bench.judge(WORSE) == REJECTED
 
 
-def test_the_files_of_a_pattern_are_sealed_and_what_a_second_size_states(bench, capsys):
+def test_what_a_second_size_states_is_sealed(bench, capsys):
     second = "{corpus: {name: files, path: 'tw?.txt'}, tokenizer: bytes}"
-    found = bench.open(judge=f"{{second: {second}, looks: [3], size: {{dim: 32}}}}")
-    assert str((bench.root / "two.txt").resolve()) in judging._second(found, 1)
-    (bench.root / "folder").mkdir()
-    second = found.terms.second.model_copy(update={"corpus": {"name": "files", "path": "folder"}})
-    terms = found.terms.model_copy(update={"second": second})
-    whole = Ledger(found.root, (found.opened.model_copy(update={"terms": terms}),))
-    assert judging._second(whole, 1)[1:] == [str((bench.root / "folder").resolve())]
+    bench.open(judge=f"{{second: {second}, looks: [3], size: {{dim: 32}}}}")
     assert bench.judge("dim: 32") == 2
     assert "'dim' is sealed: the ledger states it once" in capsys.readouterr().err
 

@@ -488,7 +488,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert not any("hypothesis" in warning for warning in warnings(read(store)))
     assert stated(experiment_file, tmp_path, STATED.replace("0.5 nats", "0.9 nats")) == 0
     said = capsys.readouterr().err
-    assert "margin 0.9 nats': added after" in said
+    assert "margin: 0.9 nats}`." in said
 
 
 @pytest.mark.parametrize(

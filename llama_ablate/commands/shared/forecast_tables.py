@@ -1,4 +1,4 @@
-"""A forecast for a terminal: what would be trained, how large it is, how long it would take."""
+"""Forecast for a terminal: planned training, its size, and its predicted time."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
 def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
-    """Return a forecast for a terminal: paragraphs and tables in turn.
+    """Return a forecast for a terminal as a list of paragraphs and tables.
 
-    `margin` says what the experiment's margin takes.
+    `margin` is the text on the experiment's margin.
     """
     experiment, compute = forecast.plan.experiment, forecast.compute
     parts: list[str | pd.DataFrame] = [_opening(forecast, margin)]
@@ -53,11 +53,11 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
 
 
 def _opening(forecast: Forecast, margin: str) -> str:
-    """Say in five lines what is asked, of how much training, over how much text, held to what."""
+    """Summarize a plan in five lines: question, training, text, held-out text and margin."""
     experiment, planned = forecast.plan.experiment, forecast.plan.tables
 
     def over(values: Iterable[float], digits: int = 2) -> str:
-        """Write the least and the most of the tables' values; once, where that is the same."""
+        """Write the range of the tables' values, or the single value if they agree."""
         return written.ends(values, partial(written.plain, digits=digits))
 
     held = [table.text.size(HELD_OUT) for table in planned]
@@ -75,14 +75,14 @@ def _opening(forecast: Forecast, margin: str) -> str:
 
 
 def _memory(forecast: Forecast) -> str:
-    """Say what a worker is predicted to need, and for which variant."""
+    """Describe the predicted memory of a worker, and its variant."""
     where = "of the GPU " if forecast.compute.device == "cuda" else ""
     size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
     return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
 
 
 def _text(text: PlannedText) -> str:
-    """Say what a text is, and how it is read."""
+    """Describe a text: fingerprint, vocabulary, tokens of its splits, and document options."""
     splits = ", ".join(f"{name} {count:,}" for name, count in text.tokens.items())
     parts = [f"data: {text.fingerprint}, vocabulary {text.vocab:,}", f"tokens: {splits}"]
     parts += ["documents are kept apart"] * (text.source.documents == "mask")
@@ -93,9 +93,9 @@ def _text(text: PlannedText) -> str:
 def power(
     rows: Sequence[Mapping[str, Any]], effect: str, seeds: int, predicted_s: float
 ) -> pd.DataFrame:
-    """Return how well rows will be known, and what shows an effect, as people read them.
+    """Tabulate the predicted interval widths and power of rows, for display.
 
-    `predicted_s` is what the plan takes with its own number of seeds.
+    `predicted_s` is the predicted time of the plan with its number of seeds.
     """
     frame = pd.DataFrame(rows)
     cells = pd.DataFrame({"row": frame["row"]})
@@ -115,7 +115,7 @@ def power(
 
 
 def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
-    """Say how wide intervals will be, and how many documents the margin needs."""
+    """Describe the expected interval widths, and the documents that the margin needs."""
     ends = dict.fromkeys(written.plain(found[end], 2) for end in ("half_low", "half_high"))
     margin = forecast.plan.experiment.margin
     line = f"{margin}; intervals of ±{' to ±'.join(ends)} with {forecast.seeds} seeds are expected"
@@ -126,7 +126,7 @@ def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
 
 
 def _or_documents(row: Mapping[str, Any]) -> str:
-    """Write how many documents show an effect; where neither they nor seeds do alone, both."""
+    """Write the documents that show an effect, or documents and seeds where both are needed."""
     if both := row["together"]:
         return f"{both['documents']:,} and {both['seeds']} seeds"
     return f"{row['documents_needed']:,}" if row["documents_needed"] else "not by documents"
@@ -151,7 +151,7 @@ def _cells(table: PlannedTable) -> pd.DataFrame:
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
-    """Write what a plan takes at least and at most; once, where that is the same."""
+    """Write the range from the smallest to the largest cost, or a single equal value."""
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 

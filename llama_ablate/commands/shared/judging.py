@@ -1,4 +1,4 @@
-"""How `judge` opens a ledger, and takes a candidate through its gates."""
+"""Ledger creation and the gates of a candidate, for the command `judge`."""
 
 import hashlib
 import math
@@ -53,7 +53,7 @@ from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 _INTERRUPTED = 130
 CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
-#: What no candidate may change: sections that the ledger states once, and keys of `train`.
+#: Keys that no candidate may change: sections that the ledger states once, and keys of `train`.
 _STATED = (
     *("budget", "context", "controls", "data", "evaluation", "guard", "judge", "margin"),
     *("measure", "noise", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
@@ -66,7 +66,7 @@ _ALIKE = 1e-5  # relative, between a result and the same from the weights
 
 
 def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
-    """Open a ledger in a folder; where its file has a positive control, once that is seen."""
+    """Open a ledger in a folder; with a positive control in its file, train the controls first."""
     if (root / FILE).exists():
         raise ConfigError(f"'{root}' holds a ledger already: it is opened once")
     source = experiment.load(file)
@@ -100,9 +100,9 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
 
 
 def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the fingerprints of both gates' texts, of which experiments can be planned.
+    """Return the fingerprints of both gates' texts, after planning an experiment with each.
 
-    Raises ConfigError.
+    Raises ConfigError for a text with which no experiment can be planned, and for equal texts.
     """
     found: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
@@ -121,7 +121,7 @@ def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> t
 
 
 def judged(ledger: Ledger, file: Path, launch: LaunchOptions, *, dry_run: bool) -> Answer:
-    """Take a candidate through both gates, from where it was left."""
+    """Judge a candidate by both gates, resuming earlier work."""
     marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
     label, changes, plugin = _read(file, marked, ledger.terms)
     brought = {hashlib.sha256(code.encode()).hexdigest(): code for code in plugin.values()}
@@ -189,7 +189,7 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
 
 
 def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
-    """Write the ledger's page, and return what a reader and a machine ask of it."""
+    """Write the ledger's page; return its state as text and values."""
     rows = judgement.rows(ledger)
     state = judgement.state(ledger, rows, begun, str(ledger_page.write(ledger, rows)))
     parts = [cells(rows)] if rows else []
@@ -199,7 +199,7 @@ def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
 
 
 def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any], dict[Path, str]]:
-    """Return a candidate's label, its differences, and the code of its plug-in, by its file.
+    """Return a candidate's label, its differences, and its plug-in's code by file.
 
     Raises ConfigError for a key that the ledger has stated, and where nothing differs.
     """
@@ -227,10 +227,11 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
 
 
 def _apart(task: Task, files: Sequence[Path], *arguments: Any) -> Any:
-    """Run a task in a process of its own that has loaded these plug-ins.
+    """Run a task in a separate process that has loaded these plug-ins.
 
-    The process that decides never loads what a candidate brings. Raises ConfigError as the task
-    does, and where a plug-in fails; ChildProcessError where it ends the process.
+    The judging process never loads a candidate's code. Without plug-ins the task runs in this
+    process. Raises ConfigError as the task does, and for a failing plug-in; ChildProcessError for a
+    plug-in that ends the process.
     """
     if not files:
         return task(*arguments)
@@ -248,14 +249,17 @@ def _apart(task: Task, files: Sequence[Path], *arguments: Any) -> Any:
 def load_and_run(
     _report: object, files: list[str], texts: dict[str, Path], task: Task, *arguments: Any
 ) -> Any:
-    """Load plug-ins and run a task with them: a task of a process."""
+    """Load plug-ins and run a task with them, as the task of a process."""
     plugins.load([Path(file) for file in files])
     tokens.trusted.update(texts)
     return task(*arguments)
 
 
 def _brought(files: Sequence[Path]) -> dict[str, Any]:
-    """Return the one component that the last of some plug-ins registers, as differences."""
+    """Return the single component that the last plug-in registers, as differences.
+
+    Raises ConfigError if it registers none or several.
+    """
     before = _apart(components.listing, files[:-1])
     now = _apart(components.listing, files)
     found = [row for row in now if row not in before]
@@ -269,7 +273,7 @@ def _brought(files: Sequence[Path]) -> dict[str, Any]:
 def _lawful(
     ledger: Ledger, begun: Begun, file: Path, marked: Marked, files: Sequence[Path]
 ) -> None:
-    """Raise ConfigError, of the candidate's file, where a gate cannot be planned."""
+    """Raise ConfigError, located in the candidate's file, if a gate cannot be planned."""
     _check_texts(ledger)
     for gate in judgement.GATES:
         try:
@@ -283,9 +287,9 @@ def _lawful(
 
 
 def _check_texts(ledger: Ledger) -> None:
-    """Raise ConfigError where a text is not what the ledger was opened with; encode it if needed.
+    """Raise ConfigError if a gate's text has changed since the ledger was opened.
 
-    What plans apart from here takes the tokens as they are.
+    It encodes the texts if needed, since separate planning processes use the tokens as they are.
     """
     opened, stated = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
     try:
@@ -298,7 +302,7 @@ def _check_texts(ledger: Ledger) -> None:
 
 
 def _planned(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError where an experiment cannot be planned."""
+    """Raise ConfigError if an experiment cannot be planned."""
     make(experiment.from_mapping(values))
 
 
@@ -384,7 +388,10 @@ def _other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
 
 
 def _fault(frames: Frames, label: str, root: Path, *, brought: bool) -> str:
-    """Return why a gate's runs do not count, or nothing: one failed, or its weights say other."""
+    """Explain why a gate's runs are invalid; "" if they are valid.
+
+    A run has failed, or its weights give another result than its record.
+    """
     if why := _failed(frames, of=label):
         return why
     store = Store(root)
@@ -405,7 +412,10 @@ def _fault(frames: Frames, label: str, root: Path, *, brought: bool) -> str:
 
 
 def _failed(frames: Frames, of: str) -> str:
-    """Return how a run of a candidate failed, or nothing. Raises ConfigError for one of others."""
+    """Describe a candidate's failed run; "" if none failed.
+
+    Raises ConfigError for any other run without a final outcome.
+    """
     for run in (run for run in frames.runs if run.outcome not in FINAL):
         if run.label == of and run.outcome not in ("pending", "running"):
             return f"a run ended in {run.outcome}: {run.reason}"
@@ -415,10 +425,10 @@ def _failed(frames: Frames, of: str) -> str:
 
 
 def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
-    """Say what gate one would cost, at which level, and with which power to show the margin.
+    """Forecast the cost of gate one, its level, and its power to show the margin.
 
-    Its noise is that of the candidate in the middle, by noise, of those that came before, else of
-    the controls, else of earlier experiments; it decides nothing.
+    The noise comes from the earlier candidate with the median noise, else from the controls, else
+    from earlier experiments; the forecast does not affect the verdict.
     """
     source = experiment.from_mapping(ledger.gate(begun, 1) | {"noise": None})
     before = [one for one in ledger.of(Gated) if one.gate == 1 and one.found[0].losses]

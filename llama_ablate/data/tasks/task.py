@@ -1,6 +1,6 @@
-"""Tasks: items with a right answer, which a model is asked for by the likelihood of texts.
+"""Tasks: items with a correct answer, scored by a model's likelihood of texts.
 
-An item is one of three kinds, told by its keys:
+An item has one of three kinds, determined by its keys:
 
 - multiple choice: `{"context": "...", "choices": ["...", "..."], "answer": 0}`;
 - last words: `{"context": "...", "target": "..."}`, or `{"text": "..."}`, whose target is its last
@@ -8,7 +8,7 @@ An item is one of three kinds, told by its keys:
 - minimal pairs: `{"sentence_good": "...", "sentence_bad": "..."}` (BLiMP, Warstadt et al. 2020,
   arXiv:1912.00582).
 
-Accuracy is also reported for each `group` of items. Other keys are not read.
+Accuracy is also reported for each `group` of items. Other keys are ignored.
 """
 
 import json
@@ -30,7 +30,7 @@ from llama_ablate.data.tasks.items import (
 )
 from llama_ablate.errors import ConfigError, nearest
 
-#: The keys that make an item of each kind.
+#: Keys of an item by its kind.
 _KEYS: Mapping[Kind, tuple[str, ...]] = {
     "multiple choice": ("choices", "answer"),
     "minimal pairs": ("sentence_good", "sentence_bad"),
@@ -41,7 +41,7 @@ _KEYS: Mapping[Kind, tuple[str, ...]] = {
 def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
     """Read tasks by name or file, at most `limit` items of each.
 
-    Raises ConfigError for a name that is none, two tasks of one name, and whatever `task` refuses.
+    Raises ConfigError for an unknown name, two tasks with the same name, and as `task` does.
     """
     listed = [entries] if isinstance(entries, str) else [*entries]
     if not listed:
@@ -58,8 +58,8 @@ def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
 def task(entry: str) -> Task:
     """Read a task: a built-in one by name, or a `.jsonl` file of items.
 
-    Raises ConfigError, with file and line, for a file that is missing, empty or not what its name
-    says, and for an item that is incomplete or has no right answer.
+    Raises ConfigError, with file and line, for a file that is missing, empty or of another type
+    than its name states, and for an item that is incomplete or has no correct answer.
     """
     if entry in BUILT_IN:
         return replace(_of_one_kind(BUILT_IN[entry]), name=entry)
@@ -76,12 +76,12 @@ def task(entry: str) -> Task:
 
 
 #: Tasks by name, each a file of items. `minimal-pairs` has pairs as BLiMP (Warstadt et al. 2020,
-#: arXiv:1912.00582) in words that small models know; counting letters is right in half of them.
+#: arXiv:1912.00582) in words that small models know; counting letters solves half of them.
 BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
 
 def _of_one_kind(path: Path) -> Task:
-    """Return the task of a file's items. Raises ConfigError where they are of several kinds."""
+    """Read a file's items as a task. Raises ConfigError for items of several kinds."""
     kinds: dict[Kind, str] = {}
     items = []
     for kind, item in _lines(path):
@@ -113,7 +113,7 @@ def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
 
 
 def _item(values: Any, place: str) -> tuple[Kind, Item]:
-    """Return an item and its kind. Raises ConfigError for what is none."""
+    """Parse a line's values as an item with its kind. Raises ConfigError for invalid values."""
     if not isinstance(values, dict):
         raise ConfigError(f"an item is a mapping, not {shown(values)}")
     group = text_of(values, "group") if "group" in values else ""
@@ -136,7 +136,7 @@ def _item(values: Any, place: str) -> tuple[Kind, Item]:
 
 
 def _kind(values: Mapping[str, Any]) -> Kind:
-    """Return the kind of an item by its keys. Raises ConfigError where some are missing."""
+    """Return the kind of an item by its keys. Raises ConfigError if keys are missing."""
     for kind, keys in _KEYS.items():
         having = [key for key in keys if key in values]
         if having and (lacking := [key for key in keys if key not in values]):
@@ -148,7 +148,7 @@ def _kind(values: Mapping[str, Any]) -> Kind:
 
 
 def _last_word(text: str) -> dict[str, str]:
-    """Split a text into its last word and what stands before."""
+    """Split a text into context and last word. Raises ConfigError for a single word."""
     context, _, target = text.rstrip().rpartition(" ")
     if not context.strip():
         raise ConfigError("'text' has one word: the last words of a task need others before them")
