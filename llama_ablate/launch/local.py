@@ -17,7 +17,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import cores
 from llama_ablate.launch.queue import Gone, News
-from llama_ablate.results import Store, live
+from llama_ablate.results import FINAL, Store, live
 from llama_ablate.training.compute import free_bytes
 
 _GRACE_S = 8.0  # to write a checkpoint in, when asked to stop
@@ -96,7 +96,7 @@ class Local:
         if note := live.read(self._store.working(run)):
             return note.peak_memory_bytes
         record = self._store.record(run)
-        return record.peak_memory_bytes if record and record.ok else 0
+        return record.peak_memory_bytes if record and record.outcome in FINAL else 0
 
     def poll(self) -> News:
         """Wait at most a quarter of a second for the end of a process; return the report."""
