@@ -8,7 +8,6 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import SourceLoader
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -31,6 +30,8 @@ def load(files: Sequence[Path] = ()) -> None:
 
     Raises ConfigError for a file that is not there, is no Python, or fails.
     """
+    from importlib.metadata import entry_points  # later: help needs no packages
+
     for point in entry_points(group=GROUP):
         distribution = point.dist
         version = distribution.version if distribution else "?"

@@ -9,7 +9,6 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
-from llama_ablate.config.marked_yaml import parse
 from llama_ablate.errors import ConfigError, nearest
 
 #: By which editors complete the keys of an experiment file, and mark mistakes in it.
@@ -73,4 +72,6 @@ def _read(name: str) -> str:
 
 def question(name: str) -> str:
     """Return what a template asks."""
+    from llama_ablate.config.marked_yaml import parse  # later: help needs no YAML
+
     return str(parse(text(name), f"{name}.yaml").values["question"])
