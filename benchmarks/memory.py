@@ -1,6 +1,6 @@
 """The peak memory that `plan` predicts in closed form beside what workers reach, on this CPU.
 
-    python benchmarks/memory.py              # 14 variants of committed experiments, some minutes
+    python benchmarks/memory.py              # 12 variants of committed experiments, half an hour
     python benchmarks/memory.py FILE LABEL   # one of another file
 
 Each is trained for three steps and evaluated once by a worker of its own; its record says what it
@@ -25,15 +25,13 @@ CASES = (
     ("moe.yaml", "top-2 of 8"),
     ("small/moe.yaml", "top-2 of 8"),
     ("small/hybrids.yaml", "delta"),
-    ("hybrids.yaml", "windows"),
     ("width_transfer.yaml", "standard"),
-    ("optimizers.yaml", "relu post muon"),
-    ("dropout.yaml", "dropout=0.1"),
     ("parts.yaml", "output gate by element"),
+    ("dropout.yaml", "dropout=0.1"),
+    ("small/dropout.yaml", "dropout=0.1"),
+    ("norms.yaml", "layernorm"),
     ("claims/e10.yaml", "pre"),
     ("claims/e12.yaml", "sinusoidal"),
-    ("atlas/short_convolution.yaml", "canon"),
-    ("atlas/larger/gates_sinks_exclusion.yaml", "no gate whole"),
 )
 SHORT = (
     "budget=tokens",
