@@ -83,7 +83,9 @@ from llama_ablate.results import Results
 results = Results.open(Path(sys.argv[1]))
 print(len(results.finished), len(results.statuses))
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+# The most that this program has held; of `getrusage` it could be that of the one that started it.
+(held,) = (line for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))
+print(used.ru_utime + used.ru_stime, int(held.split()[1]) / 1024)
 """
 
 
