@@ -70,7 +70,6 @@ lint: $(STAMP)   ## format, mend what ruff can mend, then check
 
 CLAIMS = experiments/claims/e*.yaml
 claims: $(STAMP) ## run the claims suite (18 minutes of an H100 with 16 cores) and write results/reference/claims.md
-	$(BIN)/python -m analysis.claims analysis/claims/audits/e0?.yaml --results results/reference/claims
 	@for file in $(CLAIMS); do \
 	  echo "== $$file"; \
 	  $(BIN)/llama-ablate run $$file --results results/claims || test $$? -eq 1 || exit 2; \

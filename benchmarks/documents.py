@@ -33,7 +33,6 @@ MIXERS = {
     "mha and alibi, fused": ("fused", {"position": "alibi"}),
     "mha and sinusoidal, math": ("math", {"position": "sinusoidal"}),
     "gated_delta": ("math", {"attention": "gated_delta"}),
-    "mamba2": ("math", {"attention": "mamba2"}),
 }
 
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import llama_ablate as la
-from analysis.claims import pages as audit
-from docs import at_scale, atlas, battery, believed_files, reference_pages, schema
+from analysis import claims
+from docs import atlas, battery, believed_files, reference_pages, schema, systems_page
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.findings.frames import Frames
@@ -28,20 +28,19 @@ REFERENCE = ROOT / "results" / "reference"
 def pages() -> dict[Path, str]:
     """Return every page that is generated or has generated parts, as it should be now."""
     docs = ROOT / "docs"
-    first, claims = _First(), audit.claims_parts(REFERENCE)
+    first, of_claims = _First(), claims.page_parts()
     parts = {
         ROOT / "README.md": {"file": first.file(), "table": first.table(), "rope": _rope()},
         docs / "models.md": {"summary": _summary()},
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "atlas.md": atlas.parts(),
-        docs / "claims.md": {"counts": claims["counts"]},
-        REFERENCE / "claims.md": claims,
-        REFERENCE / "systems.md": audit.systems_parts(REFERENCE),
+        docs / "claims.md": {"counts": of_claims["counts"]},
+        REFERENCE / "claims.md": of_claims,
+        REFERENCE / "systems.md": systems_page.parts(REFERENCE),
         REFERENCE / "reliability.md": {
             "torture": battery.table(),
             "believed": believed_files.table(),
         },
-        REFERENCE / "at-scale.md": at_scale.parts(REFERENCE),
         docs / "python.md": {"columns": columns()},
     }
     filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}

@@ -34,7 +34,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`evaluation`": schema.Evaluation,
     "`seeds`, in looks": schema.Looks,
     "`hypotheses`, each": schema.Hypothesis,
-    "`minus` of a hypothesis": schema.Pair,
     "`guard`, each": schema.Guard,
     "`controls`": schema.Controls,
     "`sizes`": schema.Sizes,

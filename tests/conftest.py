@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from llama_ablate.model.decoder import spec_from
+from llama_ablate.config import plugins
+from llama_ablate.model import counts
+from llama_ablate.model.decoder import REGISTRIES, spec_from
+from llama_ablate.training.losses import LOSSES
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 from . import commands, cpu_time
 from . import tally as battery
@@ -319,3 +324,29 @@ def words_tokenizer(tmp_path) -> Path:
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     model.save(str(tmp_path / "words.json"))
     return tmp_path / "words.json"
+
+
+PLUGINS = Path(__file__).parents[1] / "experiments" / "plugins"
+
+
+def plugin_modules():
+    """Return the modules of plug-in files that this process has imported."""
+    return [module for name, module in sys.modules.items() if name.startswith(plugins._FILE)]
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """Return a function that loads a plug-in of the repository by name; forget it afterwards."""
+    monkeypatch.setattr(plugins, "_loaded", {})
+    for registry in (*REGISTRIES.values(), OPTIMIZERS, LOSSES):
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+
+    def load(name):
+        file = PLUGINS / f"{name}.py"
+        plugins.load([file])
+        return next(module for module in plugin_modules() if module.__file__ == str(file))
+
+    yield load
+    counts.forget()
+    optimizer_bytes.cache_clear()

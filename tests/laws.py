@@ -101,9 +101,6 @@ OPTIONS = {
         {"name": "differential", "canon": "AB", "value_residual": True},
         {"name": "gated_delta", "key_dim": 12, "value_dim": 8, "conv": 1},
         {"name": "gated_delta", "conv": 0},
-        {"name": "mamba2", "state": 6, "expand": 2, "groups": 2},
-        {"name": "mamba2", "conv": 0},
-        {"name": "mamba2", "value_dim": 16, "conv": 2, "conv_bias": False},
     ],
     "feedforward": [
         *({"name": name, "approximate": "tanh"} for name in ("gelu", "geglu")),
@@ -119,8 +116,6 @@ OPTIONS = {
     "block": [
         {"name": "pre", "residual": 0.5},
         *({"name": name, "x0": True} for name in ("pre", "post", "sandwich", "parallel")),
-        {"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},
-        {"name": "hyper-connections", "streams": 3, "kind": "mhc"},
     ],
 }
 
@@ -294,8 +289,8 @@ KEPT = {
 }
 #: What each recurrence keeps in one layer at any length: of its matrices, always in float32, heads
 #: x key x value, and of its convolution 3 tokens x channels.
-MATRICES = {"gated_delta": 2 * 8 * 16, "mamba2": 4 * 16 * 8}
-TAILS = {"gated_delta": 3 * 2 * (8 + 8 + 16), "mamba2": 3 * (32 + 16 + 16)}
+MATRICES = {"gated_delta": 2 * 8 * 16}
+TAILS = {"gated_delta": 3 * 2 * (8 + 8 + 16)}
 
 
 def cache_bytes_equal_the_closed_form(model, attention, dtype):

@@ -305,7 +305,7 @@ def test_experiments_of_two_precisions_say_so_where_they_are_compared(store, cap
     remarks = json.loads(capsys.readouterr().out)["remarks"]
     assert told in remarks
     assert "Computed on cpu in bfloat16 or float32 with the " in remarks[0]
-    assert main(["compare", str(second), "base", "second"]) == 0
+    assert main(["show", str(second), "base", "second"]) == 0
     assert "\nComputed on cpu in float32 with the " in capsys.readouterr().out
 
 
@@ -342,10 +342,10 @@ def test_experiments_that_answer_other_questions_are_refused_in_one_line(what, s
     assert shown == f"llama-ablate: {caught.value}\n"
 
 
-def test_compare_takes_two_variants_or_other_results(store, capsys):
+def test_compare_takes_other_results_and_show_two_variants(store, capsys):
     first = store("first", {"base": BASE, "wider": shifted(WIDER)})
     second = store("second", {"base": BASE, "other": shifted(OTHER)})
-    assert main(["compare", str(first), "base", "wider"]) == 0
+    assert main(["show", str(first), "base", "wider"]) == 0
     assert "base -> wider" in capsys.readouterr().out
     assert main(["compare", str(first), str(second)]) == 0
     shown = capsys.readouterr().out
@@ -355,9 +355,8 @@ def test_compare_takes_two_variants_or_other_results(store, capsys):
     values = json.loads(capsys.readouterr().out)
     assert [row["variant"] for row in values["comparison"]] == ["base", "wider", "other"]
     for words, message in {
-        ("wider",): "come two of its variants",
-        ("wider", "widr"): "'widr' is not a variant",
-        (str(second), "wider"): "is not a variant",
+        ("base", "wider"): f"two variants of one experiment: `llama-ablate show {first} A B`",
+        (str(second), "wider"): "'wider' is no results folder",
         (str(first.parent),): "holds no results",
     }.items():
         assert main(["compare", str(first), *words]) == 2

@@ -26,12 +26,12 @@ def test_an_experiment_of_the_atlas_states_beforehand_how_it_is_judged(file):
 def test_a_sentence_whose_row_says_something_else_is_an_error():
     row = {"name": "mask", "label": "mask", "is": "worse"}
     with pytest.raises(ValueError, match=r"atlas.yaml: 'mask' is better, not worse"):
-        atlas._row(row, "atlas/documents-crossed")
+        atlas.read_row(row, "atlas/documents-crossed")
 
 
 def test_a_row_has_every_length():
     row = {"name": "mask less continue", "label": "mask", "is": "better"}
-    found = atlas._row(row, "atlas/documents-crossed")
+    found = atlas.read_row(row, "atlas/documents-crossed")
     assert [str(one) for one in found.at.values()] == [
         "+0.105 [+0.093, +0.117]",
         "+0.0130 [+0.0054, +0.0207]",

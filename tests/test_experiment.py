@@ -43,14 +43,14 @@ def test_a_file_may_replace_the_budget_of_its_base(tmp_path):
 
 
 def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(tmp_path):
-    texts = "texts: [{name: a, corpus: markov}]\n"
+    texts = "texts: [{name: a, corpus: recall}]\n"
     write(tmp_path, MINIMAL + "data: {tokenizer: chars}\n", "data.yaml")
     write(tmp_path, MINIMAL + texts, "texts.yaml")
     child = write(tmp_path, "name: c\nbase: data.yaml\n" + texts, "child.yaml")
     assert [data.name for data in experiment.load(child).experiment.texts] == ["a"]
     child = write(tmp_path, "name: c\nbase: texts.yaml\ndata: {corpus: files}\n", "child.yaml")
     assert experiment.load(child).experiment.texts == []
-    loaded = experiment.load(tmp_path / "data.yaml", ("texts=[{name: b, corpus: markov}]",))
+    loaded = experiment.load(tmp_path / "data.yaml", ("texts=[{name: b, corpus: recall}]",))
     assert [data.name for data in loaded.experiment.texts] == ["b"]
     with pytest.raises(ConfigError, match="'texts' stands in place of 'data'"):
         experiment.load(tmp_path / "texts.yaml", ("data.tokenizer=chars",))
@@ -124,7 +124,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
             "is tokens, bytes, flops or seconds, without a number",
         ),
         (
-            "data: {corpus: files}\ntexts: [{corpus: markov}]",
+            "data: {corpus: files}\ntexts: [{corpus: recall}]",
             "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them",
         ),
         ("measure: perplexity", "'perplexity' (text) is not accepted: it should be a list, in [ ]"),

@@ -350,11 +350,6 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
     assert values["lag-copy_chance"] == 1 / 8
     assert values["lag-copy_ceiling"] == 1
     assert values["lag-copy_items"] == 1999 // copies.spec.context
-    plain = store.prepare(
-        CORPORA.resolve({"name": "markov", "vocab": 8, "tokens": 20_000}),
-        TOKENIZERS.resolve("chars"),
-    )
-    assert not measure("skill", Subject(copies, plain, TRAIN, COMPUTE))
 
 
 def test_the_items_of_a_skill_are_windows_and_those_of_other_windows_are_others(spec):

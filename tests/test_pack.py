@@ -186,8 +186,8 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
         ["show"],
         ["show", "swiglu <é>"],
         ["show", "baseline", "--table", "two"],
-        ["compare", "baseline", "swiglu <é>"],
-        ["compare", "baseline", "swiglu <é>", "--json"],
+        ["show", "baseline", "swiglu <é>"],
+        ["show", "baseline", "swiglu <é>", "--json"],
     ],
 )
 def test_commands_print_of_a_pack_what_they_print_of_the_folder(folder, packed, words, capsys):

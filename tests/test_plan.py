@@ -133,7 +133,7 @@ def test_several_contexts_need_documents_in_order(planned):
 
 
 def test_a_source_of_known_entropy_is_one_document(planned):
-    text = "{corpus: {name: markov, tokens: 20_000}, tokenizer: chars, documents: mask}"
+    text = "{corpus: {name: recall, tokens: 20_000}, tokenizer: chars, documents: mask}"
     with pytest.raises(ConfigError, match=r"documents: 'mask' keeps documents apart"):
         planned(data=text)
 
@@ -196,7 +196,7 @@ def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
     """Each by a size of its own: a recurrence by its keys, a window by its tokens or its heads."""
     plan = planned(
         """{axes: {attention: [
-          gated_delta, mamba2, mla, mqa,
+          gated_delta, mla, mqa,
           {label: hybrid, pattern: [gated_delta, mha]},
           {name: mha, window: 32},
           ]}, match: state_bytes}""",
@@ -208,7 +208,6 @@ def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
     assert solved.pop("baseline") == ""
     assert solved == {
         "gated_delta": "key_dim",
-        "mamba2": "state",
         "mla": "latent",
         "mqa": "head_dim",
         "hybrid": "key_dim",
@@ -376,7 +375,7 @@ WRONG = [
     ),
     (
         {"train": "{steps: 6, batch: 4, optimizer: adamv}"},
-        "train.optimizer: 'adamv' is not an optimizer; allowed: adamw, lion, muon, sgd; did you "
+        "train.optimizer: 'adamv' is not an optimizer; allowed: adamw, lion, muon; did you "
         "mean 'adamw'?",
     ),
     (
@@ -389,8 +388,8 @@ WRONG = [
         "variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted",
     ),
     (
-        {"variants": "{axes: {train.optimizer: [{name: sgd, momentum: 0.0, nesterov: true}]}}"},
-        "variants.axes.train.optimizer[0].nesterov: nesterov needs a momentum above 0",
+        {"variants": "{axes: {train.optimizer: [{name: muon, ns_steps: 0}]}}"},
+        "variants.axes.train.optimizer[0].ns_steps: 0 (int) is not accepted",
     ),
     (
         {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 0.95}]}}"},
@@ -398,7 +397,7 @@ WRONG = [
     ),
     (
         {"tune": "{optimizer: [adamw, moun]}"},
-        "tune.optimizer[1]: 'moun' is not an optimizer; allowed: adamw, lion, muon, sgd; did you "
+        "tune.optimizer[1]: 'moun' is not an optimizer; allowed: adamw, lion, muon; did you "
         "mean 'muon'?",
     ),
     (
@@ -508,8 +507,8 @@ WRONG = [
     ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
     ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
     (
-        {"variants": "{axes: {train.losses: [[multi_token]]}}", "budget": "flops"},
-        "variants.axes.train.losses[0]: 'losses=multi_token': what these losses compute",
+        {"variants": "{axes: {train.losses: [[z_loss]]}}", "budget": "flops"},
+        "variants.axes.train.losses[0]: 'losses=z_loss': what these losses compute",
     ),
     (
         {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},

@@ -19,9 +19,14 @@ from llama_ablate.design import plan
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "run_ids.json"
-#: Opens a ledger in place of a plan.
-NO_PLAN = {"experiments/referee/terms.yaml"}
-FILES = sorted({str(p.relative_to(ROOT)) for p in ROOT.glob("experiments/**/*.yaml")} - NO_PLAN)
+#: Files whose parts are plug-ins, which their first comment names.
+NEED_PLUGINS = {
+    "experiments/atlas/gpu/residual_streams.yaml",
+    "experiments/plugins/residuals.yaml",
+}
+FILES = sorted(
+    {str(p.relative_to(ROOT)) for p in ROOT.glob("experiments/**/*.yaml")} - NEED_PLUGINS
+)
 VOCABULARY = {"bytes": 257, "chars": 65}
 
 

@@ -75,12 +75,12 @@ def test_a_schedule_on_an_axis_keeps_its_key_in_its_label():
 
 def test_a_level_changes_only_the_options_that_it_gives_of_the_same_optimizer():
     base = {"optimizer": {"name": "muon", "adam_lr": 0.3}}
-    levels = [{"name": "muon", "momentum": 0.9}, "sgd"]
+    levels = [{"name": "muon", "momentum": 0.9}, "lion"]
     arms, _ = planned(base, axes={"train.optimizer": levels})
     assert [arm.train.get("optimizer") for arm in arms] == [
         None,
         {"name": "muon", "adam_lr": 0.3, "momentum": 0.9},
-        "sgd",
+        "lion",
     ]
 
 
@@ -132,7 +132,8 @@ def test_a_key_that_may_not_vary_is_refused_where_it_stands():
     assert error.value.where == ("tune", "steps")
 
 
-def test_training_losses_are_an_axis_and_one_alone_is_a_list_of_one():
+def test_training_losses_are_an_axis_and_one_alone_is_a_list_of_one(plugin):
+    plugin("multi_token")
     two = ["z_loss", {"name": "multi_token", "weight": 0.1}]
     arms, _ = planned(axes={"train.losses": [[], "z_loss", two]})
     assert [arm.label for arm in arms] == [
@@ -151,11 +152,12 @@ def test_defaults_that_a_loss_is_given_change_no_id():
     assert run_ids({"losses": []}) == run_ids() != plain
 
 
-def test_what_a_loss_has_of_its_own_is_counted_in_checkpoints(spec):
-    adamw, sgd = (TRAINING["optimizer"].resolve(name) for name in ("adamw", "sgd"))
+def test_what_a_loss_has_of_its_own_is_counted_in_checkpoints(spec, plugin):
+    plugin("multi_token")
+    adamw, lion = (TRAINING["optimizer"].resolve(name) for name in ("adamw", "lion"))
     multi = TRAINING["losses"].resolve("multi_token")
     model = spec(bias=False)
     # A block of 4 matrices of attention and 3 of SwiGLU, the projection, and 5 norms' gains.
     own = 4 * 32**2 + 3 * 32 * 88 + 2 * 32**2 + 5 * 32
     assert optimizer_bytes(model, adamw, (multi,)) - optimizer_bytes(model, adamw) == 3 * 4 * own
-    assert optimizer_bytes(model, sgd, (multi,)) - optimizer_bytes(model, sgd) == 2 * 4 * own
+    assert optimizer_bytes(model, lion, (multi,)) - optimizer_bytes(model, lion) == 2 * 4 * own

@@ -345,7 +345,7 @@ def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
         "dim": [64],
         "dropout": [{"attention": 0.1}],
         "train.lr": [0.5],
-        "train.optimizer": [{"name": "sgd", "momentum": 0.5}],
+        "train.optimizer": [{"name": "lion", "beta1": 0.5}],
     }
     labelled = {
         "attention": [
@@ -355,7 +355,7 @@ def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
         "dim": [{"label": "wide", "value": 64}],
         "dropout": [{"label": "drops", "value": {"attention": 0.1}}],
         "train.lr": [{"label": "fast", "value": 0.5}],
-        "train.optimizer": [{"label": "plain", "name": "sgd", "momentum": 0.5}],
+        "train.optimizer": [{"label": "plain", "name": "lion", "beta1": 0.5}],
     }
     found, named = (of("one-at-a-time", axes=levels) for levels in (axes, labelled))
     assert labels(named) == ["baseline", "local", "both", "wide", "drops", "fast", "plain"]
@@ -504,7 +504,7 @@ def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
 
     for model, axes in (
         ({}, {"attention": ["gated_delta"]}),
-        ({"attention": "mamba2"}, {"attention": ["mha"]}),
+        ({"attention": "gated_delta"}, {"attention": ["mha"]}),
     ):
         experiment = Experiment.check(
             {

@@ -15,7 +15,7 @@ from llama_ablate.training.compute import Compute
 _NEW = (32, 100, 256)
 _PROMPT, _AFTER = 448, 32
 _WARM_UP = 1  # round: a call is dozens of forward passes
-_ATTENTIONS = ("mha", "gqa", "mqa", "mla", "gated_delta", "mamba2")
+_ATTENTIONS = ("mha", "gqa", "mqa", "mla", "gated_delta")
 _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
 
 
@@ -69,7 +69,7 @@ def ratios(tables: Sequence[Table]) -> list[Ratio]:
         for new, table in zip(_NEW, of_lengths, strict=True)
     ] + [
         Ratio(f"mha / {name}, decoding a batch of 8", by_attention.ratio("mha", name))
-        for name in ("gqa", "mqa", "gated_delta", "mamba2")
+        for name in ("gqa", "mqa", "gated_delta")
     ]
 
 

@@ -24,7 +24,7 @@ from llama_ablate.model.kernels import Kernel
 
 _CONTEXT = 512
 _KERNELS: tuple[Kernel, ...] = ("math", "fused")
-_RECURRENT = ("gated_delta", "mamba2")
+_RECURRENT = ("gated_delta",)
 
 
 def tables(setup: Setup) -> list[Table]:

@@ -1,4 +1,4 @@
-"""The command `init`: a commented experiment to begin with, or a component of one's own."""
+"""The command `init`: write a commented experiment, a component to fill in, or a plug-in."""
 
 import shlex
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument, option
-from llama_ablate.config.templates import COMPONENT, NAMES
+from llama_ablate.config.templates import COMPONENT, NAMES, PLUGIN
 from llama_ablate.errors import ConfigError
 
-HELP = "write a commented experiment to begin with, or a component of one's own"
+HELP = "write a commented experiment to begin with, a component to fill in, or a plug-in"
 EXAMPLE = "init component attention --to my_heads.py"
 
 
@@ -19,16 +19,23 @@ class InitOptions(Options):
     """The template, and where its copy goes."""
 
     template: str = argument(
-        "TEMPLATE", f"{', '.join(NAMES)}, or {COMPONENT} with a SLOT (default: first)", "first", "?"
+        "TEMPLATE",
+        f"{', '.join(NAMES)}; {COMPONENT} with a slot; {PLUGIN} with its name (default: first)",
+        "first",
+        "?",
     )
-    slot: str | None = argument(
-        "SLOT", "norm, position, attention, feedforward or block: of a component", None, "?"
+    name: str | None = argument(
+        "NAME",
+        "of a component its slot (norm, position, attention, feedforward or block), of a plug-in "
+        "its name",
+        None,
+        "?",
     )
-    list: bool = option(False, "list the templates with their questions; write none")
+    list: bool = option(False, "list the templates and plug-ins; write none")
     to: Path | None = option(
         None,
         "the file to write, whose name the experiment gets, or the component (default: "
-        "TEMPLATE.yaml, mine.py)",
+        "TEMPLATE.yaml, mine.py, NAME.py)",
         "FILE",
     )
 
@@ -38,23 +45,32 @@ def run(options: InitOptions) -> Answer:
     from llama_ablate.config import templates
 
     if options.list:
-        rows = [{"template": n, "question": templates.question(n)} for n in templates.NAMES]
-        return Answer("\n".join(f"{row['template']:12s} {row['question']}" for row in rows), rows)
+        listed = templates.list_templates()
+        rows = [{"template": name, "question": question} for name, question in listed.items()]
+        return Answer("\n".join(f"{row['template']:26s} {row['question']}" for row in rows), rows)
     if options.template == COMPONENT:
-        texts = templates.component(options.slot or "", options.to or Path("mine.py"))
+        texts = templates.component(options.name or "", options.to or Path("mine.py"))
         code, _test, file = texts
-        what, then = "a class, its test and an experiment", ["--plugin", str(code)]
+        what, then = "a class, its test and an experiment", ["plan", file, "--plugin", code]
+    elif options.template == PLUGIN:
+        name = options.name or ""
+        file = options.to or Path(f"{name}.py")
+        texts = {file: templates.plugin(name)}
+        what, then = (
+            templates.list_templates()[f"{PLUGIN} {name}"],
+            ["components", "--plugin", file],
+        )
     else:
-        text, file = templates.text(options.template), Path(f"{options.template}.yaml")
-        file = options.to or file
-        if options.slot is not None:
-            raise ConfigError(f"one argument too many: '{options.slot}'")
+        file = options.to or Path(f"{options.template}.yaml")
+        texts = {file: templates.text(options.template)}
+        if options.name is not None:
+            raise ConfigError(f"one argument too many: '{options.name}'")
         if file.suffix not in (".yaml", ".yml"):
             raise ConfigError(f"--to {file}: the name of an experiment file ends in .yaml")
-        texts, what, then = {file: text}, templates.question(options.template), []
+        what, then = templates.list_templates()[options.template], ["plan", file]
     _write(texts)
     names = [*map(str, texts)]
-    said = f"{', '.join(names)}: {what}\nnext: llama-ablate plan {shlex.join([str(file), *then])}"
+    said = f"{', '.join(names)}: {what}\nnext: llama-ablate {shlex.join(map(str, then))}"
     return Answer(said, {"file": str(file), "template": options.template, "files": names})
 
 

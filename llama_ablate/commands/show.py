@@ -1,10 +1,11 @@
-"""The command `show`: the comparison of all variants, or one variant or run in full."""
+"""The command `show`: the comparison of all variants, one variant or run, or two variants."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
+from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -12,28 +13,33 @@ if TYPE_CHECKING:
     from llama_ablate.results import Results
     from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
-HELP = "show the comparison, one variant, or one run"
+HELP = "show the comparison, one variant or run, or two variants side by side"
 EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(ResultsOptions):
-    """The results, and what of them to show."""
+    """The results, and the variants or the run to show."""
 
     what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
+    other: str | None = argument(
+        "VARIANT", "a second variant, to show beside the first as its reference", None, "?"
+    )
     table: str | None = option(None, TABLE, "NAME")
     all: bool = option(False, "of a variant: every number, run and option, not the first lines")
     wide: bool = option(False, WIDE)
 
 
 def run(options: ShowOptions) -> Answer:
-    """Show a table's comparison, or all that is known of one variant or run."""
+    """Show a table's comparison, one variant or run, or two variants side by side."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import columns, details, sections
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
+    if options.what and options.other:
+        return _show_pair(results, options.what, options.other, options.table)
     if options.what and (named := selection.run(results.plan, options.what)):
         return Answer(*details.run(results, named))
     table = selection.table({table.name: table for table in results.plan.tables}, options.table)
@@ -52,6 +58,30 @@ def run(options: ShowOptions) -> Answer:
             shown += [section.title] * (section.title != "Comparison")
             shown.append(section.cells)
     return Answer(shown, columns.comparison(frames).to_dict("records"))
+
+
+def _show_pair(results: "Results", first: str, second: str, table: str | None) -> Answer:
+    """Show two variants side by side, the first as the reference."""
+    from llama_ablate.commands.shared import selection
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.findings.tuning import one_rate
+    from llama_ablate.report import details
+    from llama_ablate.report.headline import computed
+    from llama_ablate.report.warnings import machines
+
+    frames = Frames.of(results)
+    frames = frames.only(selection.table(frames.by_name, table))
+    shown = frames.table
+    a, b = (
+        selection.variant(frames.plan, shown.plan, name, frames.root) for name in (first, second)
+    )
+    if a.id == b.id:
+        raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
+    text, values = details.pair(shown, a, b)
+    remarks = [computed(frames), *machines(frames)]
+    if rate := one_rate(shown.plan, shown.experiment, b, a):
+        remarks.append(f"Their optimizers differ, with {rate}.")
+    return Answer("\n".join([text, "", *remarks]), {**values, "remarks": remarks})
 
 
 def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":

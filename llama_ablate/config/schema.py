@@ -113,6 +113,15 @@ def _with_unit(value: object) -> object:
     return value
 
 
+def _of_hypothesis(value: object) -> object:
+    if value is not None and margins.read(value)[1] in ("", "%"):
+        raise ValueError(
+            f"{shown(str(value))}: must be a number in the metric's unit: '0.01 nats', or "
+            "'0.1 points' of what has none"
+        )
+    return value
+
+
 def _with_some_unit(value: object) -> object:
     if value is not None and not margins.read(value)[1]:
         raise ValueError(
@@ -120,13 +129,6 @@ def _with_some_unit(value: object) -> object:
             "of the other's, or '0.1 points' of what is neither"
         )
     return value
-
-
-class Pair(Keys):
-    """Two other variants, whose difference is taken from a hypothesis' own."""
-
-    variant: Named
-    against: Named | None = None
 
 
 #: How one number may lie to another; those of losses are better or worse.
@@ -139,22 +141,17 @@ class Hypothesis(Keys):
     variant: Named
     #: Another variant's label; the baseline unless given.
     against: Named | None = None
-    #: In place of another variant: the number itself is compared with this one.
-    value: float | None = None
     direction: Literal[_Way, "equivalent", "not better", "not worse", "not lower", "not higher"]
     margin: str | None = None
     #: Which measured number, as `show` lists them; the reported loss unless given.
     measure: Named | None = None
     #: In which of the experiment's tables; the first unless given.
     table: Named | None = None
-    #: A table, or two other variants, whose difference is taken from this one's: does the effect
-    #: depend on the table, or on what else the variants have?
-    minus: Named | Pair | None = None
     #: Who says so, such as a paper, and what it says.
     source: str = ""
     said: str = ""
 
-    _margin = field_validator("margin", mode="before")(_with_some_unit)
+    _margin = field_validator("margin", mode="before")(_of_hypothesis)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Hypothesis":
@@ -168,44 +165,12 @@ class Hypothesis(Keys):
                 "say lower, higher or equivalent",
                 "direction",
             )
-        if self.value is not None and (
-            self.against or self.minus or not self.measure or self.relative
-        ):
-            raise at(
-                "'value' takes a 'measure', a margin that is no percentage, and "
-                "neither 'against' nor 'minus'",
-                "value",
-            )
-        if self.measure in ("diverged", "collapsed") and (
-            self.value is not None or self.minus or self.relative
-        ):
-            raise at(
-                f"'{self.measure}' compares the shares of two variants' runs: it takes no 'value', "
-                "no 'minus', and a margin in points (0.1 points is ten runs of a hundred)",
-                "measure",
-            )
-        if self.relative and self.size >= 100:
-            raise at(f"a margin of {self.margin}: must be below 100%", "margin")
         return self
-
-    @property
-    def parts(self) -> "tuple[Hypothesis, ...]":
-        """Its difference, and where it has `minus` the one that is taken from it."""
-        own = self.model_copy(update={"minus": None})
-        if self.minus is None:
-            return (own,)
-        other = {"table": self.minus} if isinstance(self.minus, str) else dict(self.minus)
-        return own, own.model_copy(update=other)
 
     @property
     def size(self) -> float:
         """The margin as a number; 0 where none is stated."""
         return margins.read(self.margin)[0]
-
-    @property
-    def relative(self) -> bool:
-        """Whether the margin is a share of the other's number."""
-        return margins.read(self.margin)[1] == "%"
 
 
 class Guard(Keys):

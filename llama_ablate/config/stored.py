@@ -61,6 +61,8 @@ def _place(values: Any, error: ErrorDetails) -> Where:
     where = error_path(values, error)
     if error["type"] == "missing":
         where = where[:-1]
+    if error["type"] == "extra_forbidden" and error["input"] is None:
+        return where  # an option that was not used changes no meaning
     return where[:2] if where[:1] and where[0] in _WHOLE_ENTRIES else where
 
 

@@ -1,11 +1,13 @@
-"""Templates: commented experiments to begin with, shipped with the package.
+"""Templates: commented experiments to begin with, and plug-ins, shipped with the package.
 
 Their one source is `experiments/` of the checkout, from which a wheel takes them along.
 """
 
+import ast
 import keyword
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +22,7 @@ NAMES = (
     *("factorial", "path", "tune", "ladder", "confirm"),
 )
 COMPONENT = "component"
+PLUGIN = "plugin"
 
 
 def text(name: str) -> str:
@@ -63,15 +66,39 @@ def component(slot: str, code: Path) -> dict[Path, str]:
     }
 
 
-def _read(name: str) -> str:
-    experiments = Path(__file__).parents[2] / "experiments"
-    shipped = resources.files("llama_ablate") / "templates" / name
-    places = (shipped, experiments / "templates" / name, experiments / name)
-    return next(place for place in places if place.is_file()).read_text("utf-8")
+def plugin(name: str) -> str:
+    """Return the code of a plug-in. Raises ConfigError for an unknown name."""
+    names = plugin_names()
+    if not name:
+        raise ConfigError(f"{PLUGIN} needs a name: {', '.join(names)}")
+    if name not in names:
+        raise ConfigError(f"'{name}' is not a plug-in{nearest(name, names)}")
+    return _read(f"plugins/{name}.py")
 
 
-def question(name: str) -> str:
-    """Return what a template asks."""
+def plugin_names() -> list[str]:
+    """List the plug-ins that the package ships."""
+    folder = next(place for place in _places("plugins") if place.is_dir())
+    return sorted(file.name[:-3] for file in folder.iterdir() if file.name.endswith(".py"))
+
+
+def list_templates() -> dict[str, str]:
+    """List what `init` writes, each with its question or the first line of its docstring."""
     from llama_ablate.config.marked_yaml import parse  # later: help needs no YAML
 
-    return str(parse(text(name), f"{name}.yaml").values["question"])
+    questions = {name: str(parse(text(name), name).values["question"]) for name in NAMES}
+    return questions | {
+        f"{PLUGIN} {name}": (ast.get_docstring(ast.parse(plugin(name))) or "").splitlines()[0]
+        for name in plugin_names()
+    }
+
+
+def _read(name: str) -> str:
+    return next(place for place in _places(name) if place.is_file()).read_text("utf-8")
+
+
+def _places(name: str) -> tuple[Traversable, ...]:
+    """Return where a template may lie: in an installed package, or in a checkout."""
+    experiments = Path(__file__).parents[2] / "experiments"
+    shipped = resources.files("llama_ablate") / "templates" / name
+    return shipped, experiments / "templates" / name, experiments / name

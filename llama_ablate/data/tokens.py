@@ -24,7 +24,7 @@ from llama_ablate.data import working
 from llama_ablate.data.corpora import hub_datasets  # noqa: F401  registers
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
-from llama_ablate.data.sources.source import Skill, Source
+from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
@@ -168,9 +168,9 @@ class Tokens:
     def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the token of each prediction in windows (N, T) that is certain; otherwise -1.
 
-        None for a text whose source does not test a skill.
+        None for ordinary text.
         """
-        if not isinstance(self.source, Skill):
+        if self.source is None:
             return None
         assert isinstance(self.tokenizer, Chars)
         characters = self.tokenizer.characters

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.schema import Pair
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.design import runs
@@ -194,19 +193,16 @@ def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     names = [table.name for table in tables]
     for i, hypothesis in enumerate(experiment.hypotheses):
         where: Where = ("hypotheses", i)
-        pair = isinstance(hypothesis.minus, Pair)
-        for part, key in zip(hypothesis.parts, ("table", "minus"), strict=False):
-            if part.table not in (None, *names):
-                message = f"no table is called '{part.table}'{nearest(part.table, names)}"
+        if hypothesis.table not in (None, *names):
+            message = f"no table is called '{hypothesis.table}'{nearest(hypothesis.table, names)}"
+            raise ConfigError(message, (*where, "table"))
+        table = tables[names.index(hypothesis.table or names[0])]
+        labels = [variant.label for variant in table.variants]
+        called = set().union(*map(table.names, table.variants))
+        for name, key in ((hypothesis.variant, "variant"), (hypothesis.against, "against")):
+            if name not in {None, *called}:
+                message = f"no variant is called '{name}'{nearest(name or '', labels)}"
                 raise ConfigError(message, (*where, key))
-            table = tables[names.index(part.table or names[0])]
-            labels = [variant.label for variant in table.variants]
-            called = set().union(*map(table.names, table.variants))
-            for name, of in ((part.variant, "variant"), (part.against, "against")):
-                if name not in {None, *called}:
-                    message = f"no variant is called '{name}'{nearest(name, labels)}"
-                    inside = ("minus", of) if pair and key == "minus" else (of,)
-                    raise ConfigError(message, (*where, *inside))
 
 
 def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
@@ -277,9 +273,8 @@ def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> 
     for i, choice in enumerate(metrics):
         if choice.name == "excess_loss" and not any(text.source for text in texts):
             raise ConfigError(
-                "'excess_loss' needs a corpus whose floor is known (counting, hmm, induction, "
-                "lag-copy, markov, recall) "
-                "and the tokenizer 'chars'",
+                "'excess_loss' needs a corpus whose floor is known (depo, induction, lag-copy, "
+                "mano, mqar, recall) and the tokenizer 'chars'",
                 ("measure", i),
             )
 

@@ -16,7 +16,7 @@ from llama_ablate.findings.comparison import NO_BIAS
 from llama_ablate.findings.controls import Bias, scaled
 from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.findings.rows import RunRow, grouped
-from llama_ablate.findings.tasks import Samples, differences, samples, split_of
+from llama_ablate.findings.tasks import differences, samples, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable
 
@@ -33,20 +33,14 @@ class EstimandTable(tasks.TaskTable, Protocol):
     def bias(self) -> Bias: ...  # noqa: D102
 
 
-#: Finds the table of a name; for None the first.
-Named = Callable[[str | None], EstimandTable]
-
-
 def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
     """Return the hypotheses of a plan that need runs of one of its tables."""
-    base, first = table.baseline.label, plan.tables[0].name
-    arms = []
-    for entry in plan.hypotheses:
-        here = [part for part in entry.parts if table.name == (part.table or first)]
-        others = [part.against or base for part in here if part.value is None]
-        if here:
-            arms.append((entry, frozenset([*others, *(part.variant for part in here)])))
-    return arms
+    first = plan.tables[0].name
+    return [
+        (entry, frozenset([entry.variant, entry.against or table.baseline.label]))
+        for entry in plan.hypotheses
+        if table.name == (entry.table or first)
+    ]
 
 
 def quantities(
@@ -54,11 +48,10 @@ def quantities(
 ) -> dict[str, stages.Quantity]:
     """Return the quantities of a table's hypotheses that are no row of it, as looks judge them.
 
-    `until` returns the table with the seeds of a look alone. A difference of two differences may
-    need another table's runs, which have looks of their own: it is judged at the last look.
+    `until` returns the table with the seeds of a look alone.
     """
     looks = table.experiment.looks
-    last, shares = len(looks) - 1, table.experiment.spend or spending(looks)
+    shares = table.experiment.spend or spending(looks)
     ids = {variant.label: variant.id for variant in table.plan.variants}
     others = [
         (entry, labels)
@@ -71,7 +64,7 @@ def quantities(
         view, times = until(look), len(entries) / shares[look]
 
         def stops(entry: Hypothesis) -> bool:
-            test, row = test_of(entry), interval(entry, lambda _: view, times)
+            test, row = test_of(entry), interval(entry, view, times)
 
             def is_decided(one: Interval) -> bool:
                 return test.result(one) != "undecided"
@@ -83,32 +76,26 @@ def quantities(
     found = {}
     for key, own in entries.items():
         arms = frozenset(ids[label] for _, labels in own for label in labels)
-        at_last = any(entry.minus is not None for entry, _ in own)
-        first, spent = (last, [1.0] * len(looks)) if at_last else (0, shares)
-        found[key] = stages.Quantity(arms, first, partial(judge, key), spent)
+        found[key] = stages.Quantity(arms, 0, partial(judge, key), shares)
     return found
 
 
 def key_of(entry: Hypothesis, table: EstimandTable) -> str:
     """Return what a hypothesis is about; alike for those that are about the same number."""
-    other = None if entry.value is not None else against(entry, table)
-    pair = sorted((entry.variant, other or ""))
-    return str((table.plan.name, entry.minus, entry.measure, entry.relative, pair))
+    pair = sorted((entry.variant, against(entry, table)))
+    return str((table.plan.name, entry.measure, pair))
 
 
 def is_of_row(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a hypothesis is about a row of a table: its loss against the baseline's.
 
-    Any other quantity is one of two other variants, another number, in percent, or two differences.
+    Any other quantity is of two other variants, or another number.
     """
-    is_plain = entry.measure in (None, table.loss) and not entry.relative
-    return is_plain and bool(_side(entry, table))
+    return entry.measure in (None, table.loss) and bool(_side(entry, table))
 
 
 def _side(entry: Hypothesis, table: EstimandTable) -> int:
     """Return 1 for a variant against the baseline, -1 the other way round; 0 of all else."""
-    if entry.minus is not None or entry.value is not None:
-        return 0
     base = table.plan.baseline.label
     return (against(entry, table) == base) - (entry.variant == base)
 
@@ -133,55 +120,35 @@ def test_of(entry: Hypothesis) -> evidence.Expectation:
     """Return what a hypothesis says of its quantity."""
     word: Any = entry.direction.removeprefix("not ")
     direction = {"lower": "better", "higher": "worse"}.get(word, word)
-    share, margin = entry.size / 100, entry.size
-    if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
-        margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
     if entry.direction.startswith("not "):  # not worse by m: better than m worse
-        return evidence.Expectation("worse" if direction == "better" else "better", -margin)
-    return evidence.Expectation(direction, margin)
+        return evidence.Expectation("worse" if direction == "better" else "better", -entry.size)
+    return evidence.Expectation(direction, entry.size)
 
 
-def _differences(entry: Hypothesis, named: Named) -> Samples:
-    """Return a hypothesis' differences, less those of its `minus`."""
-    values, *others = (_differences_in(part, named(part.table)) for part in entry.parts)
-    for less in others:
-        values = {key: value - less[key] for key, value in values.items() if key in less}
-    return values
-
-
-def _differences_in(entry: Hypothesis, table: EstimandTable) -> Samples:
-    """Return the number minus what it is compared with; of shares, the logarithm of the ratio."""
-    own = samples(table, entry.variant, entry.measure)
-    if entry.value is not None:
-        return {key: value - entry.value for key, value in own.items()}
-    other = samples(table, against(entry, table), entry.measure)
-    return differences(own, other, relative=entry.relative)
-
-
-def interval(entry: Hypothesis, named: Named, times: float) -> Interval:
-    """Return the interval of a quantity that is no row of a table, at 5% / `times`."""
+def interval(entry: Hypothesis, table: EstimandTable, times: float) -> Interval:
+    """Compute the interval of a quantity that is no row of a table, at 5% / `times`."""
+    labels = (entry.variant, against(entry, table))
     if entry.measure in UNSTABLE:
-        table = named(entry.table)
-        labels = (entry.variant, against(entry, table))
         first, second = (_ended(table, label, entry.measure) for label in labels)
         return rate_difference(first, second, family=times)
-    values = list(_differences(entry, named).values())
-    text_errors = {"": error} if (error := _text_error(entry, named)) else None
-    own = simultaneous({"": values}, text_errors=text_errors, family=times)[""]
-    return own.widened(_bias(entry, named))
+    own, other = (samples(table, label, entry.measure) for label in labels)
+    values = {"": [*differences(own, other, relative=False).values()]}
+    error = _text_error(entry, table)
+    text_errors = {"": error} if error and error.se > 0 else None
+    found = simultaneous(values, text_errors=text_errors, family=times)[""]
+    return found.widened(_bias(entry, table))
 
 
-def _bias(entry: Hypothesis, named: Named) -> tuple[float, float]:
+def _bias(entry: Hypothesis, table: EstimandTable) -> tuple[float, float]:
     """Return the ends between which lies what controls leave possible of a quantity's bias.
 
     Of a loss against the baseline's it is the table's. Of a speed it is how the same code differs
     under another name, which tells of either variant.
     """
-    table = named(entry.table)
     if of_all := weight(entry, table):
         return scaled(table.bias.ends or NO_BIAS, of_all)
     again = [v.label for v in table.plan.variants if v.role == "aa"]
-    if entry.minus is not None or entry.value is not None or not again:
+    if not again:
         return NO_BIAS
     base, to = table.plan.baseline.label, against(entry, table)
     of_base, of_again, other = (
@@ -193,51 +160,22 @@ def _bias(entry: Hypothesis, named: Named) -> tuple[float, float]:
     low, high = noise.low, noise.high
     if base not in (entry.variant, to):
         low, high = min(low, -high), max(high, -low)
-    scale = 1.0 if entry.relative else fmean(other.values())
+    scale = fmean(other.values())
     return scaled((low, high), -scale if entry.variant == base else scale)
 
 
-def weight(entry: Hypothesis, table: EstimandTable) -> float:
-    """Return what a bias of all arms but the baseline weighs in a quantity; 0 where it cancels.
-
-    In percent it is over the loss.
-    """
-    side = _side(entry, table)
-    if not side or not is_loss(entry, table):
-        return 0.0
-    return side / _scale(entry, table, against(entry, table))
+def weight(entry: Hypothesis, table: EstimandTable) -> int:
+    """Return the sign with which a bias of all arms but the baseline enters; 0 if it cancels."""
+    return _side(entry, table) if is_loss(entry, table) else 0
 
 
-def _scale(entry: Hypothesis, table: EstimandTable, label: str) -> float:
-    """Return what an error is divided by: in percent, where that is known, a variant's mean."""
-    values = samples(table, label, entry.measure).values() if entry.relative else ()
-    return fmean(values) if values else 1.0
-
-
-def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
-    """Return the error from the held-out text, or of a task's items, of a difference if known.
-
-    Of two differences the errors are added as if their texts were different ones, which overstates
-    that of the same text; in percent it is the error of the logarithm.
-    """
-    errors = []
-    for part in entry.parts:
-        table = named(part.table)
-        ids = {variant.label: variant.id for variant in table.plan.variants}
-        other = part.against or table.plan.baseline.label
-        if part.value is not None:
-            return None
-        if is_loss(part, table):
-            errors_of = table.text_errors(ids[other], split_of(table, part.measure))
-            error = errors_of.get(ids[part.variant])
-        else:
-            error = tasks.error(table.answers, part.measure or "", ids[part.variant], ids[other])
-        if error is not None and error.se > 0:
-            errors.append(StandardError(error.se / _scale(entry, table, other), error.df))
-    if not errors:
-        return None
-    se = math.hypot(*(error.se for error in errors))
-    return StandardError(se, se**4 / sum(error.se**4 / error.df for error in errors))
+def _text_error(entry: Hypothesis, table: EstimandTable) -> StandardError | None:
+    """Return the error from the held-out text, or of a task's items, of a difference if known."""
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    first, other = ids[entry.variant], ids[against(entry, table)]
+    if is_loss(entry, table):
+        return table.text_errors(other, split_of(table, entry.measure)).get(first)
+    return tasks.error(table.answers, entry.measure or "", first, other)
 
 
 def _ended(table: EstimandTable, label: str, outcome: str) -> tuple[int, int]:

@@ -120,7 +120,6 @@ def results(frames: Frames) -> list[HypothesisRow]:
         needed = test.seeds_to_decide(interval) if result == "undecided" and alone else None
         low, high = needed or (math.nan, math.nan)
         table = frames.named(entry.table)
-        scale = guards.percent if entry.relative else float
         remarks = [_remark(result, test, row, table.experiment.margin)]
         remarks += [_guarded(entry, table)] if result == "supported" else []
         remarks += [_at_one_rate(entry, table)]
@@ -132,10 +131,10 @@ def results(frames: Frames) -> list[HypothesisRow]:
                 table=table.plan.name,
                 source=entry.source,
                 said=entry.said,
-                unit="%" if entry.relative else _unit(entry, table),
-                difference=scale(interval.mean),
-                low=scale(interval.low),
-                high=scale(interval.high),
+                unit=_unit(entry, table),
+                difference=interval.mean,
+                low=interval.low,
+                high=interval.high,
                 result=result,
                 why=why,
                 bias=beside if result == test.result(interval) else "",
@@ -157,13 +156,14 @@ NO_LONGER_JUDGED = "stated, no longer judged"
 
 def unjudged(frames: Frames) -> list[HypothesisRow]:
     """Return a row for each stored hypothesis whose form is no longer supported."""
-    refused = (one.value for one in frames.plan.refused if one.where[0] == "hypotheses")
+    refused = [one for one in frames.plan.refused if one.where[0] == "hypotheses"]
+    entries = (one.value for one in sorted(refused, key=lambda one: int(one.where[1])))
     return [
         HypothesisRow(
             hypothesis=", ".join(f"{key} {value}" for key, value in entry.items() if value),
             result=NO_LONGER_JUDGED,
         )
-        for entry in refused
+        for entry in entries
         if isinstance(entry, dict)
     ]
 
@@ -180,17 +180,15 @@ class _Row:
 def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     """Return the comparison row or path step that a hypothesis tests; None for others.
 
-    Other quantities are: a pair of variants that no row compares, another number than the loss, a
-    difference in percent, a difference of two differences, and a pair with runs that diverged or
-    collapsed, which must count.
+    Other quantities are: a pair of variants that no row compares, another number than the loss, and
+    a pair with runs that diverged or collapsed, which must count.
     """
     table = frames.named(entry.table)
     base = table.plan.baseline.label
     pair = (entry.variant, entry.against or base)
-    plain = entry.minus is None and entry.value is None and not entry.relative
     ids = {variant.label: variant.id for variant in table.plan.variants}
     lost = any(side.lost for side in sides(table.reported, *([ids[label]] for label in pair)))
-    if lost or not (plain and entry.measure in (None, table.loss)):
+    if lost or entry.measure not in (None, table.loss):
         return None
     for labels, row in _rows(table).items():
         if set(labels) == set(pair) and len(set(pair)) > 1:
@@ -203,10 +201,10 @@ def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
     table = frames.named(entry.table)
     key = estimands.key_of(entry, table)
     if key not in table.quantities:
-        return estimands.interval(entry, frames.named, family)
+        return estimands.interval(entry, table, family)
     look = max(table.stated[key].look, 0)
-    view = frames.until(look) if entry.minus is None else frames
-    return estimands.interval(entry, view.named, family / table.quantities[key].shares[look])
+    view = frames.until(look).named(entry.table)
+    return estimands.interval(entry, view, family / table.quantities[key].shares[look])
 
 
 def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
@@ -237,11 +235,8 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     at = table.stated.get(estimands.key_of(entry, table)) if row is None else None
     if not (at.is_open if at else math.isnan(interval.mean)):
         return ""
-    ends = [
-        {run.outcome for run in table.runs if run.label == label}
-        for table, part in ((frames.named(part.table), part) for part in entry.parts)
-        for label in (part.variant, part.against or table.plan.baseline.label)
-    ]
+    arms = (entry.variant, estimands.against(entry, table))
+    ends = [{run.outcome for run in table.runs if run.label == label} for label in arms]
     if any("pending" in end for end in ends):
         return "pending"
     if at:  # a necessary run failed
@@ -274,7 +269,7 @@ def _guarded(entry: Hypothesis, table: TableFrames) -> str:
 
 def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     """Warn where the losses of two optimizers are compared at a single learning rate."""
-    if entry.value is not None or not estimands.is_loss(entry, table):
+    if not estimands.is_loss(entry, table):
         return ""
     variants = {variant.label: variant for variant in table.plan.variants}
     against = variants[estimands.against(entry, table)]
@@ -287,15 +282,12 @@ def _count(quantities: set[str]) -> str:
 
 
 def _undecidable(entry: Hypothesis, frames: Frames) -> str:
-    """Explain why a hypothesis' tables cannot show a loss difference; "" if they can."""
-    tables = [(part, frames.named(part.table)) for part in entry.parts]
-    if reason := next(filter(None, (_lost(part, table) for part, table in tables)), ""):
+    """Explain why a hypothesis' table cannot show a loss difference; "" if it can."""
+    table = frames.named(entry.table)
+    if reason := _lost(entry, table):
         return reason
     is_of_loss = entry.measure is None or entry.measure.endswith(_OF_LOSS)
-    if not is_of_loss or entry.value is not None:
-        return ""
-    whys = (_too_short(part, table) or undecidable(table) for part, table in tables)
-    return next(filter(None, whys), "")
+    return (_too_short(entry, table) or undecidable(table)) if is_of_loss else ""
 
 
 def _lost(entry: Hypothesis, table: TableFrames) -> str:
@@ -306,7 +298,7 @@ def _lost(entry: Hypothesis, table: TableFrames) -> str:
     name = entry.measure or table.loss
     if split_of(table, name) or not has_number(table.ranked, name) or of_training(table, name):
         return ""
-    arms = (entry.variant, *([] if entry.value is not None else [estimands.against(entry, table)]))
+    arms = (entry.variant, estimands.against(entry, table))
     for run in table.reported:
         if run.label in arms and run.outcome in UNSTABLE:
             return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
@@ -357,13 +349,10 @@ def _failing_controls(entry: Hypothesis, frames: Frames, seen_to_differ: bool) -
 
     A speed has none that can: the same code under another name widens its interval.
     """
-    tables = (frames.named(part.table) for part in entry.parts)
-    whys = (
-        controls.failing(table.controls, seen_to_differ=seen_to_differ)
-        for table in tables
-        if not estimands.is_timed(entry, table)
-    )
-    return next(filter(None, whys), "")
+    table = frames.named(entry.table)
+    if estimands.is_timed(entry, table):
+        return ""
+    return controls.failing(table.controls, seen_to_differ=seen_to_differ)
 
 
 def _is_seen(test: evidence.Expectation, interval: Interval) -> bool:
@@ -385,16 +374,7 @@ def _sentence(entry: Hypothesis, baseline: str) -> str:
     what = f" in {entry.measure}" if entry.measure else ""
     if entry.measure in UNSTABLE:
         what = f" in the share of its runs that {entry.measure}"
-    if isinstance(entry.minus, str):
-        what += f", beyond what it is in '{entry.minus}'"
-    elif entry.minus:
-        first = f"{first} minus {other}"
-        other = f"{entry.minus.variant} minus {entry.minus.against or baseline}"
     more = f" by more than {entry.margin}" if entry.size else ""
-    if entry.value is not None:
-        if entry.direction == "equivalent":
-            return f"{entry.variant} is within {entry.margin} of {entry.value:g}{what}"
-        return f"{entry.variant} is {entry.direction} than {entry.value:g}{more}{what}"
     if entry.direction == "equivalent":
         return f"{first} equals {other} within {entry.margin}{what}"
     if entry.direction.startswith("not "):

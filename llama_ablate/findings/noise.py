@@ -22,7 +22,7 @@ from llama_ablate.results.plan_document import (
 
 OFF = "none"
 #: Corpora whose text is drawn, and whose noise is of another kind.
-MADE = ("counting", "depo", "hmm", "induction", "lag-copy", "mano", "markov", "mqar", "recall")
+MADE = ("depo", "induction", "lag-copy", "mano", "mqar", "recall")
 
 
 def seen(experiments: Iterable[Frames]) -> NoiseMemory:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.sources.source import Skill
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import text_error
@@ -85,13 +84,13 @@ def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
 def skill(subject: Subject) -> Iterator[Value]:
     """Accuracy in what a synthetic corpus asks for, beside that of a guess and the best possible.
 
-    Of recall, induction, lag-copy, counting, mqar, depo and mano: how often the likeliest token is
+    Of recall, induction, lag-copy, mqar, depo and mano: how often the likeliest token is
     the one that follows for sure from the window, in whole windows of the last held-out split. The
     samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
-    what may stand there; `_ceiling` is 1. Nothing of a corpus that asks for no skill.
+    what may stand there; `_ceiling` is 1. Nothing of ordinary text.
     """
     source, found = subject.tokens.source, _told(subject.model.spec, subject.tokens)
-    if found is None or not isinstance(source, Skill):
+    if found is None or source is None:
         return
     cut, answers = found
     likeliest = of_predictions(subject.model, [cut], subject.compute, _most_likely)
@@ -111,7 +110,7 @@ def skill(subject: Subject) -> Iterator[Value]:
 def _told(spec: ModelSpec, tokens: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the windows of the last held-out split, and what follows for sure in them.
 
-    None of a text that asks for no skill.
+    None of ordinary text.
     """
     cut = windows(tokens.split(tokens.heldout[-1]), spec.context)[0]
     answers = tokens.answers(cut)

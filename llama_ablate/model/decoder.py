@@ -11,7 +11,7 @@ from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice, entry_text
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import mixture, residuals, rope  # noqa: F401  they register
+from llama_ablate.model import mixture, rope  # noqa: F401  they register
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
@@ -19,7 +19,7 @@ from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.initialisation import INITS, drawing_from, fill
 from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.linear import Embedding, Head, Linear
-from llama_ablate.model.mixers import gated_delta, mamba2  # noqa: F401  they register
+from llama_ablate.model.mixers import gated_delta  # noqa: F401  it registers
 from llama_ablate.model.mixers.attention import ATTENTIONS
 from llama_ablate.model.mixers.training_only import TrainingOnly
 from llama_ablate.model.norms import NORMS

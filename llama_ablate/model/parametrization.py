@@ -110,52 +110,18 @@ def mup(
     Muon's rate does not carry over.
     """
     return Parametrization(
-        width=dim / _base("base_dim", base_dim), scores=_scores(head_dim, base_head_dim)
+        width=dim / check_base("base_dim", base_dim), scores=score_factor(head_dim, base_head_dim)
     )
 
 
-@PARAMETRIZATIONS.register("completep")
-def completep(
-    dim: int,
-    layers: int,
-    head_dim: int,
-    *,
-    base_dim: int = 64,
-    base_layers: int = 2,
-    base_head_dim: int | None = None,
-) -> Parametrization:
-    """Keep the best rate over widths and depths: CompleteP (Dey et al. 2025, arXiv:2505.01618).
-
-    With m = dim / base_dim and n = layers / base_layers, as their Table 1 has it for alpha = 1:
-
-    ============================ ================ ========== ==== ============ ===================
-    weights                      initial variance multiplier rate weight decay epsilon of AdamW
-    ============================ ================ ========== ==== ============ ===================
-    embeddings                   as the base      1          1    1            1/m
-    hidden matrices              1/m              1          1/m  m            1/(m n)
-    biases and gains             as the base      1          1    none         1/(m n)
-    output head                  as the base      1/m        1    1            1/m
-    ============================ ================ ========== ==== ============ ===================
-
-    Each sub-layer adds 1/n of its output to the residual stream. A rule of initial weights that
-    scales with depth sees the base model's layers. Epsilon follows the size of the gradient. Of
-    SGD, for which they have no table, the rate is divided by that size, which gives mup's rows.
-    """
-    return Parametrization(
-        width=dim / _base("base_dim", base_dim),
-        depth=layers / _base("base_layers", base_layers),
-        scores=_scores(head_dim, base_head_dim),
-        complete=True,
-    )
-
-
-def _base(name: str, size: int) -> int:
+def check_base(name: str, size: int) -> int:
+    """Return the size of a base model. Raises ConfigError, at its key, for one below 1."""
     if size < 1:
         raise ConfigError(f"{name} {size} must be 1 or more", (name,))
     return size
 
 
-def _scores(head_dim: int, base_head_dim: int | None) -> float:
-    """Return what makes of 1/sqrt(E) the scale 1/E, and changes nothing at the base's E."""
-    base = head_dim if base_head_dim is None else _base("base_head_dim", base_head_dim)
+def score_factor(head_dim: int, base_head_dim: int | None) -> float:
+    """Compute the factor that turns 1/sqrt(E) into 1/E; it is 1 at the base's head width E."""
+    base = head_dim if base_head_dim is None else check_base("base_head_dim", base_head_dim)
     return float((base / head_dim) ** 0.5)

@@ -10,7 +10,7 @@ import pandas as pd
 from llama_ablate.config import baselines
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
-from llama_ablate.findings import agreement, contrasts, hypotheses, ladder
+from llama_ablate.findings import contrasts, hypotheses, lengths, sizes
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
@@ -127,7 +127,7 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         words = [f"{counted[word]} {word}" for word in _RESULTS if counted[word]]
         yield f"Of {len(rows)} hypotheses: {', '.join(words)}."
         stated = zip(frames.plan.hypotheses, rows, strict=True)
-        rows = [row for entry, row in stated if entry.measure or entry.minus]
+        rows = [row for entry, row in stated if entry.measure]
         rows = [row for row in rows if row.result in _DECIDED][:_ENDS]
     for word in _RESULTS:
         own = grouped((row for row in rows if row.result == word), lambda row: row.hypothesis)
@@ -164,7 +164,7 @@ def _turned(frames: Frames) -> Iterator[str]:
     told = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
-        for name, tokens in agreement.contrary(agreement.by_length(table)).items()
+        for name, tokens in lengths.contrary(lengths.by_length(table)).items()
     )
     if told:
         yield f"Reverses with the length of training: {_listed([*told], ', ', _FEW)}."
@@ -188,7 +188,7 @@ def _failing(frames: Frames) -> str:
 
 def _best_rates(frames: Frames) -> Iterator[str]:
     """Yield where the best learning rates lie over a ladder, unless its question is another."""
-    best = ladder.optima(frames)
+    best = sizes.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
         return
     named = []
@@ -215,10 +215,10 @@ def _guards(frames: Frames) -> Iterator[str]:
 
 def _trends(frames: Frames) -> Iterator[str]:
     """Yield whether gaps to the baseline grow with size."""
-    laws = ladder.laws(frames)
+    rows = {row.label: row for row in sizes.by_size(frames)}.values()
     parts = []
     for word in _TRENDS:
-        own = [f"{row.label} ({row.slope})" for row in laws if row.trend == word]
+        own = [f"{row.label} ({row.slope})" for row in rows if row.trend == word]
         if own:
             parts.append(f"{'is ' * (word == 'undecided')}{word} for {_listed(own)}")
     if parts:
@@ -256,13 +256,13 @@ def _scope(frames: Frames) -> Iterator[str]:
     """Yield on which text the answer was measured, at what size, and with how many seeds."""
     tables = [table.plan for table in frames.tables]
     texts = dict.fromkeys(table.text.source.called for table in tables)
-    sizes = [table.baseline.parameters for table in tables]
+    parameters = [table.baseline.parameters for table in tables]
     tokens = [table.tokens_per_run for table in tables]
-    each = [run / size for run, size in zip(tokens, sizes, strict=True)]
+    each = [run / size for run, size in zip(tokens, parameters, strict=True)]
     every = (row for table in frames.tables for row in table.comparison if not row.role)
     most = max((row.n for row in every), default=0)
     per_parameter = f"{written.ends(each, '{:.2g}'.format)} tokens a parameter"
-    size = f"{written.ends(sizes, _millions)} parameters and {per_parameter}"
+    size = f"{written.ends(parameters, _millions)} parameters and {per_parameter}"
     yield f"On {_and([*texts])}, at {size}; {most} {plural(most, 'seed')}."
 
 
@@ -393,7 +393,7 @@ def _undecided(
 
 
 def _name(row: ComparisonRow | FactorRow) -> str:
-    return _quoted(agreement.name_of(row))
+    return _quoted(lengths.name_of(row))
 
 
 def _with_ends(row: ComparisonRow | FactorRow) -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pandas as pd
 
-from llama_ablate.findings import agreement
+from llama_ablate.findings import lengths
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import ComparisonRow, Row, explained, frame, leading
@@ -98,7 +98,7 @@ def section(
 
 def with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
     """Return rows with how their verdicts at half the length compare, where runs branch there."""
-    half = agreement.at_half(agreement.by_length(table))
+    half = lengths.at_half(lengths.by_length(table))
     if not half:
         return rows
-    return [replace(row, half=half.get(agreement.name_of(row), "")) for row in rows]
+    return [replace(row, half=half.get(lengths.name_of(row), "")) for row in rows]

@@ -467,17 +467,13 @@ class PlanDocument(StoredPart):
     def _labelled(self, entry: Hypothesis) -> Hypothesis:
         tables = {table.name: table for table in self.tables}
         table = tables.get(entry.table or "", self.tables[0])
-        of_pair = entry.minus if isinstance(entry.minus, BaseModel) else None
 
         def label(name: str | None) -> str | None:
             found = self.variant(name, table) if name else None
             return found.label if found else name
 
-        def both(one: BaseModel) -> dict[str, Any]:
-            return {key: label(getattr(one, key)) for key in ("variant", "against")}
-
-        minus = of_pair.model_copy(update=both(of_pair)) if of_pair else entry.minus
-        return entry.model_copy(update={**both(entry), "minus": minus})
+        names = {key: label(getattr(entry, key)) for key in ("variant", "against")}
+        return entry.model_copy(update=names)
 
     def with_noise_of(self, other: "PlanDocument") -> Self:
         """Return the plan with another plan's expected noise; new arms keep theirs."""

@@ -23,7 +23,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
-from llama_ablate.training.losses import Objective, losses_of, predicted
+from llama_ablate.training.losses import Objective, losses_of, mean_cross_entropy
 from llama_ablate.training.optimizers import Optimizer, make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
@@ -154,7 +154,7 @@ def pick_device(requested: str) -> str:
 def loss_of(model: Decoder, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
     """Compute the mean cross-entropy in nats of next-token predictions."""
     hidden_BTD = model.hidden(tokens_BT1[:, :-1], dropout=dropout)
-    return predicted(model, hidden_BTD, tokens_BT1[:, 1:])
+    return mean_cross_entropy(model, hidden_BTD, tokens_BT1[:, 1:])
 
 
 def update(

@@ -7,9 +7,8 @@ all variants.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +18,9 @@ from torch import Tensor, nn
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import drawing_from, fill
-from llama_ablate.model.linear import Linear
-from llama_ablate.model.norms import RMSNorm
 from llama_ablate.training.token_losses import TokenLoss, rows_at_once, token_means
 
 #: What a loss may ask for: `logits` (B, T, V) in float32, `targets` (B, T), `hidden` (B, T, D) that
@@ -46,7 +42,6 @@ LOSSES = Registry("loss", sizes=ASKED, interface=LossModule)
 
 #: The name of the part that is not in the registry.
 CROSS_ENTROPY = "cross_entropy"
-_IGNORED = -100  # by torch, among targets
 #: What a loss is multiplied with before it is added to cross-entropy.
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
 #: Called with what its positional parameters name; returns a number with its weight in it.
@@ -60,89 +55,6 @@ def z_loss(token_logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
     Z is the sum of the exponentials of a token's logits.
     """
     return weight * token_logits.logsumexp(-1).square().mean()
-
-
-@LOSSES.register("multi_token")
-class MultiToken(nn.Module):
-    """Predict `depth` further tokens by an extra layer each (DeepSeek-V3 2024, arXiv:2412.19437).
-
-    `weight` times the mean over depths of the cross-entropy of the token that comes k further on.
-    The layers are of the kind of the model's last one; embedding and output head are the model's.
-
-    `sequential` is section 2.2 of DeepSeek-V3: a layer reads a projection of two vectors side by
-    side, each normalised: what the layer before it made (the first: what the output head reads),
-    and the embedding of the next known token. So it predicts from all tokens up to there.
-    `independent` is after Gloeckle et al. 2024 (arXiv:2404.19737): every layer reads what the
-    output head reads and nothing else. (Their heads branch off before the last layer.)
-
-    Where documents are kept apart, what a later document holds is not predicted: it adds zero to
-    the mean, so that all else weighs as it does where documents continue each other.
-
-    Raises ConfigError for a depth that leaves nothing to predict.
-    """
-
-    def __init__(
-        self,
-        model: Decoder,
-        *,
-        weight: LossWeight = 0.3,
-        depth: int = 1,
-        heads: Literal["sequential", "independent"] = "sequential",
-    ) -> None:
-        super().__init__()
-        spec = model.spec
-        if not 1 <= depth < spec.context:
-            raise ConfigError(f"depth {depth}: must be from 1 to {spec.context - 1}")
-        self.weight, self.sequential = weight, heads == "sequential"
-        self.depths = nn.ModuleList(_Depth(model, joins=self.sequential) for _ in range(depth))
-
-    def forward(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        tokens: Tensor,
-        model: Decoder,
-        losses: dict[str, Tensor],
-        dropout: Dropout | None,
-    ) -> Tensor:
-        """Return the weighted loss; components of the extra layers add to `losses`."""
-        T, first_BT = targets.shape[1], model.context(tokens).first_BT
-        x_BTD, total = hidden, hidden.new_zeros(())
-        for k, layer in enumerate(self.depths, start=1):
-            x_BTD = (x_BTD if self.sequential else hidden)[:, : T - k]
-            known_BTD = model.embedding(targets[:, k - 1 : T - 1]) if self.sequential else None
-            scheme = model.positions[model.schemes[-1]]
-            ctx = model.context(tokens[:, : T - k], losses=losses, dropout=dropout)
-            ctx = ctx.at(model.spec.layers + k - 1, scheme)
-            x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
-            same_BT = None if first_BT is None else first_BT[:, k:] == first_BT[:, : T - k]
-            total = total + predicted(model, read_BTD, targets[:, k:], same_BT)
-        return self.weight / len(self.depths) * total
-
-
-class _Depth(nn.Module):
-    """One extra layer, with what it takes to read a hidden state and an embedding."""
-
-    def __init__(self, model: Decoder, *, joins: bool) -> None:
-        super().__init__()
-        spec, dim = model.spec, model.spec.dim
-        seed = int(torch.randint(1 << 62, (), device="cpu"))
-        last = Decoder(replace(spec, vocab=1), seed, layers=(spec.layers - 1,))
-        self.block, self.norm = last.blocks[0], last.norm
-        self.joins = joins
-        if joins:
-            self.hidden_norm, self.embedding_norm = RMSNorm(dim), RMSNorm(dim)
-            self.join = Linear(2 * dim, dim, bias=False)
-
-    def forward(
-        self, x_BTD: Tensor, known_BTD: Tensor | None, ctx: Context
-    ) -> tuple[Tensor, Tensor]:
-        """Return the layer's output, and what the output head reads of it."""
-        if self.joins:
-            normed = self.hidden_norm(x_BTD), self.embedding_norm(known_BTD)
-            x_BTD = self.join(torch.cat(normed, -1))
-        x_BTD = self.block(x_BTD, ctx)
-        return x_BTD, self.norm(x_BTD)
 
 
 class Objective(nn.Module):
@@ -217,33 +129,16 @@ def losses_of(train: Train) -> list[Choice]:
     return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
 
 
-def predicted(
-    model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor, counts_BT: Tensor | None = None
-) -> Tensor:
-    """Return the mean cross-entropy in nats of what the output head makes of hidden states.
-
-    Those that do not count are zeros in it.
-    """
+def mean_cross_entropy(model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute the mean cross-entropy in nats of hidden states, in parts where logits are large."""
     if rows_at_once(model, targets_BT.numel()) == targets_BT.numel():
-        return cross_entropy(model.logits(hidden_BTD), targets_BT, counts_BT)
-    if counts_BT is not None:
-        targets_BT = targets_BT.where(counts_BT, _IGNORED)
-
-    def mean(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-        nats = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="sum")
-        return nats / targets_BT.numel()
-
-    return token_means(model, hidden_BTD, targets_BT, {CROSS_ENTROPY: mean})[0]
+        return cross_entropy(model.logits(hidden_BTD), targets_BT)
+    return token_means(model, hidden_BTD, targets_BT, {CROSS_ENTROPY: cross_entropy})[0]
 
 
-def cross_entropy(
-    logits_BTV: Tensor, targets_BT: Tensor, counts_BT: Tensor | None = None
-) -> Tensor:
-    """Return the mean cross-entropy in nats, in which those that do not count are zeros."""
-    logits_NV, targets_N = logits_BTV.flatten(0, 1).float(), targets_BT.flatten()
-    if counts_BT is None:
-        return F.cross_entropy(logits_NV, targets_N)
-    return (F.cross_entropy(logits_NV, targets_N, reduction="none") * counts_BT.flatten()).mean()
+def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute the mean cross-entropy in nats."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
 
 
 def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, Muon, SGD and Lion, and any that a plug-in registers.
+"""Optimizers: AdamW, Muon and Lion, and any that a plug-in registers.
 
 An optimizer is a function from weights to an object that does steps. Its positional parameters are
 what the train config supplies, its keyword-only ones what YAML may set. Every parameter group holds
@@ -18,7 +18,6 @@ from torch import nn
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.section_keys import Decay, Train
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import skeleton
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import parameters
@@ -229,26 +228,6 @@ def muon(
         Deferred(matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
         Deferred(others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
     )
-
-
-@OPTIMIZERS.register("sgd")
-def sgd(
-    weights: Sequence[Weight],
-    lr: float,
-    weight_decay: float,
-    *,
-    momentum: Decay = 0.9,
-    nesterov: bool = False,
-) -> Optimizer:
-    """Gradient descent with momentum, of Polyak or Nesterov (Sutskever et al. 2013).
-
-    Weight decay is added to the gradient, as torch has it.
-    """
-    if nesterov and not momentum:
-        raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
-    of_all = groups(weights, weight_decay, state=moments(1 if momentum else 0), update="gradient")
-    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
-    return Deferred(made, of_all)
 
 
 @OPTIMIZERS.register("lion")

@@ -185,7 +185,7 @@ def test_what_a_corpus_cannot_read_is_not_told_as_a_fault_of_the_cache(tmp_path,
 
     monkeypatch.setattr("llama_ablate.data.texts.write", refuse)
     with pytest.raises(PermissionError, match="/elsewhere"):
-        store.prepare(CORPORA.resolve("markov"), TOKENIZERS.resolve("bytes"), tmp_path)
+        store.prepare(CORPORA.resolve("recall"), TOKENIZERS.resolve("bytes"), tmp_path)
 
 
 def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_being_written(
@@ -353,7 +353,7 @@ def test_documents_end_at_the_end_token_of_a_tokenizer_that_has_one(tmp_path):
     assert tokens.documents("validation").tolist() == [0, 3, 5]
 
 
-@pytest.mark.parametrize("corpus", ["markov", {"name": "files"}], ids=["known entropy", "one file"])
+@pytest.mark.parametrize("corpus", ["recall", {"name": "files"}], ids=["known entropy", "one file"])
 def test_a_text_of_one_document_and_one_of_known_entropy_begin_once(book, corpus):
     entry = corpus if isinstance(corpus, str) else {**corpus, "path": str(book)}
     tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))

@@ -208,8 +208,6 @@ def test_a_models_dropout_is_exported_and_read_back_or_a_note_says_what_is_left_
                 ({"attention": "differential"}, "attention 'differential'"),
                 ({"feedforward": {"name": "swiglu", "canon": "C"}}, "feedforward 'swiglu' with ca"),
                 ({"block": {"name": "pre", "x0": True}}, "block 'pre' with x0"),
-                ({"block": "hyper-connections"}, "block 'hyper-connections'"),
-                ({"block": "attention-residuals"}, "block 'attention-residuals'"),
                 ({"norm": "derf"}, "norm 'derf'"),
             )
         ),

@@ -27,7 +27,6 @@ VARIED = [
     {"attention": {"name": "mla", "gate": "head", "exclusive": True, "canon": "A"}},
     {"attention": {"name": "gated_delta", "conv": 0}},
     {"feedforward": {"name": "swiglu", "canon": "CD"}},
-    *({"block": {"name": "hyper-connections", "kind": kind}} for kind in ("static", "mhc")),
     {"block": {"name": "pre", "x0": True}},
     {"position": {"name": "rope", "scaling": "yarn", "factor": 2.0, "original_context": 16}},
 ]

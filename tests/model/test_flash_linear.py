@@ -11,7 +11,6 @@ import torch
 
 from llama_ablate.model.mixers import flash_linear
 from llama_ablate.model.mixers.delta_rule import gated_delta_step
-from llama_ablate.model.mixers.state_space import state_space_step
 
 from .recurrences import TOKENS, model_with
 
@@ -19,11 +18,10 @@ MODULES = {
     "gated_delta": ("fla.ops.gated_delta_rule", "chunk_gated_delta_rule"),
     "mamba2": ("fla.ops.simple_gla", "chunk_simple_gla"),
 }
-STEPS = {"gated_delta": gated_delta_step, "mamba2": state_space_step}
 
 
 @pytest.fixture
-def package(monkeypatch):
+def package(monkeypatch, plugin):
     """Install a stand-in of `fla`, as on a GPU; return what its functions were called with."""
     calls = []
 
@@ -44,9 +42,10 @@ def package(monkeypatch):
 
     for name in ("fla", "fla.ops"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    steps = {"gated_delta": gated_delta_step, "mamba2": plugin("mamba2").state_space_step}
     for mixer, (name, function) in MODULES.items():
         module = types.ModuleType(name)
-        setattr(module, function, stand_in(STEPS[mixer]))
+        setattr(module, function, stand_in(steps[mixer]))
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(flash_linear, "on_gpu", lambda _: True)
     flash_linear._imported.cache_clear()
@@ -85,7 +84,8 @@ def test_float32_is_computed_in_plain_torch(package, mixer):
 
 
 @pytest.mark.parametrize("mixer", MODULES)
-def test_without_the_package_a_gpu_computes_in_plain_torch(monkeypatch, mixer):
+def test_without_the_package_a_gpu_computes_in_plain_torch(monkeypatch, plugin, mixer):
+    plugin("mamba2")
     for name in ("fla", *(module for module, _ in MODULES.values())):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(flash_linear, "on_gpu", lambda _: True)

@@ -22,6 +22,13 @@ TOKENS = torch.randint(0, 61, (4, 25), generator=torch.Generator().manual_seed(0
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
+@pytest.fixture(autouse=True)
+def _plugins(plugin):
+    """Load a parametrization that scales depth, weight decay and epsilon too, and a loss."""
+    for name in ("completep", "multi_token", "sgd"):
+        plugin(name)
+
+
 def chosen(entry, **sizes):
     choice = PARAMETRIZATIONS.resolve(entry)
     return PARAMETRIZATIONS.build(choice, **{"dim": 64, "layers": 2, "head_dim": 16} | sizes)
@@ -90,7 +97,7 @@ def test_scores_are_divided_by_the_head_width_and_not_by_its_root():
 
 
 @pytest.mark.parametrize("name", ["mup", "completep"])
-@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "sgd"])
 def test_at_the_size_of_its_base_a_parametrization_is_the_standard_one(spec, name, optimizer):
     """Bit for bit, over training steps, whatever the optimizer."""
     standard = trained(spec(), optimizer)

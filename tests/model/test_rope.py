@@ -246,7 +246,9 @@ def test_values_are_turned_as_keys_are_and_not_turned_back(spec):
 def test_an_attention_that_keeps_no_values_refuses_to_rotate_them(spec):
     with pytest.raises(ConfigError, match="'mla' has no values that position could rotate"):
         build(spec(position={"name": "rope", "values": True}, attention="mla"))
-    build(spec(position={"name": "rope", "values": True}, attention="mamba2"))  # rotates nothing
+    build(
+        spec(position={"name": "rope", "values": True}, attention="gated_delta")
+    )  # rotates nothing
 
 
 @pytest.mark.parametrize("factor", [2.0, 16.0])

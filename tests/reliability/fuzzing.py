@@ -24,8 +24,8 @@ one-at-a-time product fraction path list parameters flops kv_bytes none seconds 
 init order both better worse lower higher equivalent rmsnorm layernorm dyt rope learned alibi t5
 sinusoidal mha gqa mqa mla relu gelu swiglu linear pre post sandwich parallel theta scaling factor
 fraction nope_every ntk llama3 kv_heads window qk_norm softcap latent rope_dim width multiple_of
-multiplier residual python-stdlib files hub lag-copy markov hmm recall bytes chars bpe path splits
-optimizer adamw muon lion sgd momentum nesterov adam_lr constant fall
+multiplier residual python-stdlib files hub lag-copy mqar recall bytes chars bpe path splits
+optimizer adamw muon lion momentum nesterov adam_lr constant fall
 field cosine wsd auto float32 math perplexity excess_loss kv_cache train_speed length times
 llama2-tiny transformer-2017 llama3-8b gpt2-xl base.yaml true false null
 """
@@ -51,8 +51,8 @@ controls = {aa: both} | {aa: [init, order]} | {positive: {norm: none}}
 controls = {aa: none, positive: {train.lr: 1e-5, feedforward: linear}}
 tune = {lr: [1e-3, 1e-2]} | {warmup: [0, 0.1], clip: [0, 1]} | {schedule: [cosine, linear]}
 tune = {betas: [[0.9, 0.95], [0.8, 0.9]]} | {optimizer: [adamw, {name: muon, momentum: 0.9}]}
-axes = {train.optimizer: [adamw, muon, {name: sgd, nesterov: true}], train.schedule: [linear]}
-optimizer = lion | {name: muon, adjust: original, adam_lr: 0.1} | {name: sgd, momentum: 0}
+axes = {train.optimizer: [adamw, muon, {name: muon, nesterov: false}], train.schedule: [linear]}
+optimizer = lion | {name: muon, adjust: original, adam_lr: 0.1} | {name: lion, beta1: 0}
 sizes = {models: [{dim: 32}, {dim: 64}]} | {models: [{layers: 1}, {layers: 2}], lr: inverse-dim}
 sizes = {models: [{dim: 64}, {dim: 32}], tokens_per_parameter: 20}
 seeds = 1 | 2 | [0, 5, 4294967295] | 1000 | {looks: [2, 4]} | {looks: [3, 6], spend: [1, 0]}
@@ -63,14 +63,14 @@ baseline = baseline | rope | A/A
 model = {dim: 32, layers: 1, heads: 2} | {head_dim: 7, position: alibi} | {attention: mla, dim: 128}
 train = {steps: 5} | {tokens: 1e5} | {steps: 999999999999, lr: 1e30, warmup: 0}
 train = {tokens: 100_000, schedule: wsd, branches: [0.5, 0.75]}
-train = {steps: 5, losses: [z_loss, {name: multi_token, depth: 3}]} | {steps: 5, losses: z_loss}
-losses = [] | multi_token | [z_loss, z_loss] | [{name: multi_token, depth: 0, weight: -1}]
+train = {steps: 5, losses: [z_loss, {name: z_loss, weight: 3}]} | {steps: 5, losses: z_loss}
+losses = [] | z_loss | [z_loss, z_loss] | [{name: z_loss, weight: -1}]
 feedforward = moe | {name: moe, experts: 2, top_k: 3} | {name: moe, inner: moe, capacity: 0}
 measure = [perplexity] | [] | [gradients, {name: length, times: [1, 2]}] | [excess_loss]
 hypotheses = [{variant: baseline, direction: lower, measure: test_loss_nats, value: 3}]
 hypotheses = [{variant: A/A, direction: equivalent, margin: 0.1 nats}]
-data = {corpus: markov, tokenizer: chars} | {corpus: files, tokenizer: {name: bpe, vocab: 300}}
-texts = [{corpus: markov, tokenizer: chars}, {corpus: files, name: second}]
+data = {corpus: recall, tokenizer: chars} | {corpus: files, tokenizer: {name: bpe, vocab: 300}}
+texts = [{corpus: recall, tokenizer: chars}, {corpus: files, name: second}]
 base = base.yaml | gpt2-small | llama3-8b | transformer-2017 | llama3.1-405b
 norm = rmsnorm | {name: layernorm, eps: 1e-6} | {name: dyt, slope: 2}
 attention = mla | {name: gqa, kv_heads: 1} | {name: mha, window: 4, softcap: 50}

@@ -1,4 +1,4 @@
-"""docs/believed_files.py lists what commands read, and says what a changed byte does."""
+"""docs/believed_files.yaml lists what commands read, and says what a changed byte does."""
 
 import os
 import shutil
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from docs.believed_files import CACHE, PACK, RESULTS, unlisted
+from docs.believed_files import KINDS, unlisted
 from llama_ablate.commands.cli import main
 from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
 from llama_ablate.training import checkpoint
 from tests.in_process import in_process
+
+RESULTS, PACK, CACHE = (KINDS[place] for place in ("results", "pack", "cache"))
 
 _read: list[set[Path]] = []  # a hook cannot be removed
 

@@ -766,12 +766,6 @@ MISTAKES = [
     ("      - relu", "      - {name: moe, capacity: 0}", "capacity 0: must be above 0"),
     ("  steps: 60", "  steps: 60\n  losses: [z_los]", "did you mean 'z_loss'?", 1),
     ("  steps: 60", "  steps: 60\n  losses: [z_loss, z_loss]", "names 'z_loss' twice", 1),
-    (
-        "  steps: 60",
-        "  steps: 60\n  losses: [{name: multi_token, depth: 16}]",
-        "train.losses[0]: depth 16: must be from 1 to 15",
-        1,
-    ),
     ("  match: [none]", "  match: [active]", "did you mean 'active_parameters'?"),
     ("  - kv_cache", "  - kv_cache\n---", "a second document begins here", 1),
 ]

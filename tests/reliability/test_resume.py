@@ -29,10 +29,11 @@ COMPONENTS += [("optimizer", name) for name in OPTIMIZERS]
 
 
 @pytest.fixture
-def trained(book, spec):
+def trained(book, spec, plugin):
     """Train a model with one component changed, or go on with it; return it and its curve."""
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     text = store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+    plugin("multi_token")
 
     def work(slot, entry, saved, stop_at=None):
         saved.mkdir(exist_ok=True)

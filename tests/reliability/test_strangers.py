@@ -188,7 +188,7 @@ def commands(root, out):
     words = {
         "status": ["status", root],
         "show": ["show", root],
-        "compare": ["compare", root, *ARMS],
+        "compare": ["show", root, *ARMS],
         "report": ["report", root],
         "pack": ["pack", root, "--out", out / "packed"],
         "tensorboard": ["track", root, "--to", "tensorboard"],

@@ -1,6 +1,8 @@
 """The scripts of `analysis/` as commands: what they cannot draw is one line, and exit code 2."""
 
-import json
+import importlib
+import math
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -9,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_ablate.evidence.surface import Surface
 from llama_ablate.results import Record, Store
 from tests import plans
 from tests.metrics import measured
@@ -62,6 +63,7 @@ def script(monkeypatch, capsys):
 
     def run(name, *words):
         monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        monkeypatch.syspath_prepend(SCRIPTS)  # as `python analysis/NAME.py` does
         try:
             runpy.run_path(str(SCRIPTS / name), run_name="__main__")
             code = 0
@@ -97,9 +99,11 @@ WRONG = {
     ),
     "no lengths": ("length_extrapolation.py", "{x}", "'length' of these variants was not measured"),
     "no results with lengths": ("length_extrapolation.py", "{here}", "holds no results"),
-    "one size": ("ladder.py", "{x}", "has models of one size alone"),
-    "a matching that is not there": ("ladder.py", "{x}", "--match", "flops", "no table is matched"),
-    "no results with sizes": ("ladder.py", "{here}", "holds no results"),
+    "one size": ("scaling_laws.py", "{x}", "has models of one size alone"),
+    "a surface of one size": ("surface.py", "{x}", "has models of one size alone"),
+    "one setting": ("rank_agreement.py", "{x}", "has no branches, no second size"),
+    "one length": ("speed_up.py", "{x}", "has no variant with runs or branches of 3 lengths"),
+    "no results with sizes": ("scaling_laws.py", "{here}", "holds no results"),
     "no factors": ("interactions.py", "{x}", "is no factorial design that has ended"),
     "no results with factors": ("interactions.py", "{here}", "holds no results"),
     "a cost that is not known": (
@@ -111,8 +115,8 @@ WRONG = {
     ),
     "no results with costs": ("cost_frontier.py", "{here}", "holds no results"),
     "no results to join": ("across_experiments.py", "{x}", "{here}", "holds no results"),
-    "no file of points": ("chinchilla.py", "{here}/points.csv", "No such file"),
-    "points without a loss": ("chinchilla.py", "{here}/rates.json", "has no column 'Model Size'"),
+    "no file of points": ("surface.py", "{here}/points.csv", "No such file"),
+    "points without a loss": ("surface.py", "{here}/rates.csv", "has no column 'Model Size'"),
     "a figure of speeds that are not there": (
         "draw.py",
         "costs",
@@ -124,7 +128,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results, tmp_path):
-    (tmp_path / "rates.json").write_text(json.dumps({"radians_per_position": 3, "context": 1}))
+    (tmp_path / "rates.csv").write_text("radians,context\n3,1\n")
     before = sorted(tmp_path.rglob("*"))
     name, *words, message = WRONG[case]
     code, out, err = script(name, *(word.format(here=tmp_path, x=results) for word in words))
@@ -137,7 +141,6 @@ def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results,
 DRAWN = {
     "comparison_table.py": ("systems/norms", "--format", "latex"),
     "length_extrapolation.py": ("claims/e12-positions",),
-    "ladder.py": ("width-transfer",),
     "interactions.py": ("claims/e16-leave-one-out-stack",),
     "cost_frontier.py": ("claims/e15-kv-heads-quality",),
     "across_experiments.py": ("systems/norms", "{reference}/systems/attention"),
@@ -159,24 +162,78 @@ def test_a_script_draws_published_results(name, script, tmp_path, monkeypatch):
     assert all(file.stat().st_size > 10_000 for file in drawn)
 
 
-def test_the_public_points_refit_gives_the_surface_that_points_lie_on(script, tmp_path):
+@pytest.fixture
+def module(monkeypatch):
+    """Import a script by its name."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("floor", [None, 1.2])
+def test_a_scaling_law_is_recovered_from_points_on_it(module, floor):
+    scaling = module("scaling_laws")
+    law, sizes = scaling.Law(1.2, 15.0, 0.25), [1e4, 3e4, 1e5, 3e5, 1e6]
+    found = scaling.fit_law(sizes, [law(x) for x in sizes], floor)
+    assert found == pytest.approx(law, rel=1e-4)
+
+
+def test_a_law_is_projected_only_where_it_predicts_the_largest_size(module):
+    scaling = module("scaling_laws")
+    law, sizes = scaling.Law(1.2, 15.0, 0.25), [1e4, 3e4, 1e5, 3e5, 1e6]
+    losses = np.array([[law(x)] * 3 for x in sizes])
+    losses += np.random.default_rng(0).normal(0, 0.002, losses.shape)
+    assert "projected to 1e+07" in scaling.analyse(sizes, losses, None)
+    assert scaling.analyse(sizes[:4], losses[:4], None)["law"] == "unchecked"
+    assert "needs 4 sizes" in scaling.analyse(sizes[:3], losses[:3], None)["law"]
+    losses[-1] += 0.3
+    failed = scaling.analyse(sizes, losses, None)
+    assert failed["law"] == "fails at the largest size"
+    assert "projected to 1e+07" not in failed
+
+
+def test_the_public_points_refit_gives_the_surface_that_points_lie_on(module, script, tmp_path):
     """Points made from the constants that are to come out, and five outliers above all of them."""
-    surface, draws = Surface(1.8172, 477.8, 0.3473, 2143.4, 0.3672), np.random.default_rng(0)
+    surface = module("surface").Surface(1.8172, 477.8, 0.3473, 2143.4, 0.3672)
+    draws = np.random.default_rng(0)
     parameters = np.exp(draws.uniform(np.log(6e7), np.log(1.6e10), 65))
     flops = np.exp(draws.uniform(np.log(6e18), np.log(3e21), 65))
-    losses = [surface(n, c / 6 / n) for n, c in zip(parameters, flops, strict=True)]
-    losses[:5] = [20.0] * 5
+    losses = surface(parameters, flops / 6 / parameters)
+    losses[:5] = 20.0
     file = tmp_path / "points.csv"
     points = {"Model Size": parameters, "Training FLOP": flops, "loss": losses}
     pd.DataFrame(points).to_csv(file, index=False)
-    code, out, err = script("chinchilla.py", file, "--draws", "5")
+    code, out, err = script("surface.py", file, "--draws", "2", "--outliers", "5")
     assert (code, err) == (0, "")
-    assert out.startswith("60 points")
-    lines = {line.split()[0]: line.split() for line in out.splitlines()[1:]}
-    for name in ("E", "A", "alpha", "B", "beta"):
-        value, expected = float(lines[name][1]), float(lines[name][-1])
-        assert value == pytest.approx(expected, rel=1e-3)
-        assert value == pytest.approx(getattr(surface, name), rel=1e-3)
-    assert float(lines["parameters_exponent"][1]) == pytest.approx(0.3672 / 0.7145, rel=1e-3)
-    code, out, _ = script("chinchilla.py", file, "--draws", "5", "--outliers", "0")
-    assert (code, out.split(";")[0]) == (0, "65 points")
+    lines = {line.split()[0]: line.split() for line in out.splitlines()}
+    for name in surface._fields:
+        assert float(lines[name][1]) == pytest.approx(getattr(surface, name), rel=1e-3)
+    assert float(lines["compute_exponent"][1]) == pytest.approx(0.3672 / 0.7145, rel=1e-3)
+
+
+def test_a_variant_that_learns_twice_as_fast_needs_half_the_tokens(module):
+    """Losses on one law: the variant's are the baseline's of twice the tokens."""
+    law, lengths = module("scaling_laws").Law(1.5, 20.0, 0.4), [1e5, 2e5, 4e5, 8e5]
+    saved = module("speed_up").saved
+    faster = [law(2 * x) for x in lengths]
+    gap = law(lengths[-1]) - faster[-1]
+    assert saved(lengths, faster, gap) == pytest.approx(2, rel=1e-3)
+    assert saved(lengths, faster, 9.0) == math.inf
+
+
+#: What a script prints of a committed pack.
+PRINTED = {
+    "scaling_laws.py": ("width-transfer", r"mup +unchecked"),
+    "rank_agreement.py": (
+        "claims/e07-ffn-activation",
+        r"6M tokens +28 +79% \[\d+%, 100%\] +11 +100%",
+    ),
+    "speed_up.py": ("claims/e07-ffn-activation", r"(?m)^ *swiglu +[\d.]+ \[[\d.]+, [\d.]+\]"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_script_reads_a_committed_pack(name, script):
+    pack, expected = PRINTED[name]
+    code, out, err = script(name, REFERENCE / pack)
+    assert (code, err) == (0, "")
+    assert re.search(expected, out), out

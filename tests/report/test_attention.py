@@ -51,7 +51,7 @@ def test_maps_name_the_layers_that_have_any(checkpoint, tmp_path):
         spec = replace(spec, attention=attention)
         return attention_maps(replace(opened, model=init_weights(build(spec), 0)), prompt)
 
-    maps = maps_of("gated_delta", "mha", "mamba2", "gqa")
+    maps = maps_of("gated_delta", "mha", "gated_delta", "gqa")
     assert (maps.layers, len(maps.weights)) == ([1, 3], 2)
     again = AttentionMaps.load(maps.save(tmp_path / "maps.npz"))
     assert again.layers == [1, 3]
@@ -59,7 +59,7 @@ def test_maps_name_the_layers_that_have_any(checkpoint, tmp_path):
     with pytest.raises(ConfigError, match="--layer 2: the model's layers with attention are 1, 3"):
         again.head(2, 0)
     with pytest.raises(ConfigError, match="is an attention: it has no maps"):
-        maps_of("gated_delta", "mamba2")
+        maps_of("gated_delta", "gated_delta")
 
 
 def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):

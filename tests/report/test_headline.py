@@ -228,7 +228,7 @@ UNTUNED = {
     "tuned": ({"a": muon()}, {"tune": {"lr": [0.1, 0.2]}}, set()),
     "other options of the same": ({"a": {"train": {"optimizer": {"name": "adamw"}}}}, {}, set()),
     "each at two rates": ({"a": muon(), "b": muon(lr=0.01)}, {}, set()),
-    "two of three": ({"a": muon(), "b": {"train": {"optimizer": "sgd", "lr": 1.0}}}, {}, {"a"}),
+    "two of three": ({"a": muon(), "b": {"train": {"optimizer": "lion", "lr": 1.0}}}, {}, {"a"}),
     "a control": ({"a": {**muon(), "role": "positive"}}, {}, set()),
 }
 

@@ -9,8 +9,7 @@ import pytest
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
-from llama_ablate.findings import agreement
-from llama_ablate.findings.agreement import LengthRow, at_half, by_length, contrary
+from llama_ablate.findings.lengths import LengthRow, at_half, by_length, contrary
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
@@ -120,7 +119,7 @@ def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
 def test_without_branches_there_are_no_lengths():
     frames = la.open(CLAIMS.parent / "first").frames
     assert by_length(frames.table) == []
-    assert agreement.contrary(by_length(frames.table)) == {}
+    assert contrary(by_length(frames.table)) == {}
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ def test_the_baseline_answers_to_its_component_to_baseline_and_to_its_id(capsys)
     assert base.label == "swiglu (baseline)"
     told = []
     for name in ("swiglu", "baseline", base.id, base.label):
-        assert main(["compare", pack, name, "gelu"]) == 0
+        assert main(["show", pack, name, "gelu"]) == 0
         told.append(capsys.readouterr().out)
     assert len(set(told)) == 1
     assert "swiglu (baseline) -> gelu" in told[0]
-    assert main(["compare", pack, "basline", "gelu"]) == 2
+    assert main(["show", pack, "basline", "gelu"]) == 2
     assert "did you mean 'baseline'?" in capsys.readouterr().err

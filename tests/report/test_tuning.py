@@ -6,17 +6,17 @@ import statistics
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import speed_up
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import (
     comparison,
     contrasts,
     controls,
     hypotheses,
-    ladder,
+    sizes,
     tuning,
 )
 from llama_ablate.findings.frames import Frames
@@ -274,32 +274,42 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     )
     assert run_in_process(file, tmp_path / "out", figures=True) == 0
     out = capsys.readouterr().out
-    assert "Ladder" in out
+    assert "By size" in out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
-    laws = framed(ladder.laws(frames))
-    assert set(laws["axis"]) == {"parameters", "tokens", "compute"}
-    assert (laws["n"] == 3).all()
-    assert set(laws["form"]) == {"local"}  # three sizes do not determine three constants
-    multiples = speed_up.speed_ups(frames)
-    assert [row.table for row in multiples] == [table.plan.name for table in frames.tables]
-    assert {row.along for row in multiples} == {"lengths"}
-    gaps = laws[laws["label"] == "relu"].iloc[0]
-    assert gaps["trend"] in ("grows", "closes", "reverses", "moves", "holds", "undecided")
+    rows = sizes.by_size(frames)
+    assert [row.label for row in rows] == ["relu"] * 3
+    assert [row.difference for row in rows] == [
+        next(row.difference for row in table.comparison if row.label == "relu")
+        for table in frames.tables
+    ]
+    assert {row.trend for row in rows} <= {
+        "grows",
+        "closes",
+        "reverses",
+        "moves",
+        "holds",
+        "undecided",
+    }
+    # By hand: the slope of a line through each seed's three differences, and their mean.
+    ends = pd.DataFrame(frames.ladder).query("not branch")
+    relu, base = (
+        ends[ends["baseline"] == is_base].pivot_table("loss", "rung", "seed", sort=False)
+        for is_base in (False, True)
+    )
+    logs = np.log10([row.parameters for row in rows])
+    gap = (relu - base).to_numpy()
+    assert rows[0].slope.value == pytest.approx(np.polyfit(logs, gap, 1)[0].mean())
     points = frames.ladder
     ends = [point for point in points if not point.branch]
     assert len(ends) == 3 * 2 * 2
     assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
     assert {point.tokens for point in ends} == {t.plan.tokens_per_run for t in frames.tables}
-    assert list(framed(ladder.surface(frames))["n"]) == [9, 9]
-    assert (store.report / "figures" / "ladder.png").is_file()
+    assert (store.report / "figures" / "sizes.png").is_file()
     (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
     planned = changed(first.planned, lambda run: run is first.planned[0], too_short=True)
     short = replace(frames, tables=(replace(first, planned=planned), *others))
     assert len(short.ladder) == len(points) - 3
-    planned = changed(first.planned, lambda run: run.baseline, too_short=True)
-    short = replace(frames, tables=(replace(first, planned=planned),))
-    assert speed_up.speed_ups(short) == []
     compared, records = Counter(), Counter()
     compare, record = comparison.compare, RunFolder.record
 
@@ -357,7 +367,7 @@ def test_show_compare_and_status_reach_every_table(rich, capsys):
     for name in ("lag 1", "lag 3"):
         assert main(["show", str(rich.root), "--table", name, "--json"]) == 0
         losses.append(json.loads(capsys.readouterr().out)[0]["loss"])
-        assert main(["compare", str(rich.root), "baseline", "relu", "--table", name]) == 0
+        assert main(["show", str(rich.root), "baseline", "relu", "--table", name]) == 0
         assert "paired seeds" in capsys.readouterr().out
     assert losses[0] != losses[1]
     assert main(["show", str(rich.root), "--table", "lag 2"]) == 2

@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.speed_up import speed_ups
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells, grouped
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.rows import grouped
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
@@ -124,7 +123,7 @@ def test_headline_tables_figures_and_files_say_so(folder, frames):
 
 
 def test_two_variants_of_other_tokenizers_compare_in_bits_and_seconds_alone(folder, capsys):
-    assert main(["compare", str(folder), "baseline", "bytes"]) == 0
+    assert main(["show", str(folder), "baseline", "bytes"]) == 0
     shown = capsys.readouterr().out
     assert "data.tokenizer: bpe vocab=300 -> bytes" in shown
     assert "test_bits_per_byte" in shown
@@ -148,21 +147,3 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
     assert effects.loc["data.tokenizer", "difference"] == pytest.approx(expected)
     assert effects.loc["data.tokenizer", "effect"] == "bytes instead of bpe"
-
-
-def test_a_speed_up_is_of_text_not_of_tokens(folder, tmp_path):
-    """Of a tokenizer that needs 1.5 times the tokens a token of speed is two thirds of one."""
-    text = (folder.parent.parent / "tok.yaml").read_text("utf-8")
-    text = text.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.25, 0.5]")
-    (tmp_path / "wsd.yaml").write_text(text.replace("name: tok", "name: wsd"), "utf-8")
-    assert run_in_process(tmp_path / "wsd.yaml", tmp_path / "results", figures=True) == 0
-    frames = Frames.of(Results.open(tmp_path / "results" / "wsd"))
-    found = framed(speed_ups(frames)).set_index("label").loc["bytes"]
-    plan = frames.table.plan
-    own, base = next(v for v in plan.variants if v.label == "bytes"), plan.baseline
-    per_text = own.flops_per_token / plan.text_per_token(own)
-    assert plan.text_per_token(own) < 0.8
-    assert found["unit"] == "bits/byte"
-    assert found["flops"] == pytest.approx(found["tokens"] * base.flops_per_token / per_text)
-    shown = cells(speed_ups(frames))
-    assert {"at a loss of (bits/byte)", "text [95% interval]"} <= {*shown}

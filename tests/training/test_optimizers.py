@@ -29,9 +29,6 @@ ENTRIES = [
     {"name": "muon", "ns_steps": 3},
     {"name": "muon", "adjust": "original"},
     {"name": "muon", "adam_lr": 0.25},
-    {"name": "sgd", "momentum": 0.5},
-    {"name": "sgd", "momentum": 0.0},
-    {"name": "sgd", "nesterov": True},
     {"name": "lion", "beta1": 0.5},
     {"name": "lion", "beta2": 0.5},
 ]
@@ -97,28 +94,6 @@ def test_lion_is_the_program_of_its_paper(beta1, beta2, decays):
                 w -= 0.1 * (((c > 0) - (c < 0)) + (0.2 * w if decays else 0.0))
                 m = beta2 * m + (1 - beta2) * g
             assert found[i, j].item() == pytest.approx(w, rel=1e-13, abs=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True), (0.9, True)]
-)
-def test_gradient_descent_is_its_closed_form(momentum, nesterov):
-    """The velocity is a sum of past gradients, each weighted by the momentum to its age."""
-    entry = {"name": "sgd", "momentum": momentum, "nesterov": nesterov}
-    found = stepped(entry, alone(START), GRADIENTS, lr=0.1, weight_decay=0.0)
-    expected = torch.tensor(START, dtype=torch.float64)
-    gradients = [torch.tensor(g, dtype=torch.float64) for g in GRADIENTS]
-    for t, gradient in enumerate(gradients):
-        velocity = sum(momentum ** (t - s) * gradients[s] for s in range(t + 1))
-        expected -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-
-
-def test_gradient_descent_decays_by_the_gradient_of_half_the_squared_norm():
-    found = stepped("sgd", alone(START), [[[0.0] * 3] * 2] * 2, lr=0.1, weight_decay=0.2)
-    # Two steps of w' = -0.2 w with momentum 0.9: velocities 0.2 w and 0.9 * 0.2 w + 0.2 (0.98 w).
-    expected = torch.tensor(START, dtype=torch.float64) * (1 - 0.02 - 0.1 * (0.18 + 0.2 * 0.98))
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
 
 
 def test_adamw_is_torchs_with_matrices_alone_decaying_bit_for_bit(spec):
@@ -243,7 +218,6 @@ def tensors(state):
         ({"name": "muon", "adjust": "rms"}, "'rms' is not allowed here; allowed: match_rms_adamw"),
         ({"name": "muon", "ns_steps": 0}, "it should be greater than or equal to 1"),
         ({"name": "muon", "adam_lr": 0.0}, "it should be greater than 0"),
-        ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "nesterov needs a momentum above 0"),
         ({"momentum": 0.9}, "an optimizer is a name, or a mapping that has the key 'name'"),
     ],
 )

@@ -18,6 +18,7 @@ from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
 from tests import plans
 from tests.commands import PYTHON, command, ended, family, kill
+from tests.conftest import PLUGINS
 from tests.in_process import run_in_process
 from tests.reliability.harness import there
 
@@ -112,7 +113,7 @@ def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypa
 
 @pytest.mark.full
 def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
-    experiment_file, tmp_path
+    experiment_file, tmp_path, plugin
 ):
     """Capacity is by sequence, and the bias moves by the load of all ranks."""
     model = (
@@ -120,6 +121,7 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
         "width: 8, scoring: sigmoid, capacity: 1.0, balance: bias, balance_rate: 0.05}}"
     )
     train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
+    plugin("multi_token")
     curves = []
     for processes in (1, 2):
         file = experiment_file(
@@ -131,7 +133,7 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
             parallel=f"{{data: {processes}}}",
         )
         root = tmp_path / str(processes)
-        assert run_in_process(file, root) == 0
+        assert run_in_process(file, root, "--plugin", str(PLUGINS / "multi_token.py")) == 0
         (folder,) = Store(root / "tiny").runs.folders().values()
         curves.append(Results.open(root / "tiny").curve(folder.name.rpartition("--")[2]))
     for ours, theirs in zip(*curves, strict=True):

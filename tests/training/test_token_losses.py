@@ -14,7 +14,7 @@ from llama_ablate.training import token_losses
 from llama_ablate.training.losses import LOSSES, Objective
 
 TOKENS = torch.randint(0, 61, (3, 13), generator=torch.Generator().manual_seed(1))
-LOSS_NAMES = ["z_loss", "multi_token"]
+LOSS_NAMES = ["z_loss"]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(spec, monkeypatch, c
     monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
     cut = computed(spec, *LOSS_NAMES, **changes)
     assert cut[0] == pytest.approx(whole[0], rel=1e-6)
-    assert list(cut[1]) == ["cross_entropy", "z_loss", "multi_token"]
+    assert list(cut[1]) == ["cross_entropy", "z_loss"]
     for name, value in whole[1].items():
         assert cut[1][name].item() == pytest.approx(value.item(), rel=1e-6), name
     for name, gradient in whole[2].items():
@@ -81,7 +81,7 @@ def test_no_more_logits_are_made_at_once_than_allowed(spec):
         lambda _module, _inputs, out: made.append(out.shape[:-1].numel())
     )
     Objective(model, [LOSSES.resolve(entry) for entry in LOSS_NAMES])(TOKENS)
-    assert sum(made) == 36 + 33  # the second is multi_token's, of one token less
+    assert sum(made) == 36
     assert max(made) == 7
 
 

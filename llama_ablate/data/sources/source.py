@@ -1,13 +1,14 @@
-"""Stochastic sources of known entropy: the best possible loss of every token is exact.
+"""Synthetic sources whose best possible loss is exact, and that ask for a skill.
 
 `floor` is, for every token of a window, the loss of a predictor that knows the source and sees the
 window so far: no model is better except by chance. A model's loss minus this floor on the same
-tokens is its excess loss.
+tokens is its excess loss. `answers` are the symbols that follow for sure from a window: a model
+that has the skill predicts them.
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,33 +25,28 @@ _LAG = 1_000_000  # far longer than any context
 
 
 class Source(Protocol):
-    """A stationary process over `alphabet` symbols."""
+    """A stationary process over `alphabet` symbols, some of which follow for sure in a window."""
 
     @property
     def alphabet(self) -> int:
-        """How many symbols there are."""
+        """The number of symbols."""
         ...
-
-    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of the stream, (length,)."""
-        ...
-
-    def floor(self, windows: Symbols) -> Nats:
-        """Return the exact loss of the best predictor, (N, T - 1) for windows (N, T)."""
-        ...
-
-
-@runtime_checkable
-class Skill(Source, Protocol):
-    """A source some of whose symbols follow for sure from those before them in a window."""
 
     @property
     def chance(self) -> float:
-        """How often a guess at them is right, among what may stand there."""
+        """The accuracy of a guess at a symbol that follows for sure."""
+        ...
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Draw a stretch of the stream, (length,)."""
+        ...
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Compute the exact loss of the best predictor, (N, T - 1) for windows (N, T)."""
         ...
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return the symbols that windows (N, T) tell, (N, T - 1); -1 where none."""
+        """Find the symbols that follow for sure in windows (N, T), (N, T - 1); -1 elsewhere."""
         ...
 
 
@@ -79,19 +75,8 @@ def share(**shares: float) -> None:
             raise ConfigError(f"{name} {value:g}: must be from 0 to 1", (name,))
 
 
-class OfVocabulary:
-    """A source whose symbols are those of a vocabulary alone."""
-
-    vocab: int
-
-    @property
-    def alphabet(self) -> int:
-        """The vocabulary."""
-        return self.vocab
-
-
 @dataclass(frozen=True)
-class LagCopy(OfVocabulary):
+class LagCopy:
     """Each symbol is the one `lag` before it, or with probability `noise` any of `vocab`."""
 
     vocab: int = 64
@@ -104,6 +89,11 @@ class LagCopy(OfVocabulary):
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _LAG, lag=self.lag)
         share(noise=self.noise)
+
+    @property
+    def alphabet(self) -> int:
+        """The vocabulary."""
+        return self.vocab
 
     @property
     def chance(self) -> float:
@@ -212,4 +202,85 @@ class Recall:
                 elif before < self.keys:
                     found[row, t - 1] = held.get(before, -1)
                     held[before] = now
+        return found
+
+
+@dataclass(frozen=True)
+class Induction:
+    """Each symbol has one that follows it, until a reset draws all anew (Olsson et al. 2022).
+
+    What followed a symbol before follows it again: the task of induction heads
+    (arXiv:2209.11895), with maps that no weight can hold. A jump goes on at any symbol. The symbols
+    are `vocab` ordinary ones, then the jump, then the reset.
+    """
+
+    vocab: int = 16
+    jump: float = 0.1
+    reset: float = 0.02
+    name: ClassVar[str] = "induction"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for sizes out of range."""
+        within(2, SYMBOLS - 2, vocab=self.vocab)
+        share(jump=self.jump, reset=self.reset)
+        if self.jump + self.reset >= 1:
+            message = f"jump {self.jump:g} and reset {self.reset:g}: must add to less than 1"
+            raise ConfigError(message, ("jump",))
+
+    @property
+    def alphabet(self) -> int:
+        """The ordinary symbols, the jump and the reset."""
+        return self.vocab + 2
+
+    @property
+    def chance(self) -> float:
+        """One of the ordinary symbols."""
+        return 1 / self.vocab
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Return a stretch of the stream, from a reset on."""
+        uniform = generator.random(length + 1).tolist()
+        anywhere = generator.integers(0, self.vocab, length + 1).tolist()
+        out: list[int] = [self.vocab + 1]
+        after: list[int] = []
+        for chance, any_symbol in zip(uniform, anywhere, strict=True):
+            now = out[-1]
+            if now == self.vocab + 1:
+                after = generator.integers(0, self.vocab, self.vocab).tolist()
+            if now >= self.vocab:
+                out.append(any_symbol)
+            elif chance < self.jump:
+                out.append(self.vocab)
+            elif chance < self.jump + self.reset:
+                out.append(self.vocab + 1)
+            else:
+                out.append(after[now])
+        return np.array(out[:length], np.int64)
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Return the exact loss: what followed since the last reset in the window is known."""
+        nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
+        goes_on = 1 - self.jump - self.reset
+        known = self.answers(windows) >= 0
+        before, now = windows[:, :-1], windows[:, 1:]
+        ordinary = (before < self.vocab) & (now < self.vocab)
+        nats[ordinary] -= math.log(goes_on)
+        nats[known] = -math.log(goes_on)
+        for symbol, chance in ((self.vocab, self.jump), (self.vocab + 1, self.reset)):
+            there = (before < self.vocab) & (now == symbol)
+            nats[there] = -math.log(chance) if chance else math.inf
+        return nats
+
+    def answers(self, windows: Symbols) -> Symbols:
+        """Return what follows a symbol, where it followed it before; else -1."""
+        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        for row, window in enumerate(windows.tolist()):
+            after: dict[int, int] = {}
+            for t in range(1, len(window)):
+                before, now = window[t - 1], window[t]
+                if before == self.vocab + 1:
+                    after = {}
+                if before < self.vocab and now < self.vocab:
+                    found[row, t - 1] = after.get(before, -1)
+                    after[before] = now
         return found

@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 from llama_ablate.config.registry import Entry
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus
 from llama_ablate.data.corpora.documents import Document
-from llama_ablate.data.sources.chains import HiddenMarkov, Markov
 from llama_ablate.data.sources.episodes import HELD_OUT, Drawn, Episodes, depo, mano, mqar
-from llama_ablate.data.sources.skills import Counting, Induction
-from llama_ablate.data.sources.source import LagCopy, Recall, Source, Symbols, at_least, within
+from llama_ablate.data.sources.source import (
+    Induction,
+    LagCopy,
+    Recall,
+    Source,
+    Symbols,
+    at_least,
+    within,
+)
 
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
 #: them, at 0xD800, lie the surrogates, which no text can hold.
@@ -84,7 +90,7 @@ def _episodes(draw: Callable[..., Drawn], **options: Any) -> Source:
     return Episodes(partial(draw, **options))
 
 
-for _source in (LagCopy, Markov, HiddenMarkov, Recall, Induction, Counting):
+for _source in (LagCopy, Recall, Induction):
     _register(_source.name, _source, _source)
 for _draw in (mqar, depo, mano):
     _register(_draw.__name__, _draw, partial(_episodes, _draw))

@@ -9,7 +9,7 @@ __all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
 
 for _topic in (
     *("steps", "factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards"),
-    *("controls", "heldout", "tuning", "stability", "diagnostics", "ladder"),
+    *("controls", "heldout", "tuning", "stability", "diagnostics", "sizes"),
     "measurements",
 ):
     import_module(f"{__name__}.{_topic}")

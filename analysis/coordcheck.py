@@ -1,0 +1,163 @@
+"""Draw activations against width over a few training steps.
+
+    python analysis/coordcheck.py experiments/width_transfer.yaml --set train.lr=1e-3
+
+The coordinate check of Yang et al. 2022 (arXiv:2203.03466, appendix D.1), for the variants of an
+experiment with `sizes`. New models are trained for a few steps at the peak of the schedule's rate,
+in batches of at most 2,048 tokens. After each step the parts' outputs are compared, on a batch that
+no step trains on, with those before the first step. Printed is the exponent of width that the mean
+absolute change follows after the last step: near 0 where it does not depend on the width, 1 where
+it grows with it. Exit code 1 where a variant but the first grows faster than width^0.5.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from torch import Tensor
+
+import llama_ablate as la
+from llama_ablate.config import experiment as files
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.design import plan
+from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.report.plots import blank, legend, save
+from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
+from llama_ablate.training.optimizers import make_optimizer
+
+MAX_BATCH_TOKENS = 2_048
+#: Exponent beyond which a change grows with the width: halfway between 0 and 1.
+GROWS = 0.5
+
+
+def outputs_of(model: Decoder, tokens_bt: Tensor) -> dict[str, Tensor]:
+    """Compute the outputs of a model's parts for a batch, by their place."""
+    outputs: dict[str, Tensor] = {}
+    last = len(model.blocks) - 1
+    block = model.blocks[last]
+    parts = {
+        f"attention {last}": block.attn,
+        f"feed-forward {last}": block.ffn,
+        f"stream {last}": block,
+    }
+    hooks = [
+        part.register_forward_hook(lambda _m, _in, out, at=place: outputs.update({at: out}))
+        for place, part in parts.items()
+    ]
+    with torch.no_grad():
+        logits = model(tokens_bt)
+    for hook in hooks:
+        hook.remove()
+    return {**outputs, "logits": logits}
+
+
+def changes(
+    spec: ModelSpec, text: Tokens, train: Train, steps: int, seed: int
+) -> Iterator[tuple[int, str, float]]:
+    """Train a new model; yield step, place and mean absolute change of each part's output."""
+    compute = Compute()
+    model = compute.prepare(init_weights(build(spec), seed))
+    objective = Objective(model)
+    optimizer = make_optimizer(objective, train)
+    rows = max(1, min(train.batch, MAX_BATCH_TOKENS // spec.context))
+
+    def batch(step: int) -> Tensor:
+        return torch.from_numpy(text.batch(seed, step, rows, spec.context))
+
+    probe = batch(steps)[:, :-1]
+    first = outputs_of(model, probe)
+    for step in range(steps):
+        update(objective, optimizer, [batch(step)], train, compute)
+        for place, output in outputs_of(model, probe).items():
+            yield step + 1, place, float((output - first[place]).abs().mean())
+
+
+def measure(file: Path, sets: tuple[str, ...], steps: int, seeds: int) -> pd.DataFrame:
+    """Measure every variant at every size: the mean change over seeds by variant, place and step.
+
+    Raises ConfigError for an experiment of one width.
+    """
+    stated = files.load(file, sets)
+    made = plan.make(stated)
+    rows = [
+        (variant.label, variant.spec.dim, *change)
+        for table in made.tables
+        for variant in table.variants
+        if not variant.role
+        for seed in range(seeds)
+        for change in changes(
+            variant.spec, table.text_of(variant).tokens, stated.experiment.train, steps, seed
+        )
+    ]
+    found = pd.DataFrame(rows, columns=["variant", "width", "step", "place", "change"])
+    if found["width"].nunique() < 2:
+        raise la.ConfigError(f"'{file}' has one width; the check takes an experiment with `sizes`")
+    keys = ["variant", "place", "step", "width"]
+    return found.groupby(keys, sort=False)["change"].mean().reset_index()
+
+
+def exponents(found: pd.DataFrame) -> pd.DataFrame:
+    """Fit the exponent of width after the last step, with a column for each variant."""
+    last = found[found["step"] == found["step"].max()]
+    slopes = {
+        key: np.polyfit(np.log(own["width"]), np.log(own["change"]), 1)[0]
+        for key, own in last.groupby(["place", "variant"], sort=False)
+    }
+    return pd.Series(slopes).unstack(sort=False)  # noqa: PD010  a table to read
+
+
+def draw(found: pd.DataFrame, out: Path) -> list[Path]:
+    """Draw the changes against the width, a panel for each variant and place."""
+    variants, places = (list(dict.fromkeys(found[key])) for key in ("variant", "place"))
+    with sns.axes_style("whitegrid"):
+        page = blank(3.2 * len(places) + 1, 2.9 * len(variants))
+        panels = page.subplots(len(variants), len(places), squeeze=False, sharex=True, sharey="col")
+    for row, variant in zip(panels, variants, strict=True):
+        for axes, place in zip(row, places, strict=True):
+            own = found[(found["variant"] == variant) & (found["place"] == place)]
+            steps = own.groupby("step")
+            for (step, at), colour in zip(
+                steps, sns.color_palette("viridis", len(steps)), strict=True
+            ):
+                label = f"after {step} step{'s' * (step > 1)}"
+                axes.loglog(at["width"], at["change"], "o-", ms=3, color=colour, label=label)
+            axes.set_xscale("log", base=2)
+            axes.set_title(f"{variant}: {place}", fontsize=9)
+        row[0].set_ylabel("mean |x - x before training|", fontsize=8)
+    for axes in panels[-1]:
+        axes.set_xlabel("width (dim)")
+    legend(panels[0][-1])
+    return save(page, out)
+
+
+def main() -> None:
+    """Print the exponents, and draw the changes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="an experiment file with `sizes`")
+    parser.add_argument("--set", action="append", default=[], help="as of `run`: train.lr=3e-4")
+    parser.add_argument("--steps", type=int, default=5, help="to train")
+    parser.add_argument("--seeds", type=int, default=2, help="to average over")
+    parser.add_argument("--out", type=Path, default=Path("coordcheck"))
+    options = parser.parse_args()
+    if options.steps < 1 or options.seeds < 1:
+        parser.error("--steps and --seeds must be 1 or more")
+    try:
+        found = measure(options.file, tuple(options.set), options.steps, options.seeds)
+    except (la.ConfigError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    fitted = exponents(found)
+    print(fitted.round(2).to_string())
+    for path in draw(found, options.out):
+        print(path)
+    parser.exit(int((fitted.iloc[:, 1:] > GROWS).any(axis=None)))
+
+
+if __name__ == "__main__":
+    main()

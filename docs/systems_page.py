@@ -1,0 +1,72 @@
+"""The generated parts of results/reference/systems.md, from packs and benchmarks."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.claims import controls_of_check, read_ledger
+from llama_ablate.evidence import written
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import DIFFERENCE, cells
+from llama_ablate.report import tables
+from llama_ablate.results import Results
+
+#: Columns as the report has them; speeds only where they were measured.
+MEASURED_COLUMNS = ("verdict", "train speed", "decode speed", "parameters", "KV bytes/token")
+
+
+def parts(reference: Path) -> dict[str, str]:
+    """Write what sources say of variants and of timings, beside what was measured of them."""
+    ledger, lines = read_ledger(), []
+    for name, sources in ledger["systems"].items():
+        frames = Frames.of(Results.open(reference / "systems" / name))
+        lines += [f"**{name}**: {frames.plan.experiment.question}", ""]
+        lines += [tables.markdown(beside(sources, frames)).rstrip(), ""]
+    return {
+        "compared": "\n".join(lines),
+        "benches": benches(reference / "bench", ledger["benches"]),
+    }
+
+
+def beside(sources: Mapping[str, str], frames: Frames) -> pd.DataFrame:
+    """Lay out a row for each variant: what sources say of its label, and what was measured."""
+    rows = frames.table.comparison
+    shown = cells(rows)
+    base = next(row for row in rows if row.baseline)
+    return pd.DataFrame(
+        {
+            "variant": shown["variant"],
+            "source said": [sources.get(row.label, "") for row in rows],
+            "loss, difference [95%]": shown[DIFFERENCE],
+            "perplexity": [
+                written.number(100 * (row.perplexity / base.perplexity - 1), "+.1f", "%")
+                for row in rows
+            ],
+        }
+        | {name: shown[name] for name in MEASURED_COLUMNS if name in shown}
+    )
+
+
+def benches(folder: Path, sources: Mapping[str, str]) -> str:
+    """Write a table for each stored benchmark of components."""
+    lines = []
+    for file in sorted(folder.glob("*.json")):
+        values = json.loads(file.read_text("utf-8"))
+        setup, where = values["setup"], values["environment"]
+        lines += [
+            f"`python -m benchmarks.components {values['bench']}` on {setup['device']}, "
+            f"{setup['threads']} thread, {setup['dtype']}, torch {where['packages']['torch']}; "
+            f"processes: {setup.get('processes', 1)}, rounds in each: {setup['rounds']}; "
+            f"timing controls: {controls_of_check(values)}",
+            "",
+            "| claim | source said | measured |",
+            "|---|---|---|",
+            *(
+                f"| {row['ratio']} | {sources[row['ratio']]} | {row['measured']} |"
+                for row in values["ratios"]
+            ),
+            "",
+        ]
+    return "\n".join(lines)

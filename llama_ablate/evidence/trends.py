@@ -1,0 +1,70 @@
+"""The trend of a gap between a variant and its baseline with model size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from llama_ablate.evidence.intervals import Interval, simultaneous
+
+Trend = Literal["grows", "closes", "reverses", "moves", "holds", "undecided"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The trend of a gap, with its slope against the logarithm of size."""
+
+    trend: Trend
+    #: Nats per tenfold size.
+    slope: Interval
+
+
+def fit_gaps(
+    differences: Mapping[str, Mapping[float, Sequence[float]]], margin: float | None = None
+) -> dict[str, Gap]:
+    """Fit each variant's gap to the baseline as a line in the logarithm of size.
+
+    `differences` holds a variant's paired differences by size, one for each seed, with the same
+    seeds at all sizes. Each seed gives a least-squares line in log10 of size; the intervals of the
+    slopes, and of the lines' values at the smallest and the largest size, hold over all variants at
+    once (`simultaneous`).
+
+    A gap `holds` where the slope lies within the margin, and is `undecided` where the slope's
+    interval includes 0. Else it `reverses` if the intervals at both ends exclude 0 on opposite
+    sides, `grows` or `closes` if both ends have one sign and the end with the larger gap excludes
+    0, and `moves` otherwise. Raises ValueError for fewer than two sizes.
+    """
+    if any(len(own) < 2 for own in differences.values()):
+        raise ValueError("a trend needs two sizes or more")
+    slopes: dict[str, list[float]] = {}
+    firsts: dict[str, list[float]] = {}
+    lasts: dict[str, list[float]] = {}
+    for name, own in differences.items():
+        logs = np.log10([*own])
+        slope, start = np.polyfit(logs - logs.min(), np.array([*own.values()], float), 1)
+        slopes[name] = slope.tolist()
+        firsts[name] = start.tolist()
+        lasts[name] = (start + slope * (logs.max() - logs.min())).tolist()
+    of_slopes, of_firsts, of_lasts = map(simultaneous, (slopes, firsts, lasts))
+    return {
+        name: Gap(
+            name_trend(of_slopes[name], of_firsts[name], of_lasts[name], margin), of_slopes[name]
+        )
+        for name in differences
+    }
+
+
+def name_trend(slope: Interval, first: Interval, last: Interval, margin: float | None) -> Trend:
+    """Name the trend of a line by its slope and its values at both ends."""
+    if margin and slope.inside(-margin, margin):
+        return "holds"
+    if slope.low <= 0 <= slope.high:
+        return "undecided"
+    if slope.high < 0:  # mirrored, a falling line is a rising one
+        first, last = -first, -last
+    if first.high < 0 < last.low:
+        return "reverses"
+    if first.mean > 0 and last.low > 0:
+        return "grows"
+    return "closes" if first.high < 0 and last.mean < 0 else "moves"

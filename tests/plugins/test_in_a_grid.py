@@ -1,0 +1,39 @@
+"""The plug-ins of `experiments/plugins` together: in the docs, in one grid, in a run."""
+
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.commands.cli import main
+from llama_ablate.config import plugins
+from llama_ablate.results import Store
+from tests.conftest import LEARNS, PLUGINS
+
+FILES = sorted(PLUGINS.glob("*.py"))
+#: Every plug-in as a level of an axis.
+AXES = """{design: one-at-a-time, axes: {
+  attention: [mamba2], block: [deepnorm, hyper-connections, attention-residuals],
+  parametrization: [completep], train.optimizer: [normuon, sgd, soap],
+  train.losses: [multi_token]}}"""
+
+
+@pytest.fixture(autouse=True)
+def loaded(plugin):
+    for file in FILES:
+        plugin(file.stem)
+
+
+def test_contributing_names_every_plugin():
+    text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text("utf-8")
+    assert [file.name for file in FILES if f"experiments/plugins/{file.name}" not in text] == []
+
+
+@pytest.mark.usefixtures("in_process")
+def test_one_grid_trains_each_in_a_run_that_names_its_file(experiment_file, tmp_path):
+    file = experiment_file(AXES, train=LEARNS, seeds="1", measure="[perplexity]")
+    options = [word for path in FILES for word in ("--plugin", str(path))]
+    assert main(["run", str(file), "--results", str(tmp_path / "r"), *options]) == 0
+    store = Store(tmp_path / "r" / "tiny")
+    assert [record.outcome for record in store.records()] == ["ok"] * 10
+    assert list(store.plan.settings.plugins) == [str(path) for path in FILES]
+    assert len(plugins.loaded()) >= len(FILES)

@@ -1,0 +1,256 @@
+"""Mamba-2 beside transformers, and its state-space dual beside the recurrence in float64."""
+
+import pytest
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model import laws
+from llama_ablate.model.context import Context
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import build, init_weights
+from tests.conftest import LLAMA, make_spec
+from tests.model.parameters import decayed
+from tests.model.recurrences import LAWS, model_with
+from tests.model.stepwise import assert_same_with_gradients, by_documents
+
+
+@pytest.fixture(autouse=True)
+def mamba2(plugin):
+    """Load the plug-in; give its module."""
+    return plugin("mamba2")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"state": 6, "expand": 2, "groups": 2},
+        {"conv": 0},
+        {"value_dim": 16, "conv": 2, "conv_bias": False},
+    ],
+    ids=str,
+)
+def test_mamba2_obeys_the_laws_with_every_option(options):
+    laws.check(make_spec(**LLAMA | {"attention": {"name": "mamba2", **options}}), "attention")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_over_sequences_longer_than_a_chunk_it(law, groups):
+    law(model_with("mamba2", groups=groups))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+@torch.no_grad()
+def test_a_layer_computes_what_that_of_transformers_does(mamba2, groups, bias):
+    theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    D, E, P = 32, 12, 16
+    config = theirs.Mamba2Config(
+        hidden_size=D,
+        state_size=E,
+        head_dim=P,
+        num_heads=4,
+        n_groups=groups,
+        expand=2,
+        use_conv_bias=bias,
+        chunk_size=16,
+        layer_norm_epsilon=1e-5,
+        num_hidden_layers=1,
+    )
+    layer = theirs.Mamba2Mixer(config, 0).eval()
+    options = {"state": E, "expand": 2, "groups": groups, "value_dim": P, "conv_bias": bias}
+    ours = mamba2.Mamba2(D, 4, 8, False, **options)
+    for i, parameter in enumerate(ours.parameters()):
+        parameter.normal_(0, 0.4, generator=torch.Generator().manual_seed(i))
+    joined = (ours.gate, ours.x, ours.b, ours.c, ours.step)
+    layer.in_proj.weight.copy_(torch.cat([part.weight for part in joined]))
+    layer.conv1d.weight.copy_(ours.conv.weight[:, None])
+    if bias:
+        layer.conv1d.bias.copy_(ours.conv.bias)
+    layer.norm.weight.copy_(ours.gain)
+    layer.out_proj.weight.copy_(ours.out.weight)
+    for name in ("A_log", "dt_bias", "D"):
+        getattr(layer, name).copy_(getattr(ours, name))
+    x = torch.randn(2, 70, D, generator=torch.Generator().manual_seed(0))
+    ctx = Context(0, 70, build(make_spec()).position)
+    torch.testing.assert_close(ours(x, ctx), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def test_it_begins_as_its_papers_code_does_whatever_the_rule_of_initialisation():
+    spec = make_spec(attention="mamba2", dim=128, heads=128, head_dim=2)
+    first, other = (init_weights(build(spec), seed).blocks[1].attn for seed in (0, 1))
+    rates, steps = first.A_log.exp(), torch.nn.functional.softplus(first.dt_bias)
+    assert 1 <= rates.min() < 2
+    assert 14 < rates.max() <= 16
+    assert 0.001 <= steps.min() < 0.002
+    assert 0.05 < steps.max() <= 0.1
+    assert torch.equal(first.D, torch.ones(128))
+    for name in ("A_log", "dt_bias", "conv.weight", "conv.bias"):
+        assert not torch.equal(first.get_parameter(name), other.get_parameter(name))
+
+
+def test_projections_alone_take_weight_decay():
+    attn = model_with("mamba2").blocks[0].attn
+    names = {name.removesuffix(".weight") for name, decays in decayed(attn).items() if decays}
+    assert names == {"x", "b", "c", "gate", "step", "out"}
+
+
+def test_it_has_about_the_parameters_of_mha_at_four_heads():
+    sizes = {"dim": 256, "heads": 4, "head_dim": 64, "bias": False}
+    ours, mha = (count(make_spec(attention=name, **sizes)).parameters for name in ("mamba2", "mha"))
+    assert abs(ours - mha) < 0.02 * mha
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"value_dim": 5}, "value_dim 5: must divide expand x heads x head_dim, 32"),
+        ({"groups": 3}, "4 heads of 8 do not divide into 3 groups"),
+        ({"state": 0}, "state 0: must be from 1"),
+        ({"expand": 0}, "expand 0: must be from 1"),
+        ({"conv": -1}, "conv -1: must be from 0"),
+    ],
+)
+def test_widths_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        build(make_spec(**LLAMA | {"attention": {"name": "mamba2", **options}}))
+
+
+def inputs(tokens, *, batch=2, heads=4, groups=2, key=5, value=3, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(batch, tokens, *shape, generator=generator, dtype=dtype)
+
+    return draw(groups, key), draw(groups, key), draw(heads, value), -draw(heads).square()
+
+
+def state(*, batch=2, heads=4, key=5, value=3, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(batch, heads, key, value, generator=generator, dtype=dtype)
+
+
+def by_steps(c, b, x, decay, start):
+    """h_t = a_t h_{t-1} + x_t b_t^T, y_t = h_t c_t, one head at a time."""
+    groups, heads = b.shape[2], x.shape[2]
+    outputs, last = [], []
+    for head in range(heads):
+        group, h = head // (heads // groups), start[:, head].mT
+        reads = []
+        for t in range(x.shape[1]):
+            a = decay[:, t, head].exp()[:, None, None]
+            h = a * h + x[:, t, head, :, None] * b[:, t, group, None]
+            reads.append((h @ c[:, t, group, :, None]).squeeze(-1))
+        outputs.append(torch.stack(reads, 1))
+        last.append(h.mT)
+    return torch.stack(outputs, 2), torch.stack(last, 1)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("tokens", [1, 7, 16, 17, 33, 50])
+def test_chunks_compute_the_recurrence_and_its_gradients(mamba2, tokens, groups):
+    given = [x.requires_grad_() for x in (*inputs(tokens, groups=groups), state())]
+    chunked, stepped = mamba2.state_space_dual(*given, chunk=16), by_steps(*given)
+    assert_same_with_gradients(given, chunked, stepped)
+
+
+def test_it_is_masked_attention_over_the_whole_sequence(mamba2):
+    """The dual form: y = (L * C B^T) x, with L the products of decays (section 3 of the paper)."""
+    c, b, x, decay = inputs(29, heads=2, groups=2)
+    total = decay.cumsum(1).transpose(1, 2)
+    L = (total[..., :, None] - total[..., None, :]).exp().tril()
+    y = torch.einsum("bhts,bthe,bshe,bshp->bthp", L, c, b, x)
+    torch.testing.assert_close(mamba2.state_space_dual(c, b, x, decay, chunk=8)[0], y)
+
+
+@pytest.mark.parametrize("cuts", [[1], [16], [5, 6, 20], [15, 16, 17, 48]], ids=str)
+def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(mamba2, cuts):
+    """The first goes on from a state; with gradients, which reach no document from another."""
+    given = [x.requires_grad_() for x in (*inputs(50), state())]
+    begins = torch.zeros(2, 50, dtype=torch.bool)
+    begins[:, cuts] = True
+    chunked = mamba2.state_space_dual(*given, begins_BT=begins, chunk=16)
+    stepped = by_documents(by_steps, given, cuts)
+    assert_same_with_gradients(given, chunked, stepped)
+
+
+def test_pieces_that_hand_on_the_state_compute_the_whole(mamba2):
+    given = inputs(41)
+    whole, last = mamba2.state_space_dual(*given, chunk=8)
+    pieces, h = [], None
+    for piece in zip(*(x.split([20, 1, 13, 7], 1) for x in given), strict=True):
+        out, h = mamba2.state_space_dual(*piece, h, chunk=8)
+        pieces.append(out)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole)
+    torch.testing.assert_close(h, last)
+
+
+def test_a_step_is_the_recurrence(mamba2):
+    given, h = inputs(9), state()
+    expected, last = by_steps(*given, h)
+    for t in range(9):
+        out, h = mamba2.state_space_step(*(x[:, t] for x in given), h)
+        torch.testing.assert_close(out, expected[:, t])
+    torch.testing.assert_close(h, last)
+
+
+def test_a_token_of_decay_zero_and_input_zero_leaves_the_state(mamba2):
+    c, b, x, decay = inputs(12)
+    decay[:, 4:7], x[:, 4:7] = 0, 0
+    left = [torch.cat([part[:, :4], part[:, 7:]], 1) for part in (c, b, x, decay)]
+    out, last = mamba2.state_space_dual(c, b, x, decay)
+    expected, expected_last = mamba2.state_space_dual(*left)
+    torch.testing.assert_close(out[:, 7:], expected[:, 4:])
+    torch.testing.assert_close(last, expected_last)
+
+
+@pytest.mark.parametrize("decay", [0.0, -1e-8, -30.0, -2000.0])
+def test_any_decay_gives_finite_outputs_and_gradients(mamba2, decay):
+    c, b, x, log = inputs(70, dtype=torch.float32)
+    given = [c, b, x, torch.full_like(log, decay)]
+    for part in given:
+        part.requires_grad_()
+    out, last = mamba2.state_space_dual(*given)
+    for grad in (out, last, *torch.autograd.grad(out.sum() + last.sum(), given)):
+        assert grad.isfinite().all()
+
+
+def test_under_autocast_the_dual_and_its_state_are_float32(mamba2):
+    given = inputs(20, dtype=torch.float32)
+    expected = mamba2.state_space_dual(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(map(torch.equal, mamba2.state_space_dual(*given), expected))
+        _, h = mamba2.state_space_step(
+            *(x[:, 0].bfloat16() for x in given), state(dtype=torch.float32)
+        )
+    assert h.dtype == torch.float32
+    out, h = mamba2.state_space_dual(*(x.bfloat16() for x in given))
+    assert (out.dtype, h.dtype) == (torch.float32, torch.float32)
+
+
+def test_it_computes_what_transformers_does_for_mamba2(mamba2):
+    theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    c, b, x, _ = (part.float() for part in inputs(70))
+    generator = torch.Generator().manual_seed(1)
+    dt = torch.rand(2, 70, 4, generator=generator)
+    A = -torch.rand(4, generator=generator)
+    start = state().float()
+    expected, last = theirs.mamba2_chunk_scan(
+        x, dt, A, b, c, chunk_size=16, initial_states=start.mT, return_final_states=True
+    )
+    out, h = mamba2.state_space_dual(c, b, x * dt[..., None], dt * A, start)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(h, last.mT, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [24, 64, 100])
+def test_the_products_are_those_that_torch_counts(mamba2, tokens):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        mamba2.state_space_dual(*inputs(tokens))
+    expected = mamba2.state_space_products(tokens, heads=4, groups=2, key=5, value=3)
+    assert counter.get_total_flops() == 2 * 2 * expected

@@ -1,0 +1,151 @@
+"""Multi-token prediction beside its papers' equations."""
+
+import pytest
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.context import Context
+from llama_ablate.training import token_losses
+from tests.training.test_losses import TOKENS, objective
+
+
+@pytest.fixture(autouse=True)
+def multi_token(plugin):
+    """Load the plug-in; give its module."""
+    return plugin("multi_token")
+
+
+@torch.no_grad()
+def test_a_sequential_layer_reads_the_hidden_state_and_the_next_tokens_embedding(spec):
+    """Equations 21 to 25 of DeepSeek-V3, for two depths, one sequence at a time in float64."""
+    entry = {"name": "multi_token", "weight": 0.25, "depth": 2}
+    loss = objective(spec, entry).double()
+    model, depths = loss.model, loss.losses["multi_token"].depths
+    for name, gain in loss.losses.named_parameters():
+        if name.endswith("gain"):
+            gain.uniform_(0.5, 2.0)
+
+    def rms(x, norm):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.gain
+
+    losses = [[], []]
+    for row in TOKENS:
+        h = model.hidden(row[None, :-1])
+        for k, depth in enumerate(depths, start=1):
+            length = len(row) - 1 - k
+            known = model.embedding.weight[row[k : k + length]]
+            both = [rms(h[0, :length], depth.hidden_norm), rms(known, depth.embedding_norm)]
+            x = torch.cat(both, -1) @ depth.join.weight.T
+            h = depth.block(x[None], Context(0, length, model.position, kernel="math"))
+            logs = (depth.norm(h) @ model.head.weight.T).log_softmax(-1)[0]
+            losses[k - 1] += [-logs[t, row[t + k + 1]].item() for t in range(length)]
+    expected = 0.25 * sum(sum(of) / len(of) for of in losses) / 2
+    assert loss(TOKENS)[1]["multi_token"].item() == pytest.approx(expected, rel=1e-6)
+
+
+@torch.no_grad()
+def test_independent_layers_predict_further_tokens_from_the_hidden_state_alone(spec):
+    """With layers that add nothing, the logits are the model's own, one and two tokens later."""
+    entry = {"name": "multi_token", "weight": 1.0, "depth": 2, "heads": "independent"}
+    loss = objective(spec, entry).double()
+    assert not [n for n, _ in loss.losses.named_parameters() if "join" in n or "embedding" in n]
+    for depth in loss.losses["multi_token"].depths:
+        depth.block.attn.out.weight.zero_()
+        depth.block.ffn.down.weight.zero_()
+        depth.block.attn.out.bias.zero_()
+        depth.block.ffn.down.bias.zero_()
+    hidden = loss.model.hidden(TOKENS[:, :-1])
+    normed = hidden / (hidden.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    logs = loss.model.logits(normed).log_softmax(-1)
+    means = []
+    for k in (1, 2):
+        own = [-logs[b, t, TOKENS[b, t + k + 1]] for b in range(3) for t in range(12 - k)]
+        means.append(sum(own) / len(own))
+    expected = sum(means) / 2
+    torch.testing.assert_close(loss(TOKENS)[1]["multi_token"], expected, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_further_tokens_are_predicted_within_a_document_as_in_each_alone(spec, heads):
+    """A target in the next document counts nothing, and no extra layer sees another document."""
+    entry = {"name": "multi_token", "weight": 0.5, "heads": heads}
+    loss = objective(spec, entry, separator=0).double()
+    text, cuts = TOKENS[:1].clamp(min=1), (5, 7)
+    text[:, cuts] = 0
+    assert text.shape[1] == 13
+    alone = [text[:, first : last + 1] for first, last in ((0, 5), (5, 7), (7, 12))]
+    sums = [loss(one)[1]["multi_token"] * (one.shape[1] - 2) for one in alone]
+    torch.testing.assert_close(loss(text)[1]["multi_token"], sum(sums) / (12 - 1))
+
+
+@torch.no_grad()
+def test_a_target_counts_where_no_document_begins_up_to_it(spec, multi_token, monkeypatch):
+    loss = objective(spec, {"name": "multi_token", "depth": 3}, separator=0)
+    text = TOKENS.clamp(min=1)
+    text[0, [0, 4, 5]] = text[1, [12]] = text[2, [1, 11]] = 0
+    seen = []
+
+    def counted(_model, _hidden, _targets, counts):
+        seen.append(counts)
+        return torch.zeros(())
+
+    monkeypatch.setattr(multi_token, "mean_cross_entropy", counted)
+    loss.losses["multi_token"](**asked_of(loss, text))
+    for k, counts in enumerate(seen, start=1):
+        for row, one in zip(text.tolist(), counts.tolist(), strict=True):
+            assert one == [0 not in row[t + 1 : t + k + 1] for t in range(12 - k)]
+
+
+def asked_of(loss, text):
+    """Return what a loss of further tokens asks for."""
+    tokens, targets = text[:, :-1], text[:, 1:]
+    hidden = loss.model.hidden(tokens)
+    given = {"hidden": hidden, "targets": targets, "tokens": tokens, "model": loss.model}
+    return given | {"losses": None, "dropout": None}
+
+
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_no_extra_layer_sees_the_token_that_it_predicts(spec, heads):
+    """The last target is seen by none: changing it moves its own term of the loss alone."""
+    loss = objective(spec, {"name": "multi_token", "weight": 1.0, "heads": heads})
+    changed = TOKENS.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 61
+    seen = []
+    loss.losses["multi_token"].depths[0].norm.register_forward_hook(
+        lambda _module, _inputs, output: seen.append(output)
+    )
+    loss(TOKENS)
+    loss(changed)
+    assert seen[0].shape[1] == 11
+    assert torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_every_parameter_of_the_extra_layers_learns_and_the_model_learns_from_them(spec, heads):
+    loss = objective(spec, {"name": "multi_token", "heads": heads, "depth": 2})
+    loss(TOKENS)[1]["multi_token"].backward()
+    for name, parameter in loss.named_parameters():
+        assert parameter.grad is not None, name
+        if not name.endswith("attn.k.bias"):
+            assert parameter.grad.abs().max() > 0, name
+
+
+def test_a_depth_that_leaves_nothing_to_predict_is_refused(spec):
+    with pytest.raises(ConfigError, match="depth 24: must be from 1 to 23"):
+        objective(spec, {"name": "multi_token", "depth": 24})
+
+
+def test_the_logits_of_a_large_vocabulary_are_made_some_at_a_time(spec, monkeypatch):
+    def computed():
+        loss = objective(spec, "multi_token")
+        total, parts = loss(TOKENS)
+        total.backward()
+        return parts["multi_token"], {name: p.grad for name, p in loss.named_parameters()}
+
+    whole, gradients = computed()
+    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
+    cut, same = computed()
+    torch.testing.assert_close(cut, whole)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(same[name], gradient, rtol=1e-4, atol=2e-6)

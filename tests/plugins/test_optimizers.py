@@ -1,0 +1,131 @@
+"""NorMuon, SOAP and SGD, each beside its formula, and under the laws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.training import optimizer_laws
+from llama_ablate.training.optimizers import OPTIMIZERS
+from tests.training.test_optimizers import GRADIENTS, START, alone, stepped
+
+
+@pytest.fixture(autouse=True)
+def _optimizers(plugin):
+    for name in ("normuon", "sgd", "soap"):
+        plugin(name)
+
+
+LR, DECAY = 0.01, 0.5
+
+
+def after(name, gradients=GRADIENTS, **options):
+    """Return the weight that an optimizer makes of START."""
+    entry = {"name": name, **options}
+    return stepped(entry, alone(START), gradients, lr=LR, weight_decay=DECAY).numpy()
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["wide", "tall"])
+def test_normuon_steps_by_its_formula_with_the_singular_values_of_the_momentum(turned):
+    """Newton and Schulz's polynomial acts on singular values alone, so numpy's SVD is enough."""
+    start, gradients = (np.array(values) for values in (START, GRADIENTS))
+    if turned:
+        start, gradients = start.T, gradients.transpose(0, 2, 1)
+    mean, squares, expected = np.zeros(start.shape), np.zeros((len(start), 1)), start
+    for gradient in gradients:
+        mean = 0.8 * mean + 0.2 * gradient
+        u, values, v = np.linalg.svd(mean, full_matrices=False)
+        values /= np.sqrt((values**2).sum())
+        for _ in range(3):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        step = u * values @ v
+        squares = 0.9 * squares + 0.1 * (step**2).mean(1, keepdims=True)
+        step = step / np.sqrt(squares)
+        scale = 0.2 * LR * math.sqrt(step.size) / np.linalg.norm(step)
+        expected = expected * (1 - LR * DECAY) - scale * step
+    entry = {"name": "normuon", "momentum": 0.8, "beta2": 0.9, "ns_steps": 3}
+    found = stepped(entry, alone(start.tolist()), gradients.tolist(), lr=LR, weight_decay=DECAY)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def test_soap_steps_by_its_formula_with_bases_turned_every_other_step():
+    gradients = np.array([*GRADIENTS, *GRADIENTS[::-1]])
+    gradients[3:] *= 0.7
+    expected, mean, square = np.array(START), 0.0, 0.0
+    left, right = gradients[0] @ gradients[0].T, gradients[0].T @ gradients[0]
+    q_left, q_right = np.linalg.eigh(left)[1], np.linalg.eigh(right)[1]
+    for t, gradient in enumerate(gradients, 1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.95 * square + 0.05 * (q_left.T @ gradient @ q_right) ** 2
+        inner = (q_left.T @ mean @ q_right) / (1 - 0.9**t)
+        inner = inner / (np.sqrt(square / (1 - 0.95**t)) + 1e-8)
+        expected = expected * (1 - LR * DECAY) - LR * q_left @ inner @ q_right.T
+        left = 0.95 * left + 0.05 * gradient @ gradient.T
+        right = 0.95 * right + 0.05 * gradient.T @ gradient
+        if t % 2 == 0:
+            q_left = np.linalg.qr(left @ q_left)[0]
+            q_right = np.linalg.qr(right @ q_right)[0]
+    found = after("soap", gradients.tolist(), frequency=2)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_soap_is_adam_in_the_basis_in_which_the_gradients_are_diagonal():
+    diagonals = [np.diag(values) for values in ([3.0, -1.0, 0.2], [2.0, 0.5, 0.1])]
+    drawn = np.random.default_rng(0)
+    u, v = (np.linalg.qr(drawn.normal(size=(3, 3)))[0] for _ in range(2))
+    start = drawn.normal(size=(3, 3))
+    adam, soap = (
+        stepped(name, alone(values.tolist()), gradients, lr=LR, weight_decay=0.0).numpy()
+        for name, values, gradients in (
+            ("adamw", start, [g.tolist() for g in diagonals]),
+            ("soap", u @ start @ v.T, [(u @ g @ v.T).tolist() for g in diagonals]),
+        )
+    )
+    np.testing.assert_allclose(soap, u @ adam @ v.T, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "normuon",
+        {"name": "normuon", "momentum": 0.5, "beta2": 0.5, "ns_steps": 3},
+        "soap",
+        {"name": "soap", "frequency": 1},
+        "sgd",
+        {"name": "sgd", "momentum": 0.0},
+        {"name": "sgd", "momentum": 0.5, "nesterov": True},
+    ],
+    ids=str,
+)
+def test_the_optimizers_obey_the_laws_with_every_option(entry):
+    optimizer_laws.check(OPTIMIZERS.resolve(entry))
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True), (0.9, True)]
+)
+def test_gradient_descent_is_its_closed_form(momentum, nesterov):
+    """The velocity is a sum of past gradients, each weighted by the momentum to its age."""
+    entry = {"name": "sgd", "momentum": momentum, "nesterov": nesterov}
+    found = stepped(entry, alone(START), GRADIENTS, lr=0.1, weight_decay=0.0)
+    expected = torch.tensor(START, dtype=torch.float64)
+    gradients = [torch.tensor(g, dtype=torch.float64) for g in GRADIENTS]
+    for t, gradient in enumerate(gradients):
+        velocity = sum(momentum ** (t - s) * gradients[s] for s in range(t + 1))
+        expected -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_gradient_descent_decays_by_the_gradient_of_half_the_squared_norm():
+    found = stepped("sgd", alone(START), [[[0.0] * 3] * 2] * 2, lr=0.1, weight_decay=0.2)
+    # Two steps of w' = -0.2 w with momentum 0.9: velocities 0.2 w and 0.9 * 0.2 w + 0.2 (0.98 w).
+    expected = torch.tensor(START, dtype=torch.float64) * (1 - 0.02 - 0.1 * (0.18 + 0.2 * 0.98))
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_nesterovs_momentum_of_zero_is_refused_at_its_key():
+    with pytest.raises(ConfigError, match="nesterov needs a momentum above 0") as refused:
+        after("sgd", momentum=0.0, nesterov=True)
+    assert refused.value.where[-1] == "nesterov"
