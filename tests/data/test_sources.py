@@ -147,7 +147,7 @@ def test_a_stretch_depends_on_its_generator_alone(source):
         (lambda: Recall(10**11, 4, 0.1), "keys 100000000000: must be 4,096 or less"),
         (lambda: Recall(100, 10**30, 0.1), "values 10{30}: must be 32,667 or less"),
     ],
-    ids=str,
+    ids=range(13),
 )
 def test_sizes_that_make_no_source_are_refused_at_the_option_to_blame(make, message):
     with pytest.raises(ConfigError, match=message) as caught:
