@@ -1,7 +1,6 @@
 """The generated pages: what registries, the schema, the commands and the glossary declare."""
 
 import inspect
-import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from llama_ablate.report.glossary import GLOSSARY
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
-PAPERS = DOCS.parent / "llama_ablate" / "report" / "papers.bib"
 
 #: Sections of the file with their models, in reading order.
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -67,35 +65,7 @@ def pages() -> dict[Path, str]:
         "experiments": _experiments(),
     }
     reference = {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
-    return {**reference, DOCS / "glossary.md": _glossary(), PAPERS: _papers()}
-
-
-def _papers() -> str:
-    """Return the references, each with the components whose docstrings name it.
-
-    By its arXiv id, or by its first author and year.
-    """
-    summaries = {
-        f"{row['slot']}:{row['name']}": row["summary"]
-        for row in components.listing()
-        if row["slot"] != "metric"
-    }
-
-    def marked(entry: str) -> str:
-        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE))
-        family = re.escape(fields.get("author", "").strip("{").split(",")[0].split("}")[0])
-        cited = [re.escape(fields["eprint"])] if "eprint" in fields else []
-        if family:
-            cited.append(rf"\b{family}(?: et al\.| & \w+)?,? {fields['year']}\b")
-        named = [
-            name
-            for name, text in summaries.items()
-            if any(re.search(citation, text) for citation in cited)
-        ]
-        marks = ", ".join(named) if cited else fields["keywords"]
-        return re.sub(r"keywords = \{.*\}", f"keywords = {{{marks}}}", entry)
-
-    return "\n\n".join(map(marked, PAPERS.read_text("utf-8").split("\n\n")))
+    return {**reference, DOCS / "glossary.md": _glossary()}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -57,7 +57,7 @@ def _paper(options: ReportOptions) -> Answer:
     say("writing the paper")
     target = options.out or roots[0].with_name(f"{roots[0].name}-paper")
     names = paper.write([Frames.of(Results.open(root)) for root in roots], target)
-    text = f"{target}: {len(names)} files; pdflatex and bibtex make a document of paper.tex"
+    text = f"{target}: {len(names)} files: a table, a paragraph of set-up and figures"
     return Answer(text, {"paper": str(target), "files": names})
 
 

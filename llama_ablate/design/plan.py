@@ -159,14 +159,6 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
     return prepared
 
 
-def first_text(experiment: Experiment) -> tokens.Tokens:
-    """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
-    data, where = _texts(experiment)[0]
-    text = _text(data, where)
-    checks.check_size(experiment, text.tokens, where)
-    return text.tokens
-
-
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
     """Return the texts of an experiment, with their places in the file."""
     texts: list[tuple[Data, Where]] = [

@@ -9,9 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from docs import reference_pages
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.components import listing
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
@@ -81,8 +79,6 @@ def test_no_two_labels_of_a_paper_are_alike_whatever_experiments_are_called(made
     assert {
         "tab:same-comparison",
         "tab:same-N2-comparison-wide",
-        "fig:same-effects",
-        "fig:same-N2-effects",
     } <= {*labels}
     assert {"tab:all-comparison", "tab:all-N4-comparison"} <= {*labels}
     assert all(re.fullmatch("[a-zN0-9:-]+", label) for label in labels)
@@ -101,44 +97,18 @@ def test_one_table_has_the_rows_of_all_experiments(made):
     assert "over the rows of one experiment (the baselines differ" in apart
 
 
-def test_a_caption_is_in_the_words_of_a_reader_and_methods_say_what_was_not_tested(made):
+def test_a_caption_says_what_was_trained_and_the_setup_what_was_not_tested(made):
     found = files(made("a", question="Is 50% enough?"))
     caption = re.search(r"\\caption\{(.*)\}\n", found["x-comparison.tex"].decode())[1]
     assert caption.startswith(r"Is 50\% enough? Comparison: Test loss in nats per token")
     assert "mha / gqa" in caption
     assert "1,000 parameters, 64 tokens of python-stdlib, 3 seeds." in caption
-    assert "kernel" not in caption
-    told = " ".join(found["x-methods.tex"].decode().split())
-    assert "We compare 1 variant with a baseline of rmsnorm, rope" in told
+    told = " ".join(found["x-setup.tex"].decode().split())
+    assert "We compare 1 variant with a baseline. Baseline: rmsnorm, rope" in told
     assert "nothing is tuned for each variant" in told
-    assert "Student's t, Bonferroni over the rows" in told
+    assert "Student's t at 95\\%, Bonferroni over the rows" in told
     assert "Computed on cpu" in told
-    assert "Not tested: other sizes of the model, other texts, other lengths of training" in told
-    assert "{" not in re.sub(r"\\cite\{[a-z0-9,]*\}", "", told)  # advice on YAML is no method
-
-
-def test_references_are_those_of_the_components_and_of_this_tool_alone(made):
-    found = files(made("a"))
-    keys = re.findall(r"^@\w+\{(\w+),", found["references.bib"].decode(), re.MULTILINE)
-    assert keys[0] == "llamaablate"
-    cited = ("zhang2019rmsnorm", "su2021rope", "ainslie2023gqa", "shazeer2017moe", "shazeer2020glu")
-    assert {*cited, "loshchilov2017adamw", "loshchilov2016sgdr"} <= {*keys}
-    assert "haviv2022nope" not in keys  # an option of rope is called none, too
-    in_methods = re.findall(r"\\cite\{([^}]*)\}", found["x-methods.tex"].decode())
-    assert sorted(",".join(in_methods).split(",")) == sorted(keys)
-
-
-def test_every_source_that_a_component_names_is_among_the_references():
-    text = reference_pages.PAPERS.read_text("utf-8")
-    entries = text.split("\n\n")
-    known = {*re.findall(r"eprint = \{(.*)\}", text)}
-    marks = [re.search(r"keywords = \{(.+)\}", entry)[1].split(", ") for entry in entries]
-    assert all("title = {" in entry for entry in entries)
-    assert len({re.search(r"\{(\w+),", entry)[1] for entry in entries}) == len(entries)
-    for row in (row for row in listing() if row["slot"] != "metric"):
-        assert {*re.findall(r"\b\d{4}\.\d{5}\b", row["summary"])} <= known, row
-        if re.search(r"\b(19|20)\d\d\b[,;)]", row["summary"]):
-            assert any(f"{row['slot']}:{row['name']}" in of for of in marks), row
+    assert "Not tested: other sizes, other texts, other lengths of training" in told
 
 
 @pytest.mark.parametrize("width", [3.25, 6.75])
@@ -227,14 +197,6 @@ def test_text_that_pdflatex_lacks_stands_as_its_number_and_no_row_begins_with_an
     assert [row[:3] for row in rows[:3]] == ["a &", "{}[", "{}*"]
 
 
-def test_a_document_of_many_figures_has_no_more_floats_at_once_than_latex_takes():
-    names = [f"x{at}.pdf" for at in range(200)]
-    captions = {name.removesuffix(".pdf"): "A figure." for name in names}
-    document = paper._rendered("paper.tex", files=names, captions=captions).decode()
-    assert document.count(r"\begin{figure}") == 200
-    assert max(part.count(r"\begin{figure}") for part in document.split(r"\clearpage")) <= 40
-
-
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")  # of a label in Chinese
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex: nothing is compiled")
@@ -242,13 +204,24 @@ def test_a_paper_of_several_experiments_is_compiled_without_a_warning(made, tmp_
     roots = [made("a", "same"), made("b", "same"), made("c", HOSTILE, ("base", HOSTILE), "q")]
     folder = tmp_path / "paper"
     paper.write([Frames.of(Results.open(root)) for root in roots], folder)
-    for command in ("pdflatex", "bibtex", "pdflatex", "pdflatex"):
-        options = ["-interaction=nonstopmode", "-halt-on-error"] * (command == "pdflatex")
+    body = "".join(
+        rf"\input{{{file.stem}}}\clearpage"
+        if file.suffix == ".tex"
+        else rf"\includegraphics{{{file.stem}}}\clearpage"
+        for file in sorted(folder.iterdir())
+    )
+    packages = ["fontenc", "times", "booktabs", "array", "adjustbox", "graphicx"]
+    uses = "".join(rf"\usepackage{'[T1]' if p == 'fontenc' else ''}{{{p}}}" for p in packages)
+    size = r"\setlength{\textwidth}{6.75in}\emergencystretch=3em"
+    head = rf"\documentclass[10pt,twocolumn]{{article}}{uses}{size}"
+    document = rf"{head}\begin{{document}}{body}\end{{document}}"
+    (folder / "paper.tex").write_text(document)
+    for _ in range(2):
+        options = ["-interaction=nonstopmode", "-halt-on-error"]
         ran = subprocess.run(
-            [command, *options, "paper"], cwd=folder, capture_output=True, timeout=300, check=False
+            ["pdflatex", *options, "paper"], cwd=folder, capture_output=True, check=False
         )
         assert ran.returncode == 0, ran.stdout.decode(errors="replace")
-        assert b"Warning--" not in ran.stdout
     told = ran.stdout.decode(errors="replace")
     assert not re.search("Overfull|undefined|multiply|too large", told)
     fonts = told.replace("\n", "")
