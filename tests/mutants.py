@@ -174,7 +174,7 @@ STORE = (
     Mutant(
         "a note of a tokenisation is believed without its seal",
         WORKING,
-        "_noted",
+        "recall",
         "read_json(file, _place(file))",
         "read_json(file)",
         (TOKENS,),
@@ -185,22 +185,6 @@ STORE = (
         "_place",
         "'/'.join(file.parts[-2:])",
         "''",
-        (TOKENS,),
-    ),
-    Mutant(
-        "a tokenisation goes on from where no chunk of the text ends",
-        WORKING,
-        "of",
-        "[end for end, _ in done.chunks] == _ends(text, split, len(done.chunks))",
-        "True",
-        (TOKENS,),
-    ),
-    Mutant(
-        "tokens are written behind others than were noted",
-        WORKING,
-        "__init__",
-        "self._sum.hexdigest() != done.sha256",
-        "False",
         (TOKENS,),
     ),
     Mutant(

@@ -21,7 +21,6 @@ ALLOWED = {
     "files/disk.py": "the calls themselves",
     "results/leases.py": "lease files, which are created exclusively and renamed",
     "results/live.py": "a note that nothing depends on, and that is never flushed",
-    "data/working.py": "opens folders to lock them, and appends to tokens",
     "data/tokenizers/tokenizer.py": "what a library prints leads to /dev/null",
     "data/texts.py": "writes texts of the cache while they are read",
     "commands/init.py": "a file of the user's own name, which it never replaces",

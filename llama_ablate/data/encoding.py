@@ -1,22 +1,19 @@
-"""Texts to tokens, chunk by chunk, in as many processes as there are cores.
+"""Encode the text of a split, chunk by chunk, in a pool of processes where there is enough text."""
 
-Run as a module, it is one of these processes: it gets the file of a tokenizer, and on its standard
-input a line of JSON for each chunk.
-"""
-
-import json
 import os
-import subprocess
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import zip_longest
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +22,9 @@ from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.data.tokenizers.tokenizer_files import from_json
-from llama_ablate.errors import ConfigError
 
-_PER_PROCESS = 16_000_000  # bytes of text: for less, starting one takes longer than it saves
+_PER_PROCESS = 16_000_000  # bytes of text: for less, starting a process takes longer than it saves
+_tokenizer: Tokenizer  # of a process of the pool
 
 
 @dataclass(frozen=True)
@@ -41,45 +38,34 @@ class Chunk:
 
 
 def kind_of(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the integers that the tokens of a vocabulary are kept as."""
+    """Return the integer type in which the tokens of a vocabulary are stored."""
     return np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
 
 
-def encode(text: Text, split: str, start: int, file: Path) -> Iterator[Chunk]:
-    """Yield the chunks of a split in order, from a byte on, encoded by the tokenizer of a file.
+def encode(text: Text, split: str, file: Path) -> Iterator[Chunk]:
+    """Yield the chunks of a split in order, encoded by the tokenizer of a file.
 
     Raises ConfigError for a text that it cannot encode.
     """
-    chunks = text.chunks(split, start)
-    processes = min(_cores(), (text.sizes[split] - start) // _PER_PROCESS)
+    processes = min(_cores(), text.sizes[split] // _PER_PROCESS)
+    path, chunks = text.file(split), text.chunks(split)
     if processes < 2:
         tokenizer = from_json(file.read_text("utf-8"))
-        for first, last in chunks:
-            yield Chunk(first, last, *_encoded(tokenizer, text.read(split, first, last)))
+        yield from (_encoded(tokenizer, path, start, stop) for start, stop in chunks)
         return
-    with ExitStack() as stack:
-        idle: SimpleQueue[_Process] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(stack.enter_context(_Process(file)))
-        pool = stack.enter_context(ThreadPoolExecutor(processes))
-
-        def ask(first: int, last: int) -> Chunk:
-            process = idle.get()
-            try:
-                return process.encode(text.file(split), first, last)
-            finally:
-                idle.put(process)
-
-        waiting: deque[Future[Chunk]] = deque()
+    waiting: deque[Future[Chunk]] = deque()
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (file,)) as pool:
         try:
-            for first, last in chunks:
-                waiting.append(pool.submit(ask, first, last))
+            for start, stop in chunks:
+                waiting.append(_submit(pool, path, start, stop))
                 if len(waiting) > 2 * processes:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise OSError(f"a process that encodes the text has ended ({error})") from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
@@ -97,78 +83,47 @@ def changed(text: str, back: str) -> str:
     return f"{text[at : at + 24]!r} becomes {back[at : at + 24]!r}"
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> tuple[NDArray[np.integer], str]:
-    """Return the tokens of a text, and what is lost where one of them is unknown."""
+def _encoded(tokenizer: Tokenizer, path: Path, start: int, stop: int) -> Chunk:
+    """Encode the bytes of a file from `start` to `stop`."""
+    with path.open("rb") as opened:
+        opened.seek(start)
+        text = opened.read(stop - start).decode("utf-8")
     ids = tokenizer.encode_documents(text)
     unknown = tokenizer.unknown is not None and bool((ids == tokenizer.unknown).any())
     lost = difference(tokenizer, text.split(SEPARATOR)) if unknown else ""
-    return ids.astype(kind_of(tokenizer.vocab)), lost
+    return Chunk(start, stop, ids.astype(kind_of(tokenizer.vocab)), lost)
 
 
-class _Process:
-    """A process of this module."""
+def _submit(pool: ProcessPoolExecutor, *chunk: Any) -> Future[Chunk]:
+    """Submit a chunk; the process that may start now does not run the caller's script again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        return pool.submit(_in_process, *chunk)
+    finally:
+        sys.modules["__main__"] = script
 
-    def __init__(self, tokenizer: Path) -> None:
-        # One core each: the library's own threads would get in each other's way.
-        paths = os.pathsep.join(filter(None, sys.path))
-        self._process = subprocess.Popen(  # noqa: S603  our own module
-            [sys.executable, "-m", __spec__.name, tokenizer],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": paths},
-            start_new_session=True,  # an interrupt is for the process that waits for this one
-        )
 
-    def __enter__(self) -> "_Process":
-        return self
+def _begin(file: Path) -> None:
+    """Set up a process of the pool: one core, no interrupts, and an end with its parent."""
+    global _tokenizer  # noqa: PLW0603
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _tokenizer = from_json(file.read_text("utf-8"))
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
 
-    def encode(self, file: Path, start: int, stop: int) -> Chunk:
-        """Return a part of a file, encoded."""
-        into, out = self._process.stdin, self._process.stdout
-        assert into is not None
-        assert out is not None
-        try:
-            into.write(json.dumps([str(file), start, stop]).encode() + b"\n")
-            into.flush()
-            answer = json.loads(out.readline())
-        except (OSError, ValueError):
-            code = self._process.wait()
-            raise OSError(f"a process that encodes the text has ended (exit code {code})") from None
-        if "error" in answer:
-            raise ConfigError(answer["error"])
-        ids = np.frombuffer(out.read(answer["bytes"]), answer["kind"])
-        return Chunk(start, stop, ids, answer["lost"])
+def _in_process(path: Path, start: int, stop: int) -> Chunk:
+    return _encoded(_tokenizer, path, start, stop)
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def serve(tokenizer: Tokenizer, asked: Iterable[bytes], out: IO[bytes]) -> None:
-    """Answer each line with a line of JSON, and the tokens behind it."""
-    for line in asked:
-        file, start, stop = json.loads(line)
-        text = Path(file)
-        with text.open("rb") as opened:
-            opened.seek(start)
-            data = opened.read(stop - start)
-        try:
-            ids, lost = _encoded(tokenizer, data.decode("utf-8"))
-        except ConfigError as error:
-            out.write(json.dumps({"error": error.message}).encode() + b"\n")
-        else:
-            head = {"bytes": ids.nbytes, "kind": ids.dtype.str, "lost": lost}
-            out.write(json.dumps(head).encode() + b"\n")
-            out.write(ids.tobytes())
-        out.flush()
-
-
-if __name__ == "__main__":
-    served = from_json(Path(sys.argv[1]).read_text("utf-8"))
-    serve(served, sys.stdin.buffer, sys.stdout.buffer)

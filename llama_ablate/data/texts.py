@@ -62,12 +62,13 @@ class Text:
             not piece.replace(SEPARATOR, "").strip() for piece in self.pieces(split)
         )
 
-    def chunks(self, split: str, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of bytes that are encoded at a time, from one of them on.
+    def chunks(self, split: str) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of bytes that are encoded at a time.
 
         Each holds whole documents and the separators behind them; a document of more than 16 MiB
         is cut.
         """
+        start = 0
         with self.file(split).open("rb") as opened:
             while start < self.sizes[split]:
                 stop = _chunk(opened, start)
@@ -101,14 +102,6 @@ def write(corpus: Corpus, folder: Path, update: Update = lambda *_: None) -> Tex
             longest = max(longest, length)
     found = {split: size for split, size in sizes.items() if size}
     return Text(folder, _fingerprint(folder, sizes), found, longest)
-
-
-def opened(text: Text) -> Text:
-    """Return a text that was written before. Raises ValueError where its files have changed."""
-    sizes = {split: text.sizes.get(split, 0) for split in SPLITS}
-    if _fingerprint(text.folder, sizes) != text.fingerprint:
-        raise ValueError(f"the text in '{text.folder}' has changed")
-    return text
 
 
 def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[str]]]:

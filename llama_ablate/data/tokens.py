@@ -20,7 +20,7 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import working
+from llama_ablate.data import texts, working
 from llama_ablate.data.corpora import hub_datasets  # noqa: F401  registers
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
@@ -30,7 +30,6 @@ from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.data.tokenizers.tokenizer_files import from_json
-from llama_ablate.data.working import Appended, Done, EncodingProgress
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
 from llama_ablate.terminal import Bar, say
@@ -251,8 +250,8 @@ def prepare(
         return tokens
     for _ in range(_TRIES):
         with working.folder(root, asked) as folder:
-            with _at("data", "corpus"):
-                text = working.read(source, folder)
+            with _at("data", "corpus"), Bar("reading the text", "B") as bar:
+                text = texts.write(source, folder, bar.update)
             _check_splits(text, corpus.name)
             working.remember(root, entry, source.state, text)
             key = _key(text, maker, made_by)
@@ -362,60 +361,36 @@ def cache_folder() -> Path:
 
 
 def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
-    """Encode a text in a working folder, resuming earlier work, and commit its tokens."""
-    partial, progress = disk.below(folder, "tokens"), EncodingProgress.of(folder, text)
-    file = partial / "tokenizer.json"
+    """Encode a text in a working folder, and place its tokens."""
+    partial = disk.below(folder, "tokens")
+    file, sums, counts, lost = partial / "tokenizer.json", dict[str, str](), dict[str, int](), ""
     disk.make(partial)
     with _at("data", "tokenizer"):
-        if not _is_file(file, progress.tokenizer):
-            say("making the tokenizer")
-            saved = maker.make(text).to_json()
-            disk.remove_tree(file)
-            done = disk.write(file, saved.encode("utf-8"))
-            progress = EncodingProgress(folder, text.fingerprint, tokenizer=done)
+        say("making the tokenizer")
+        sums[file.name] = disk.write(file, maker.make(text).to_json().encode("utf-8"))
         tokenizer = from_json(file.read_text("utf-8"))
+        total, before = sum(text.sizes.values()), 0
         with Bar("tokenising", "B") as bar:
-            _encode(text, partial, progress, kind_of(tokenizer.vocab).itemsize, bar)
+            for split, size in text.sizes.items():
+                with contextlib.closing(disk.Writer(partial / f"{split}.bin")) as out:
+                    counts[split] = 0
+                    for chunk in encode(text, split, file):
+                        out.write(chunk.ids)
+                        counts[split] += len(chunk.ids)
+                        lost = lost or chunk.lost
+                        bar.update(before + chunk.stop, total)
+                sums[f"{split}.bin"], before = out.digest, before + size
         samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
-        lost = (difference(tokenizer, sample) for sample in samples)
+        lost = lost or next(filter(None, (difference(tokenizer, some) for some in samples)), "")
     manifest = {
         "fingerprint": place.name,
         "corpus": text.fingerprint,
         "vocab": tokenizer.vocab,
-        "counts": {split: progress.splits[split].tokens for split in text.sizes},
+        "counts": counts,
         "bytes": text.sizes,
         "entry": entry,
-        "lost": progress.lost or next(filter(None, lost), ""),
+        "lost": lost,
     }
-    sums = {f"{split}.bin": progress.splits[split].sha256 for split in text.sizes}
-    sums["tokenizer.json"] = progress.tokenizer
-    for name in ("manifest.json", _SUMS):
-        disk.remove_tree(partial / name)
     sums["manifest.json"] = disk.write(partial / "manifest.json", json.dumps(manifest).encode())
     disk.write(partial / _SUMS, json.dumps(sums).encode())
     disk.place(partial, place)
-
-
-def _encode(text: Text, partial: Path, progress: EncodingProgress, width: int, bar: Bar) -> None:
-    """Append the missing tokens of all splits to their files."""
-    total, before = sum(text.sizes.values()), 0
-    for split, size in text.sizes.items():
-        done = progress.splits.get(split, Done())
-        with Appended(partial / f"{split}.bin", done, width) as out:
-            progress.splits[split] = out.done
-            for chunk in encode(text, split, out.done.read, partial / "tokenizer.json"):
-                out.write(chunk)
-                progress.lost = progress.lost or chunk.lost
-                progress.save_sometimes(out.flush)
-                bar.update(before + chunk.stop, total)
-            assert out.done.read == size, "the end of the text was left out"
-            out.sync()
-        progress.save()
-        before += size
-
-
-def _is_file(file: Path, sum_: str) -> bool:
-    """Return whether a file exists and has the given SHA-256."""
-    with contextlib.suppress(OSError, ConfigError):
-        return hashlib.sha256(disk.read(file)).hexdigest() == sum_
-    return False

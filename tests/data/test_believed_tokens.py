@@ -15,15 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.data import texts, working
+from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import sealed
 from tests.reliability.harness import crash_at, in_child
-
-STOPPED_AFTER = 5  # chunks
 
 
 class Cache:
@@ -82,36 +79,6 @@ def reference(whole):
     return whole.now("tokens/*/*")
 
 
-@pytest.fixture
-def stopped(whole, reference, monkeypatch):
-    """A cache in which somebody was interrupted while encoding."""
-    shutil.rmtree(whole.folder)
-    real, starts = store.encode, []
-
-    def interrupted(text, split, start, file):
-        for i, chunk in enumerate(real(text, split, start, file)):
-            if i == STOPPED_AFTER:
-                raise KeyboardInterrupt
-            yield chunk
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "encode", interrupted)
-        patch.setattr(working, "_SAVE_S", 0.0)
-        with pytest.raises(KeyboardInterrupt):
-            whole.prepare()
-    whole.keep()
-
-    def watched(text, split, start, file):
-        starts.append(start)
-        return real(text, split, start, file)
-
-    with monkeypatch.context() as patch:  # undisturbed, it goes on from where it was stopped
-        patch.setattr(store, "encode", watched)
-        assert whole.prepare() == reference
-    assert starts[0] > 80
-    return whole
-
-
 def leaves(value, path=()):
     """Yield the path of every value in a document."""
     yield path
@@ -159,7 +126,7 @@ def variations(content):
                 yield path, changed(values, path, new)
 
 
-@pytest.mark.parametrize("state", ["stopped", "whole"])
+@pytest.mark.parametrize("state", ["whole"])
 def test_a_changed_field_of_a_note_changes_no_token(state, reference, request, tally):
     cache, wrong, trials = request.getfixturevalue(state), [], 0
     for name, content in cache.files.items():
@@ -175,24 +142,7 @@ def test_a_changed_field_of_a_note_changes_no_token(state, reference, request, t
     tally("R27", "damage: a field of what a tokenisation is gone on with from", trials, len(wrong))
 
 
-def test_a_program_that_was_wrong_about_what_it_had_done_is_not_believed(stopped, reference, tally):
-    """Its notes are sealed; what a tokenizer was seen to lose is no part of the tokens."""
-    wrong, trials = [], 0
-    for name, content in stopped.files.items():
-        if name.endswith(("progress.json", "text.json")):
-            place = "/".join(name.split("/")[-2:])
-            for path, values in variations(content):
-                if path != ("lost",):
-                    stopped.restore()
-                    (stopped.folder / name).write_bytes(sealed(values, place))
-                    trials += 1
-                    if stopped.gone_on() not in (reference, None):
-                        wrong.append((name, path))
-    assert trials > 20
-    tally("R27", "damage: a field that is wrong, and sealed", trials, len(wrong))
-
-
-@pytest.mark.parametrize("state", ["stopped", "whole"])
+@pytest.mark.parametrize("state", ["whole"])
 def test_no_changed_byte_of_the_cache_changes_a_token(state, reference, request, volume, tally):
     cache, wrong, trials = request.getfixturevalue(state), [], 0
     chance = random.Random(0)
@@ -218,7 +168,7 @@ def folder(path):
 
 @pytest.mark.row("R27", "damage: a pipe or a folder in the place of each file of the cache")
 @pytest.mark.timeout(120)  # a hang, not a slow machine
-@pytest.mark.parametrize("state", ["stopped", "whole"])
+@pytest.mark.parametrize("state", ["whole"])
 @pytest.mark.parametrize("make", [fifo, folder])
 def test_what_is_no_file_hangs_nothing_and_is_made_again_or_refused(
     state, make, reference, request
@@ -277,10 +227,9 @@ def test_a_note_of_another_corpus_is_not_believed(whole, tmp_path):
 
 
 def test_a_tokenisation_that_is_killed_at_any_change_of_the_disk_ends_alike(
-    whole, reference, monkeypatch, volume, tally
+    whole, reference, volume, tally
 ):
     """Also half way into a write."""
-    monkeypatch.setattr(working, "_SAVE_S", 0.0)
 
     def killed_at(number):
         shutil.rmtree(whole.folder)
@@ -294,5 +243,5 @@ def test_a_tokenisation_that_is_killed_at_any_change_of_the_disk_ends_alike(
         assert whole.prepare() == reference, calls
         calls += step
     assert killed == 0
-    assert calls > 100
+    assert calls > 50
     tally("R27", "kill: a tokenisation, before every call that changes the disk", calls // step)

@@ -1,22 +1,18 @@
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tokenizers
 
-from llama_ablate.data import encoding, texts, working
+from llama_ablate.data import encoding, texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.byte_level import SPLITS, by_rank
 from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Bytes
 from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, from_json
 from llama_ablate.errors import ConfigError
-from llama_ablate.files import disk
 from tests.texts import corpus_of
 
 WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t"]
@@ -224,7 +220,7 @@ def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypa
     monkeypatch.setattr(texts, "_WHOLE", 5000)
     text = texts.write(corpus_of(whole, "held out"), tmp_path)
     (tmp_path / "tokenizer.json").write_text(model.to_json(), "utf-8")
-    chunks = list(encoding.encode(text, "train", 0, tmp_path / "tokenizer.json"))
+    chunks = list(encoding.encode(text, "train", tmp_path / "tokenizer.json"))
     assert len(chunks) > 20
     assert np.concatenate([chunk.ids for chunk in chunks]).tolist() == model.encode(whole).tolist()
 
@@ -236,10 +232,10 @@ def test_processes_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeyp
     file = tmp_path / "tokenizer.json"
     file.write_text(model.to_json(), "utf-8")
     monkeypatch.setattr(texts, "_BLOCK", 20_000)
-    alone = list(encoding.encode(text, "train", 0, file))
+    alone = list(encoding.encode(text, "train", file))
     monkeypatch.setattr(encoding, "_PER_PROCESS", 100)
     monkeypatch.setattr(encoding, "_cores", lambda: 2)
-    together = list(encoding.encode(text, "train", 0, file))
+    together = list(encoding.encode(text, "train", file))
     assert len(alone) > 20
     for a, b in zip(alone, together, strict=True):
         assert (a.start, a.stop, a.ids.tolist()) == (b.start, b.stop, b.ids.tolist())
@@ -252,7 +248,7 @@ def test_what_a_process_refuses_is_told_as_if_it_were_this_one(tmp_path, monkeyp
     for per_process in (100, 10**9):
         monkeypatch.setattr(encoding, "_PER_PROCESS", per_process)
         with pytest.raises(ConfigError, match="the character 'c' is not in the vocabulary"):
-            list(encoding.encode(text, "train", 0, file))
+            list(encoding.encode(text, "train", file))
 
 
 def corpus(tmp_path):
@@ -261,54 +257,11 @@ def corpus(tmp_path):
     return CORPORA.resolve({"name": "files", "path": str(tmp_path / "x.jsonl")})
 
 
-KILLED = """
-import json, os, signal, sys
-from llama_ablate.data import encoding, texts, tokens, working
-from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
-texts._BLOCK, working._SAVE_S = 1000, 0.0
-real, left = tokens.encode, int(sys.argv[2])
-def encode(*arguments):
-    global left
-    for chunk in real(*arguments):
-        yield chunk
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-tokens.encode = encode
-tokens.prepare(CORPORA.resolve(json.loads(sys.argv[1])), TOKENIZERS.resolve("bytes"))
-"""
-
-
-def test_what_a_killed_process_had_encoded_is_not_encoded_again(tmp_path, monkeypatch):
-    entry, cache = corpus(tmp_path), tmp_path / "cache"
-    monkeypatch.setattr(texts, "_BLOCK", 1000)
-    monkeypatch.setattr(working, "_SAVE_S", 0.0)
-    expected = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path / "other")
-    words = [sys.executable, "-c", KILLED, json.dumps(entry.entry()), "50"]
-    environment = {**os.environ, "LLAMA_ABLATE_CACHE": str(cache)}
-    killed = subprocess.run(words, env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert disk.names(cache / "tokens") == []
-    first = []
-    real = store.encode
-
-    def encode(text, split, start, file):
-        first.append(start)
-        return real(text, split, start, file)
-
-    monkeypatch.setattr(store, "encode", encode)
-    found = store.prepare(entry, TOKENIZERS.resolve("bytes"), cache)
-    assert first[0] > 20_000
-    assert (found.sums, found.counts) == (expected.sums, expected.counts)
-    assert list((cache / "working").iterdir()) == []
-
-
 def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     entry = corpus(tmp_path)
     monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
     first = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path)
-    monkeypatch.setattr(working, "read", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(texts, "write", lambda *_: pytest.fail("it was read"))
     assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) == first
     monkeypatch.undo()
     file = tmp_path / "x.jsonl"
@@ -332,10 +285,10 @@ def test_an_unknown_token_anywhere_is_found_and_one_that_stands_for_itself_is_no
     rare = "a b " * 200_000 + "c" + " a b" * 200_000
     for text, lost in ((rare, "'a b a b c a b a b a b a ' becomes 'a b a b <unk> a b a b a '"),):
         written = texts.write(corpus_of(text, "a"), tmp_path)
-        found = [chunk.lost for chunk in encoding.encode(written, "train", 0, file) if chunk.lost]
+        found = [chunk.lost for chunk in encoding.encode(written, "train", file) if chunk.lost]
         assert found == [lost]
     written = texts.write(corpus_of("a <unk> b", "a"), tmp_path)
-    assert [chunk.lost for chunk in encoding.encode(written, "train", 0, file)] == [""]
+    assert [chunk.lost for chunk in encoding.encode(written, "train", file)] == [""]
 
 
 def test_a_tokenizer_says_which_token_stands_for_the_unknown(llama2_tokenizer, words_tokenizer):

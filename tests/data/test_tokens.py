@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from llama_ablate.data import texts, working
+from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.corpora.documents import SEPARATOR
@@ -151,22 +151,7 @@ def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
     assert (found[0].folder / "train.bin").stat().st_size == 2 * manifest["counts"]["train"]
 
 
-def test_a_working_folder_that_its_holder_removes_before_it_is_opened_is_made_again(
-    tmp_path, monkeypatch
-):
-    real, left = os.open, [True]
-
-    def opened(path, flags, *mode, **options):
-        if left and Path(path).name == "a" and left.pop():
-            Path(path).rmdir()
-        return real(path, flags, *mode, **options)
-
-    monkeypatch.setattr(working.os, "open", opened)
-    with working.folder(tmp_path, "a") as held:
-        assert (held.is_dir(), left) == (True, [])
-
-
-@pytest.mark.parametrize("name", ["texts.write", "encoding.Chunk", "working.Appended.sync"])
+@pytest.mark.parametrize("name", ["texts.write", "encoding.Chunk", "tokens.disk.Writer.close"])
 def test_a_full_cache_is_a_sentence_and_nothing_is_left_behind(name, book, tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -11,7 +11,7 @@ import pytest
 
 from docs.believed_files import KINDS, unlisted
 from llama_ablate.commands.cli import main
-from llama_ablate.data import texts, working
+from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
 from llama_ablate.training import checkpoint
 from tests.in_process import in_process
@@ -91,7 +91,6 @@ class Story:
     def _interrupted(self, module, name, wrap):
         with self._monkeypatch.context() as patch:
             patch.setattr(module, name, wrap(getattr(module, name)))
-            patch.setattr(working, "_SAVE_S", 0.0)
             yield
 
     @staticmethod
