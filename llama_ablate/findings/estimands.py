@@ -76,7 +76,7 @@ def quantities(
     found = {}
     for key, own in entries.items():
         arms = frozenset(ids[label] for _, labels in own for label in labels)
-        found[key] = stages.Quantity(arms, 0, partial(judge, key), shares)
+        found[key] = stages.Quantity(arms, partial(judge, key), shares)
     return found
 
 

@@ -11,7 +11,7 @@ from llama_ablate.evidence.trends import Gap, fit_gaps
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import Frames, LossPoint
-from llama_ablate.findings.rows import Row, column, grouped, mean
+from llama_ablate.findings.rows import Row, column, grouped, mean, shared
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,14 @@ def by_size(frames: Frames) -> list[SizeRow]:
             if row.baseline or row.role or math.isnan(row.difference):
                 continue
             found = trends.get(row.label)
-            rows.append(
-                SizeRow(
-                    label=row.label,
-                    rung=rung.plan.name,
-                    parameters=row.non_embedding,
-                    n=row.n,
-                    difference=row.difference,
-                    low=row.low,
-                    high=row.high,
-                    verdict=row.verdict,
-                    trend=found.trend if found else "",
-                    slope=_estimate(found),
-                )
-            )
+            trend = {"trend": found.trend, "slope": _estimate(found)} if found else {}
+            own = {"rung": rung.plan.name, "parameters": row.non_embedding, **trend}
+            rows.append(SizeRow(**{**shared(SizeRow, row), **own}))
     return [row for own in grouped(rows, lambda row: row.label).values() for row in own]
 
 
-def _estimate(found: Gap | None) -> Estimate:
-    return Estimate(found.slope.mean, found.slope.low, found.slope.high) if found else Estimate()
+def _estimate(found: Gap) -> Estimate:
+    return Estimate(found.slope.mean, found.slope.low, found.slope.high)
 
 
 def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]:

@@ -48,8 +48,6 @@ class Quantity:
 
     #: The ids of the variants whose runs it needs.
     arms: frozenset[str]
-    #: The look at which it is first judged.
-    first: int
     #: Tells of a look whether it is decided there.
     judge: Callable[[int], bool]
     #: The share of its error that each look spends.
@@ -137,7 +135,7 @@ def stand(
         return {arm: Standing(0, 0, rows[arm], is_open=False) for arm in [*first, *repeated]}
     # The repeated baseline is no arm that goes on: it has seeds of the first look, or as stated.
     enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
-    first |= {key: quantity.first for key, quantity in quantities.items()}
+    first |= dict.fromkeys(quantities, 0)
     stands = standings(len(looks), first, state, judge, decided)
     rows = judge({})
     return stands | {arm: Standing(enough, enough, rows[arm], is_open=False) for arm in repeated}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data.corpora import documents
+from llama_ablate.data.corpora.byte_sizes import Size, size_of
 from llama_ablate.data.corpora.documents import SEPARATOR, Document
-from llama_ablate.data.corpora.sizes import Size, size_of
 from llama_ablate.errors import ConfigError
 
 CORPORA = Registry("corpus")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.data.corpora import documents
+from llama_ablate.data.corpora.byte_sizes import Size, size_of
 from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, UNCHANGED, Corpus
 from llama_ablate.data.corpora.documents import Document
-from llama_ablate.data.corpora.sizes import Size, size_of
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
