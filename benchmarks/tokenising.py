@@ -25,7 +25,7 @@ import pyarrow as pa
 import tokenizers
 from pyarrow import parquet
 
-from llama_ablate.data.corpora.sizes import size_of
+from llama_ablate.data.corpora.byte_sizes import size_of
 
 WORKER = """
 import json, resource, sys
