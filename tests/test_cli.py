@@ -11,7 +11,7 @@ import torch
 from llama_ablate.commands import cli, components
 from llama_ablate.commands.cli import main
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.config import experiment
+from llama_ablate.config import experiment, templates
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.design.variants import variants_of
 from llama_ablate.launch import local
@@ -279,7 +279,8 @@ def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, 
 def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--list", "--json"]) == 0
-    listed = [row["template"] for row in json.loads(capsys.readouterr().out)]
+    every = [row["template"] for row in json.loads(capsys.readouterr().out)]
+    listed = [name for name in every if not name.startswith("plugin ")]
     shipped = {*SLOTS, "first", "quickstart", "tune", "ladder", "path", "factorial", "confirm"}
     assert shipped == {*listed}
     for name in listed:
@@ -299,6 +300,23 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     assert "did you mean 'norm'?" in said[3]
     assert len(said) == 4
     assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
+def test_init_writes_a_plugin_beside_a_users_file(tmp_path, monkeypatch, capsys, plugin):
+    plugin("mamba2")  # so that what `components` loads is forgotten after the test
+    monkeypatch.chdir(tmp_path)
+    for name in templates.plugin_names():
+        assert main(["init", "plugin", name]) == 0
+        shipped = Path(__file__).parents[1] / "experiments" / "plugins" / f"{name}.py"
+        assert (tmp_path / f"{name}.py").read_bytes() == shipped.read_bytes()
+    assert "next: llama-ablate components --plugin mamba2.py" in capsys.readouterr().out
+    assert main(["init", "plugin", "mamba"]) == 2
+    assert main(["init", "plugin"]) == 2
+    assert main(["init", "plugin", "sgd"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "'mamba' is not a plug-in; allowed: attention_residuals," in said[0]
+    assert "plugin needs a name: attention_residuals," in said[1]
+    assert "'sgd.py' is there already" in said[2]
 
 
 @pytest.mark.parametrize(

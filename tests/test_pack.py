@@ -527,6 +527,16 @@ def test_a_stored_value_that_todays_schema_does_not_know_has_the_default_of_its_
     assert [(one.where, one.value) for one in plan.refused] == [((key,), "gone")]
 
 
+def test_a_pack_is_shown_whose_parts_are_not_installed(capsys):
+    """The parts of four rows are plug-ins since."""
+    assert main(["show", str(REFERENCE / "parts"), "mHC"]) == 0
+    assert (
+        "block: pre residual=1.0 -> hyper-connections streams=4 kind=mhc" in capsys.readouterr().out
+    )
+    assert main(["show", str(REFERENCE / "parts")]) == 0
+    assert "attention residuals" in capsys.readouterr().out
+
+
 def test_the_published_packs_are_sound_few_and_small(volume):
     packs = sorted(file.parent for file in REFERENCE.rglob(ARCHIVE))
     assert len(packs) == 43
