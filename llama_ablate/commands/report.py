@@ -27,7 +27,7 @@ class ReportOptions(ResultsOptions):
     paper: bool = option(
         False,
         "write what a paper takes to a new folder: figures as PDF, 3.25 and 6.75 inches wide, "
-        "tables (one over all results), methods, and a .bib of the components and this tool",
+        "tables (one over all results), and a paragraph of set-up",
     )
     out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
     wide: bool = option(False, WIDE)
