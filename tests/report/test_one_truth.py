@@ -122,7 +122,7 @@ def test_no_two_words_of_a_page_contradict(pack):
             elif steps := contrasts.steps(table):
                 said[steps[0].step].append(("first step", steps[0].verdict))
         for entry, row in zip(frames.plan.hypotheses, hypotheses.results(frames), strict=True):
-            plain = entry.measure in (None, table.loss) and not (entry.minus or entry.relative)
+            plain = entry.measure in (None, table.loss)
             base = entry.against in (None, table.plan.baseline.label)
             here = (entry.table or frames.table.plan.name) == table.plan.name
             word = of_hypothesis(entry, row)

@@ -135,9 +135,8 @@ measure: [perplexity, excess_loss, calibration]
 hypotheses:
   - {{variant: relu, direction: equivalent, margin: 0.5 nats}}
   - {{variant: A/A none, direction: equivalent, margin: 1e-9 nats}}
-  - {{variant: relu, measure: test_perplexity, direction: lower, margin: 5%}}
-  - {{variant: relu, direction: better, table: lag 3, minus: lag 1}}
-  - {{variant: baseline, measure: lr_sensitivity_nats, value: 0.001, direction: higher}}
+  - {{variant: relu, measure: test_perplexity, direction: lower}}
+  - {{variant: relu, direction: better, table: lag 3}}
   - {{variant: relu, measure: not_measured, direction: lower}}
 """,
         "utf-8",
@@ -188,16 +187,12 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     frames = read(rich)
     frame = framed(hypotheses.results(frames))
     assert frame["result"][1] == "supported"
-    near, far = (framed(t.comparison).set_index("label")["difference"] for t in frames.tables)
-    assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
+    far = framed(frames.tables[1].comparison).set_index("label")["difference"]
+    assert frame["difference"][3] == far["relu"]
     relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", BASE))
-    ratio = [relu[seed] / base[seed] for seed in (0, 1)]
-    by_hand = 100 * (math.sqrt(ratio[0] * ratio[1]) - 1)
-    assert frame["difference"][2] == pytest.approx(by_hand)
-    assert frame["unit"][2] == "%"
-    assert frame["difference"][4] > 0
-    assert math.isnan(frame["difference"][5])
-    assert frame["result"][5] == "undecided"
+    assert frame["difference"][2] == pytest.approx(sum(relu[s] - base[s] for s in (0, 1)) / 2)
+    assert math.isnan(frame["difference"][4])
+    assert frame["result"][4] == "undecided"
 
 
 def test_a_hypothesis_has_no_verdict_where_a_control_fails(rich):

@@ -82,7 +82,7 @@ def test_no_more_logits_are_made_at_once_than_allowed(spec):
     )
     Objective(model, [LOSSES.resolve(entry) for entry in LOSS_NAMES])(TOKENS)
     assert sum(made) == 36
-    assert max(made) == 7
+    assert max(made) == 6  # six equal parts, where five of 7 would leave one token
 
 
 @pytest.mark.usefixtures("some")
