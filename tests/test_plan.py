@@ -465,12 +465,6 @@ WRONG = [
     ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
     ({"controls": "{aa: [none, init]}"}, "controls.aa: needs a 'margin', such as '0.02 nats': the"),
     ({"controls": "{positive: {norm: none}}"}, "controls.positive: needs a 'margin'"),
-    (
-        {
-            "hypotheses": "[{variant: baseline, measure: collapsed, direction: lower, margin: 0.01 nats}]"
-        },
-        "hypotheses[0].measure: 'collapsed' compares the shares of two variants' runs",
-    ),
     ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
     ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
     ({"sizes": "{models: [{dim: 16}]}"}, "sizes.models"),
