@@ -1,6 +1,5 @@
 """The table of believed files in results/reference/reliability.md, from believed_files.yaml."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -35,12 +34,6 @@ class Believed:
 
 _STATED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 KINDS = {place: [Believed(**kind) for kind in kinds] for place, kinds in _STATED.items()}
-
-
-def unlisted(names: Iterable[str], kinds: Iterable[Believed]) -> set[str]:
-    """Return the names that no kind holds."""
-    kinds = list(kinds)
-    return {name for name in names if not any(kind.holds(name) for kind in kinds)}
 
 
 def table() -> str:

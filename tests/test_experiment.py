@@ -108,8 +108,6 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, budget"),
-        ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
         ("seeds: 0", "x.yaml:3:8: seeds: 0: must be from 1 to 1,000, or a list of seeds"),
         ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
         ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
@@ -117,11 +115,6 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         (
             "measure: [length, {name: length}]",
             "x.yaml:3:1: measure: ['length', {'name': 'length'}] names 'length' twice",
-        ),
-        (
-            "budget: {seconds: 600}",
-            "x.yaml:3:1: budget: {'seconds': 600} is not accepted: a budget "
-            "is tokens, bytes, flops or seconds, without a number",
         ),
         (
             "data: {corpus: files}\ntexts: [{corpus: recall}]",
@@ -140,26 +133,9 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
             "data: {tokenizer: a/tokenizer.json}",
             "a file is written {name: file, path: a/tokenizer.json}",
         ),
-        ("model: {dim: 3.5}", "x.yaml:3:14: model.dim: 3.5 (float) is not accepted"),
-        (
-            "model: {dim: -4}",
-            "x.yaml:3:14: model.dim: -4 (int) is not accepted: it should be greater than 0",
-        ),
         ("model: 7", "x.yaml:3:8: model: 7 (int) is not accepted: it should be a mapping"),
-        ("model: {nrom: x}", "x.yaml:3:15: model.nrom: unknown key 'nrom'; allowed: attention"),
-        ("base: gpt2-smal", "x.yaml:3:7: base: 'gpt2-smal' is neither a preset nor a .yaml file"),
-        (
-            "variants: {design: grid}",
-            "x.yaml:3:20: variants.design: 'grid' is not allowed here; "
-            "allowed: fraction, list, one-at-a-time, path, ",
-        ),
-        ("variants: {match: paramters}", "did you mean 'parameters'?"),
-        ("variants: {design: list}", "x.yaml:3:1: variants: design 'list' takes 'entries'"),
-        ("sizes: {models: [{dim: 32}]}", ", not 1"),
-        ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
         ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
         ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
-        ("seeds: [1, x]", "is not accepted: it should be a whole number"),
         ("seeds: {looks: []}", "x.yaml:3:9: seeds.looks: [] (list) is not accepted"),
         (
             "seeds: {looks: [3, 3]}",
@@ -190,7 +166,6 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
             "sizes: {models: [{dim: 32}, {dim: 64}]}\nseeds: {looks: [2, 3]}",
             "looks stop variants one by one, and a ladder of sizes needs all of them",
         ),
-        ("tuned: {lr: [1]}", "x.yaml:3:1: tuned: unknown key 'tuned'"),
     ],
 )
 def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message):

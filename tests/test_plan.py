@@ -365,13 +365,6 @@ LADDER = "{models: [{dim: 16}, {dim: 32}]}"
 GATED_DELTA = "{dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}"
 WRONG = [
     ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
-    ({"tune": "{lr: [1e-3]}"}, "tune.lr: tuning 'lr' takes two values or more"),
-    ({"tune": "{lr: [1e-3, fast]}"}, "tune.lr[1]: 'fast' (text) is not accepted"),
-    ({"tune": "{tokens: [5, 6]}"}, "'tokens' is not a key of train that may vary"),
-    (
-        {"variants": "{axes: {train.lr: [5e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
-        "variants.axes.train.lr[0]: 'lr' is tuned, so 'lr=0.005' cannot set it",
-    ),
     (
         {"train": "{steps: 6, batch: 4, optimizer: adamv}"},
         "train.optimizer: 'adamv' is not an optimizer; allowed: adamw, lion, muon; did you "
@@ -381,7 +374,6 @@ WRONG = [
         {"train": "{steps: 6, batch: 4, optimizer: {name: muon, momentun: 0.9}}"},
         "train.optimizer.momentun: unknown key 'momentun'",
     ),
-    ({"train": "{steps: 6, batch: 4, schedule: cosin}"}, "did you mean 'cosine'?"),
     (
         {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 2.0}]}}"},
         "variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted",
@@ -431,53 +423,29 @@ WRONG = [
         "entries[1].label: two variants have the label 'x'",
     ),
     (
-        {"variants": "{axes: {norm: [layernorm, layernorm]}}"},
-        "'layernorm' is the same variant as 'layernorm'",
-    ),
-    (
         {"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
         "a path starts at its baseline",
-    ),
-    (
-        {"train": "{steps: 60, batch: 4, schedule: wsd, warmup: 0.3, branches: [0.1]}"},
-        "would cool down before the warm-up",
     ),
     (
         {"train": "{steps: 60, batch: 4, compile: always}", "model": "{dropout: 0.1}"},
         "train.compile: 'baseline' has dropout, which is not compiled: say compile: never",
     ),
     ({"train": "{steps: 60, batch: 4, compile: auto}"}, "'auto' is not allowed here"),
-    ({"hypotheses": "[{variant: baseline, direction: not worse}]"}, "'not worse' needs a margin"),
     (
         {"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
         "'lr' is tuned, so 'positive control' cannot set it",
     ),
     ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
     ({"variants": "{match: [flops, flops]}"}, "variants.match: ['flops', 'flops'] names 'flops' "),
-    ({"variants": "{match: params}"}, "did you mean 'parameters'?"),
-    (
-        {"budget": "time"},
-        "budget[0]: 'time' is not allowed here; allowed: bytes, flops, seconds, tokens",
-    ),
-    ({"controls": "{aa: weights}"}, "allowed: both, init, none, order"),
-    ({"controls": "{positive: {nrom: none}}"}, "controls.positive.nrom: 'nrom' cannot vary"),
-    ({"controls": "{positive: {norm: layernorm}}"}, "is the same variant as 'layernorm'"),
     ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
     ({"controls": "{aa: [none, init]}"}, "controls.aa: needs a 'margin', such as '0.02 nats': the"),
     ({"controls": "{positive: {norm: none}}"}, "controls.positive: needs a 'margin'"),
     ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
     ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
-    ({"sizes": "{models: [{dim: 16}]}"}, "sizes.models"),
     ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),
     ({"sizes": "{models: [{dim: 16}, {dim: 17}]}"}, "sizes.models[1]"),
     ({"variants": "{axes: {context: [5]}}"}, "axes.context[0]: 5 does not divide the base's"),
     ({"variants": "{axes: {context: [32]}}"}, "which is the longest and whose text the others"),
-    ({"measure": "[excess_loss]"}, "'excess_loss' needs a corpus whose floor is known"),
-    ({"train": "{steps: 6, batch: 4, branches: [0.5]}"}, "'branches' need the schedule 'wsd'"),
-    ({"train": "{steps: 6, batch: 4, schedule: wsd, branches: [2]}"}, "shares between 0 and 1"),
-    ({"hypotheses": "[{variant: baseline, direction: better, measure: x}]"}, "say lower, higher"),
-    ({"hypotheses": "[{variant: baseline, direction: better, table: x}]"}, "is called 'x'"),
-    ({"hypotheses": "[{variant: baseline, direction: better, margin: 3}]"}, "in the metric's unit"),
     ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
     ({"measure": "[{name: cloze, task: minimalpairs}]"}, "measure[0].task: 'minimalpairs' is nei"),
     ({"guard": "{metric: clozee, worse_by: 1%}"}, "guard[0].metric: 'clozee' is not a metric; all"),

@@ -19,25 +19,25 @@ PACKAGE = "llama_ablate"
 #: The most lines of code of each folder of the package, of its own modules, of the tests, and of
 #: all that stands beside them. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_530,
+    "llama_ablate/commands": 2_480,
     "llama_ablate/config": 1_700,
-    "llama_ablate/data": 2_980,
-    "llama_ablate/design": 1_690,
-    "llama_ablate/evidence": 1_730,
+    "llama_ablate/data": 2_590,
+    "llama_ablate/design": 1_680,
+    "llama_ablate/evidence": 1_320,
     "llama_ablate/files": 430,
-    "llama_ablate/findings": 4_730,
-    "llama_ablate/interop": 1_670,
+    "llama_ablate/findings": 4_270,
+    "llama_ablate/interop": 1_660,
     "llama_ablate/launch": 1_530,
     "llama_ablate/measure": 860,
-    "llama_ablate/model": 3_190,
-    "llama_ablate/report": 3_710,
+    "llama_ablate/model": 2_890,
+    "llama_ablate/report": 3_680,
     "llama_ablate/results": 2_060,
     "llama_ablate/track": 400,
-    "llama_ablate/training": 1_340,
+    "llama_ablate/training": 1_250,
     "llama_ablate/*.py": 410,
-    "tests": 35_670,
-    "scripts": 5_240,
-    "package": 30_300,
+    "tests": 33_930,
+    "scripts": 4_390,
+    "package": 29_130,
 }
 #: Where scripts stand, beside package and tests.
 SCRIPTS = (

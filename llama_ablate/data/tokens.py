@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +36,6 @@ from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS = "sums.json"
-_SLICE = 1 << 20  # bytes
 _PIECES, _PIECE = 64, 4000  # sample of a text for the round trip, which takes up to a second
 _SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
 _TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
@@ -326,31 +325,6 @@ def load(folder: Path) -> Tokens:
             raise
         raise DamagedError(f"'{folder}' holds no tokens that can be checked ({error})") from None
     return tokens
-
-
-def files(folder: Path) -> dict[str, NDArray[np.uint8]]:
-    """Return the files of stored tokens by name, memory-mapped."""
-    names = [*json.loads(disk.read(folder / _SUMS)), _SUMS]
-    return {name: np.asarray(np.memmap(folder / name, np.uint8, "r")) for name in names}
-
-
-def put(key: str, fetch: Callable[[], Mapping[str, NDArray[np.uint8]]]) -> None:
-    """Store tokens from another machine in the cache; fetch them if missing or damaged."""
-    root = cache_folder()
-    if _opened(root, key):
-        return
-    disk.make(root / "tokens")
-    disk.sweep(root / "tokens")
-    with disk.partial_folder(root / "tokens") as folder:
-        for name, content in fetch().items():
-            disk.write(disk.below(folder, name), partial(_in_slices, content))
-        disk.place(folder, root / "tokens" / key)
-
-
-def _in_slices(content: NDArray[np.uint8], out: disk.Writer) -> None:
-    """Write bytes in slices, since they may exceed memory."""
-    for at in range(0, len(content), _SLICE):
-        out.write(content[at : at + _SLICE].data)
 
 
 def cache_folder() -> Path:

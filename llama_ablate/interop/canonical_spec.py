@@ -48,10 +48,8 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
         attention = Choice(named.pop("name"), tuple(named.items()))
     if dict(attention.options).get("qkv_bias") == spec.bias:
         attention = attention.with_options(qkv_bias=None)
-    balance = "bias" if dict(layer.feedforward.options).get("balance") == "bias" else "loss"
-    routing = {"balance": balance, "balance_weight": 0.01, "balance_rate": 0.001, "capacity": None}
     sizes = {"width": block.ffn.width, "multiple_of": 8, "multiplier": 1.0}
-    feedforward = layer.feedforward.with_options(**routing, **sizes)
+    feedforward = layer.feedforward.with_options(**sizes)
     position = layer.position
     if not block.attn.rotated and position.name in ("rope", "alibi"):
         position = POSITIONS.resolve("none")  # it acts on nothing in this layer
