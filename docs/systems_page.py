@@ -14,7 +14,7 @@ from llama_ablate.report import tables
 from llama_ablate.results import Results
 
 #: Columns as the report has them; speeds only where they were measured.
-MEASURED_COLUMNS = ("verdict", "train speed", "decode speed", "parameters", "KV bytes/token")
+MEASURED_COLUMNS = ("verdict", "train speed", "decode speed", "parameters", "bytes/token at")
 
 
 def parts(reference: Path) -> dict[str, str]:
@@ -45,7 +45,12 @@ def beside(sources: Mapping[str, str], frames: Frames) -> pd.DataFrame:
                 for row in rows
             ],
         }
-        | {name: shown[name] for name in MEASURED_COLUMNS if name in shown}
+        | {
+            name: shown[name]
+            for column in MEASURED_COLUMNS
+            for name in shown
+            if name.startswith(column)
+        }
     )
 
 

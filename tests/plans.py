@@ -5,6 +5,7 @@ from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import (
+    CONTEXTS,
     FORMAT,
     PlanDocument,
     PlannedRun,
@@ -48,8 +49,10 @@ def variant(id_="v1", label=None, **changes):
         "non_embedding": 900,
         "flops_per_token": 2000,
         "kv_bytes_per_token": 64,
+        **changes,
     }
-    return PlannedVariant(**{**values, **changes})
+    growth = {n: (values["kv_bytes_per_token"] or 0) * n for n in CONTEXTS}
+    return PlannedVariant(**{"state_growth": growth, **values})
 
 
 def run(id_, variant="v1", seed=0, **changes):

@@ -77,7 +77,7 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
         "(baseline) *",
         "mqa",
         "residual",
-        "KV bytes/token",
+        "bytes/token at",
         "runs: 4",
         "predicted: about",
     ):

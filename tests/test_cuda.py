@@ -172,7 +172,7 @@ def test_every_metric_is_taken_of_a_model_on_a_gpu(name, compute, spec, text):
     values = {v.name: v.value for v in METRICS.measure(METRICS.resolve(name), subject)}
     assert all(math.isfinite(value) for value in values.values())
     if name == "kv_cache":
-        assert values["kv_cache_bytes_per_token"] == 2 * 2 * 128 * compute.dtype.itemsize
+        assert values["kv_cache_added_bytes"] == 2 * 2 * 128 * compute.dtype.itemsize
 
 
 def test_peak_memory_is_what_torch_has_allocated_on_the_gpu():

@@ -17,7 +17,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject, Unmeasured
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.measure.turns import Arm, joined, measure_arms
-from llama_ablate.model.counts import count
+from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
@@ -158,8 +158,38 @@ def test_measured_cache_bytes_equal_the_closed_form(subject, attention, precisio
     values = measure("kv_cache", found, context=20)
     kv_heads, size = {"mha": 4, "gqa": 2, "mqa": 1}[attention], COMPUTE.dtype.itemsize
     size = 2 if precision == "bfloat16" else 4
-    assert values["kv_cache_bytes_per_token"] == 2 * 2 * kv_heads * 8 * size
-    assert values["kv_cache_bytes"] == 20 * values["kv_cache_bytes_per_token"]
+    assert values["kv_cache_added_bytes"] == 2 * 2 * kv_heads * 8 * size
+    assert values["kv_cache_bytes"] == 20 * values["kv_cache_added_bytes"]
+
+
+LIVE = {
+    "full": {},
+    "window": {"attention": {"name": "mha", "window": 6}},
+    "hybrid": {"attention": {"pattern": [{"name": "gqa", "kv_heads": 2, "window": 6}, "mha"]}},
+    "latent": {"attention": "mla"},
+    "recurrence": {"attention": "gated_delta"},
+    "canon": {"attention": {"name": "mqa", "window": 6, "canon": "AB"}},
+    "canon of a network": {"feedforward": {"name": "swiglu", "canon": "CD"}},
+}
+
+
+@pytest.mark.parametrize("context", [4, 5, 6, 7, 20])
+@pytest.mark.parametrize("name", LIVE)
+def test_state_bytes_in_closed_form_equal_live_ones_below_at_and_beyond_a_window(
+    subject, name, context
+):
+    found = subject(Compute("cpu", 1, "bfloat16", "math"), **LIVE[name])
+    values = measure("kv_cache", found, context=context)
+    spec = replace(found.model.spec, context=context)
+    counted = count(spec)
+    assert values["kv_cache_bytes"] == counted.state_bytes
+    assert values["kv_cache_added_bytes"] == counted.kv_bytes_per_token
+    assert states(spec, (context, context + 1)) == (
+        counted.state_bytes,
+        counted.state_bytes + counted.kv_bytes_per_token,
+    )
+    grows = name in ("full", "hybrid", "latent", "canon of a network") or context < 6
+    assert (counted.kv_bytes_per_token > 0) == (grows and name != "recurrence")
 
 
 def test_training_speed_is_tokens_and_flops_of_the_same_steps(subject):

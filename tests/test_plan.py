@@ -357,7 +357,7 @@ def test_guards_are_filled_in_and_change_no_run(planned):
     )
     assert list(found.runs) == list(plain.runs)
     filled = [(g.quantity, g.worse) for g in found.experiment.guard]
-    assert filled == [("kv_cache_bytes_per_token", "higher"), ("perplexity", "lower")]
+    assert filled == [("kv_cache_bytes", "higher"), ("perplexity", "lower")]
 
 
 SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
@@ -469,7 +469,7 @@ WRONG = [
     ),
     (
         {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
-        "variants.axes.attention[0]: the baseline keeps no keys and values, so 'mha' cannot",
+        "variants.axes.attention[0]: a further token adds no bytes to what the baseline keeps",
     ),
 ]
 

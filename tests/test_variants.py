@@ -514,7 +514,7 @@ def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
                 "variants": {"axes": axes},
             }
         )
-        with pytest.raises(ConfigError, match=r"keeps no keys and values.*match: state_bytes"):
+        with pytest.raises(ConfigError, match=r"adds no bytes.*match: state_bytes"):
             variants_of(experiment, REGISTRIES, 64, cost, "kv_bytes")
 
 

@@ -125,7 +125,8 @@ def text(values: Mapping[str, Any]) -> str:
         "",
         f"untied {values['parameters_untied']:,}, tied {values['parameters_tied']:,} parameters; "
         f"{values['non_embedding']:,} without embedding, positions and head",
-        f"FLOPs at context {values['context']:,}: matrix products, scores dense",
+        f"at context {values['context']:,}: FLOPs of matrix products, scores dense; KV bytes that "
+        "one further token adds",
     ]
     cache = f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
     lines += [f"{cache}{size:,} bytes = {tables.size(size, 5)}"] * (size >= 0)  # not NaN

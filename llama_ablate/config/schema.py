@@ -495,6 +495,14 @@ class Experiment(Keys):
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
 
     @property
+    def state_contexts(self) -> tuple[int, ...]:
+        """Contexts whose state bytes are reported: the training context, then those asked for."""
+        options = [entry for entry in self.measure if isinstance(entry, dict)]
+        asked = (own.get("context") for own in options if own["name"] == "kv_cache")
+        contexts = (self.model.context, *asked, self.variants.match_context)
+        return tuple(dict.fromkeys(context for context in contexts if context))
+
+    @property
     def race_seeds(self) -> tuple[int, ...]:
         """The seeds on which tuned points are tried, where that is done apart."""
         return tuple(range(RACE_SEED, RACE_SEED + (self.race or 0)))

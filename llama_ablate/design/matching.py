@@ -2,8 +2,9 @@
 
 `parameters` are those without token embedding, output head and learned positions, `total` with;
 `active_parameters` those of them that a token passes; `flops` the forward FLOPs per token at the
-training context, with dense scores; `kv_bytes` the cache per token; `state_bytes` what is kept of a
-sequence of the context. A variant within 0.5% by its own width keeps it.
+training context, with dense scores; `kv_bytes` what one further token adds to the cache there;
+`state_bytes` what is kept of a sequence of the context. A variant within 0.5% by its own width
+keeps it.
 """
 
 import itertools

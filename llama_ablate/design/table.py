@@ -199,7 +199,14 @@ class Table:
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:
-        growth = zip(CONTEXTS, states(variant.spec, CONTEXTS), strict=True)
+        contexts = tuple(sorted({*CONTEXTS, *self.experiment.state_contexts}))
+        growth = dict(zip(contexts, states(variant.spec, contexts), strict=True))
+        counted = self.counts[variant.id].to_dict()
+        trained = self.experiment.model.context
+        if variant.spec.context != trained and not isnan(growth[trained]):
+            (longer,) = states(variant.spec, (trained + 1,))
+            counted["state_bytes"] = growth[trained]
+            counted["kv_bytes_per_token"] = longer - growth[trained]
         return PlannedVariant(
             label=variant.label,
             id=variant.id,
@@ -216,8 +223,8 @@ class Table:
             mixture=self.mixture_of(variant),
             model=variant.spec.to_dict(),
             text=variant.text.planned() if variant.text else None,
-            state_growth={context: int(size) for context, size in growth if not isnan(size)},
-            **self.counts[variant.id].to_dict(),
+            state_growth={at: int(size) for at, size in growth.items() if not isnan(size)},
+            **counted,
         )
 
 

@@ -324,8 +324,8 @@ def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     if match == "kv_bytes" and not own * target:
         without = f"'{variant.label}'" if target else "the baseline"
         raise ConfigError(
-            f"{without} keeps no keys and values, so '{variant.label}' cannot be matched by their "
-            "bytes; match: state_bytes counts whatever a mixer keeps",
+            f"a further token adds no bytes to what {without} keeps at the training context, so "
+            f"'{variant.label}' cannot be matched by them; match: state_bytes counts all of it",
             variant.where,
         )
     try:

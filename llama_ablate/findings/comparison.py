@@ -75,21 +75,24 @@ def compare(
     standings: Mapping[str, Standing[Interval]],
     looks: int,
     margin: float | None,
+    contexts: Sequence[int],
 ) -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     `standings` have each variant's interval by its id, which a row's verdict is read from, and
-    which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
+    which of the `looks` it is from; of the `contexts` whose state bytes are reported the first is
+    the training context. A variant that is open at a look is `pending`. What was not
     measured is NaN. A variant none of whose runs ended `ok` keeps its row.
     """
     split = tuning.reported_split(runs)
     of_variant = grouped(runs, lambda run: run.variant)
     reported = {id_: [run for run in own if run.chosen] for id_, own in of_variant.items()}
     losses = losses_by_seed(table, chain(*reported.values()), f"{split}_{table.unit.number}")
-    train_speeds, decode_speeds, caches = _speeds(table, metrics)
+    train_speeds, decode_speeds = _speeds(table, metrics)
     base = table.baseline.id
     base_ended = {run.seed: run.ended for run in reported.get(base, ())}
     of_base = {run.outcome for run in of_variant.get(base, ())}
+    asked = contexts[1] if len(contexts) > 1 else None
     rows = []
     for variant in table.variants:
         id_ = variant.id
@@ -164,10 +167,12 @@ def compare(
             decode_speed_turns=decode.turns,
             decode_speed_processes=decode.processes,
             decode_speed_spread=decode.spread,
+            context=contexts[0],
             kv_bytes_per_token=_known(variant.kv_bytes_per_token),
             state_bytes=_known(variant.state_bytes),
+            asked_context=asked,
+            asked_state_bytes=_known(variant.state_growth.get(asked or 0)),
             epochs=table.passes(variant) if any(v.mixture for v in table.variants) else None,
-            kv_measured_bytes_per_token=caches.get(id_, _UNMEASURED).value,
         )
         ok = [run for run in own if run.outcome == "ok"]
         rows.append(filled(made, {name: _mean(ok, split, name) for name in means(ComparisonRow)}))
@@ -405,10 +410,8 @@ _UNMEASURED = MetricRow(variant="", label="", metric="", name="", quantity="", v
 _OfVariants = Mapping[str, MetricRow]
 
 
-def _speeds(
-    table: PlannedTable, metrics: MeasuredValues
-) -> tuple[_OfVariants, _OfVariants, _OfVariants]:
-    """Return the training speed, decode speed and measured cache of the variants that have them.
+def _speeds(table: PlannedTable, metrics: MeasuredValues) -> tuple[_OfVariants, _OfVariants]:
+    """Return the training and the decode speed of the variants that have them.
 
     The decode speed is with the cache, at the largest batch and the longest context at which the
     baseline was measured.
@@ -424,7 +427,6 @@ def _speeds(
     return (
         {row.variant: row for row in of_variants if row.name == "train_tokens_per_s"},
         {row.variant: row for _, row in decode if row.coordinates == largest.coordinates},
-        {row.variant: row for row in of_variants if row.name == "kv_cache_bytes_per_token"},
     )
 
 

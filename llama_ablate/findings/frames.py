@@ -325,6 +325,7 @@ class TableFrames:
             self.standings,
             len(self.experiment.looks),
             self.margin,
+            self.experiment.state_contexts,
         )
         broken = guards.broken(self.guards)
         return [

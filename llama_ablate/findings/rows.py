@@ -177,9 +177,7 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     import pandas as pd
 
     shown: list[tuple[bool, str, list[str]]] = []
-    for name, stated in _shown(type(rows[0]) if rows else kind).items():
-        if stated.when and not any(map(stated.when, rows)):
-            continue
+    for name, stated in _shown(rows, kind).items():
         written = [_written(getattr(row, name), stated.form) for row in rows]
         if not stated.optional or any(text not in _NOTHING for text in written):
             shown.append((not stated.leading, _head(stated, rows), written))
@@ -188,21 +186,24 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
 def leading(rows: Sequence[Row]) -> list[str]:
     """Return the heads of the columns that lead the others."""
-    kind = type(rows[0]) if rows else Row
-    return [_head(one, rows) for one in _shown(kind).values() if one.leading]
+    return [_head(one, rows) for one in _shown(rows).values() if one.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
     """Return what the columns that people read hold, by their heads."""
-    kind = type(rows[0]) if rows else Row
-    return {_head(one, rows): one.about for one in _shown(kind).values()}
+    return {_head(one, rows): one.about for one in _shown(rows).values()}
 
 
-def _shown(kind: type[Row]) -> dict[str, Column]:
+def _shown(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
     """Return the columns that people read by the field or method that writes each, in order."""
+    kind = type(rows[0]) if rows else kind
     stated = {one.name: one.metadata.get(_KEY) for one in fields(kind)}
     stated |= {name: vars(of).get(_KEY) for name, of in vars(kind).items() if callable(of)}
-    found = {name: one for name, one in stated.items() if one and one.head}
+    found = {
+        name: one
+        for name, one in stated.items()
+        if one and one.head and (one.when is None or any(map(one.when, rows)))
+    }
     return dict(sorted(found.items(), key=lambda entry: entry[1].place))
 
 
@@ -483,17 +484,28 @@ class ComparisonRow(Row):
         """Write the ratio of decode speeds."""
         return pace(self.decode_speed_ratio, self.decode_speed_low, self.decode_speed_high)
 
+    context: int = column("training context of the experiment, in tokens")
     kv_bytes_per_token: float = column(
-        "bytes that a token adds to the state, of 16-bit numbers", "KV bytes/token", ",.0f"
+        "bytes that one further token adds to the state at the training context, 16-bit: 0 where a "
+        "window is full",
+        "bytes/token at {context:,}",
+        ",.0f",
     )
     state_bytes: float = column(
         "bytes of the state of one sequence of the training context, 16-bit",
-        "state bytes",
+        "state bytes at {context:,}",
         ",.0f",
         leading=True,
-        optional=True,  # plans of older versions know what a token adds alone
+        optional=True,
     )
-    kv_measured_bytes_per_token: float = column("bytes that a token adds, counted on live tensors")
+    asked_context: int | None = column("context of `kv_cache`, or of `match_context`")
+    asked_state_bytes: float = column(
+        "bytes of the state of one sequence of that context, 16-bit",
+        "state bytes at {asked_context:,}",
+        ",.0f",
+        leading=True,
+        when=lambda row: row.asked_context is not None,
+    )
     peak_memory_bytes: float = column(
         "mean over its runs of the most memory that training held", default=math.nan
     )

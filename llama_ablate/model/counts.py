@@ -25,7 +25,8 @@ class Part:
     parameters: int
     #: Forward FLOPs per token of its matrix products; NaN where a component does not count them.
     flops_per_token: float = 0
-    #: Bytes that each token adds to the state, until a window is full; NaN as above.
+    #: Bytes that one further token adds to the state of a sequence of the context: 0 where a window
+    #: is full, and of a recurrence; NaN as above.
     kv_bytes_per_token: float = 0
     #: Bytes of the state of one sequence of the context; NaN as above.
     state_bytes: float = 0
@@ -46,7 +47,8 @@ class Counts:
     non_embedding: int
     #: Forward FLOPs per token at the training context, dense scores; training costs three times it.
     flops_per_token: float
-    #: Bytes that each token adds to the state in a 16-bit format, until a window is full.
+    #: Bytes that one further token adds to a sequence of the training context, in a 16-bit format:
+    #: 0 where a window is full, and of a recurrence.
     kv_bytes_per_token: float
     #: Bytes of the state of one sequence of the training context, in a 16-bit format.
     state_bytes: float
@@ -203,7 +205,7 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, 
         "{}",
         numel(block.attn),
         _counted(block.attn, "flops", length),
-        _state(keeping, 2, dtype) - _state(keeping, 1, dtype),
+        _state(keeping, length + 1, dtype) - _state(keeping, length, dtype),
         _state(of_attention, length, dtype),
     )
     feedforward = Part(

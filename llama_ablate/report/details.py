@@ -33,6 +33,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     runs = [run for run in table.runs if run.variant == chosen.id]
     reported = [run for run in runs if run.chosen]
     metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
+    context = table.comparison[0].context
     ids = {run.id for run in runs}
     of_runs = [row for row in table.attempts if row.error and row.run in ids]
     of_variant = [
@@ -47,8 +48,9 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         *(f"{slot}: {entry_text(entry)}" for slot, entry in same.items()),
         f"{chosen.parameters:,} parameters: {chosen.active:,} active, {chosen.non_embedding:,} "
         "without embeddings",
-        f"{written.number(chosen.flops_per_token, ',')} FLOPs and "
-        f"{written.number(chosen.kv_bytes_per_token, ',')} KV bytes a token",
+        f"{written.number(chosen.flops_per_token, ',')} FLOPs a token; a state of "
+        f"{written.number(chosen.state_bytes, ',')} bytes at {context:,} tokens, to which one more "
+        f"adds {written.number(chosen.kv_bytes_per_token, ',')}",
         f"{len(runs)} runs: {outcomes(run.ended for run in runs)}",
         *(f"{one[0]}: not measured of {n} of {len(runs)}: {one[1]}" for one, n in failed.items()),
         *(f"seed {run.seed}: {run.reason}" for run in runs if run.reason),

@@ -133,8 +133,9 @@ class PlannedVariant(StoredPart):
     non_embedding: Count
     #: None where a user's mixer does not count its FLOPs.
     flops_per_token: Count | None = None
+    #: Bytes of the state of one sequence of the experiment's training context, and what one further
+    #: token adds there; None where a user's mixer does not count them.
     kv_bytes_per_token: Count | None = None
-    #: Unknown in plans of older versions.
     state_bytes: Count | None = None
     active_parameters: Count | None = None
     #: Expected noise, where earlier experiments provide it.

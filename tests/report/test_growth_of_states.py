@@ -32,12 +32,6 @@ def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
     }
 
 
-def test_of_a_plan_that_does_not_know_it_the_state_grows_by_what_a_token_adds():
-    arms = {"mha": 64, "mqa": 16}
-    lines = drawn(*(plans.variant(k, k, kv_bytes_per_token=v) for k, v in arms.items())).values()
-    assert [*lines] == [[16 * n for n in CONTEXTS], [64 * n for n in CONTEXTS]]
-
-
 def test_a_figure_in_which_no_variant_differs_is_not_drawn():
     arms = [plans.variant(name, name, kv_bytes_per_token=64) for name in ("relu", "swiglu")]
     frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(arms, [])))

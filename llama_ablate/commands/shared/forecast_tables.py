@@ -31,13 +31,13 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             *warnings.of_text(table, experiment),
             *warnings.planned(table, experiment),
         ]
-        parts += [_cells(table), "\n".join(lines)]
+        parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
     unknown = math.isnan(forecast.most.training_flops)
     by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
-        "* baseline. FLOPs: forward, at the training context. Bytes: of 16-bit numbers; a state is "
-        "that of one sequence of the training context.",
+        "* baseline. FLOPs: forward, at the training context. Bytes: in 16-bit numbers, of the "
+        "state of one sequence of so many tokens; bytes/token: what one further token adds.",
         f"runs: {_range(forecast, lambda cost: str(cost.runs))}; "
         f"{_range(forecast, lambda cost: written.number(cost.training_flops, '.3g'))} "
         "training FLOPs",
@@ -132,7 +132,11 @@ def _or_documents(row: Mapping[str, Any]) -> str:
     return f"{row['documents_needed']:,}" if row["documents_needed"] else "not by documents"
 
 
-def _cells(table: PlannedTable) -> pd.DataFrame:
+def _bytes(count: int | None) -> str:
+    return written.number(count, ",")
+
+
+def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
     variants = table.variants
     dense = all(v.active == v.parameters for v in variants)
     columns = {
@@ -141,9 +145,11 @@ def _cells(table: PlannedTable) -> pd.DataFrame:
         **({} if dense else {"active": [f"{v.active:,}" for v in variants]}),
         "non-embedding": [f"{v.non_embedding:,}" for v in variants],
         "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
-        "KV bytes/token": [written.number(v.kv_bytes_per_token, ",") for v in variants],
-        "state bytes": [written.number(v.state_bytes, ",") for v in variants],
+        f"bytes/token at {contexts[0]:,}": [_bytes(v.kv_bytes_per_token) for v in variants],
     }
+    for context in contexts:
+        sizes = [_bytes(v.state_growth.get(context)) for v in variants]
+        columns[f"state bytes at {context:,}"] = sizes
     if table.match != "none":
         columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
         columns["solved"] = [v.solved or "own sizes" for v in variants]

@@ -46,8 +46,8 @@ def _comparison_section(frames: Frames) -> Section | None:
     compared = with_half(_in_order(table), table)
     is_loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
-        processes; state bytes are what one sequence of the training context keeps, in 16-bit
-        numbers."""
+        processes; state bytes are what one sequence of so many tokens keeps, in 16-bit
+        numbers, bytes/token what one further token adds there."""
     if table.plan.has_tokenizers:
         costs += (
             " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
@@ -252,10 +252,10 @@ def costs_picture(frames: Frames) -> Picture | None:
     known = [row for row in table.comparison if row.label in shown.all and row.role != "positive"]
     lost = [row.label for row in known if math.isnan(row.difference)]
     known = [row for row in known if not math.isnan(row.difference)]
-    each = {row.label: _costs(row, frames) for row in known}
+    each = {row.label: _costs(row) for row in known}
     axes = {
         name: axis
-        for name, axis in _COSTS.items()
+        for name, axis in _cost_axes(table.comparison[0]).items()
         if differ([of[name].value for of in each.values()], _DIFFER)
     }
     if len(known) < 2 or not axes:
@@ -268,23 +268,25 @@ def costs_picture(frames: Frames) -> Picture | None:
     return Picture([panel], "comparison", over(others, rows=True), columns=2)
 
 
-#: What a variant costs: less of it is better.
-_COSTS = {
-    "train_time": Axis("training time, multiple of the baseline's"),
-    "state_bytes": Axis("bytes of the state of one sequence", "bytes", whole=True),
-    "decode_time": Axis("decoding time, multiple of the baseline's"),
-    "parameters": Axis("parameters", "count"),
-    "active_parameters": Axis("parameters that a token passes", "count"),
-    "flops_per_token": Axis("FLOPs of a forward pass per token", "count"),
-    "kv_bytes_per_token": Axis("bytes that a token adds to the cache", "bytes", whole=True),
-    "peak_memory_bytes": Axis("peak memory in training, bytes", "bytes"),
-}
+def _cost_axes(row: ComparisonRow) -> dict[str, Axis]:
+    """Return the axis of each cost of a variant, of which less is better."""
+    state = "bytes of the state of one sequence of {:,} tokens"
+    further = f"bytes that one token adds to a state of {row.context:,}"
+    return {
+        "train_time": Axis("training time, multiple of the baseline's"),
+        "state_bytes": Axis(state.format(row.context), "bytes", whole=True),
+        "asked_state_bytes": Axis(state.format(row.asked_context or 0), "bytes", whole=True),
+        "decode_time": Axis("decoding time, multiple of the baseline's"),
+        "parameters": Axis("parameters", "count"),
+        "active_parameters": Axis("parameters that a token passes", "count"),
+        "flops_per_token": Axis("FLOPs of a forward pass per token", "count"),
+        "kv_bytes_per_token": Axis(further, "bytes", whole=True),
+        "peak_memory_bytes": Axis("peak memory in training, bytes", "bytes"),
+    }
 
 
-def _costs(row: ComparisonRow, frames: Frames) -> dict[str, Estimate]:
+def _costs(row: ComparisonRow) -> dict[str, Estimate]:
     """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
-    context = frames.plan.experiment.model.context
-    known = not math.isnan(row.state_bytes)  # plans of older versions know what a token adds alone
     return {
         "train_time": Estimate(
             1 / row.train_speed_ratio, 1 / row.train_speed_high, 1 / row.train_speed_low
@@ -292,7 +294,8 @@ def _costs(row: ComparisonRow, frames: Frames) -> dict[str, Estimate]:
         "decode_time": Estimate(
             1 / row.decode_speed_ratio, 1 / row.decode_speed_high, 1 / row.decode_speed_low
         ),
-        "state_bytes": Estimate(row.state_bytes if known else row.kv_bytes_per_token * context),
+        "state_bytes": Estimate(row.state_bytes),
+        "asked_state_bytes": Estimate(row.asked_state_bytes),
         "parameters": Estimate(row.parameters),
         "active_parameters": Estimate(row.active_parameters),
         "flops_per_token": Estimate(row.flops_per_token),
@@ -310,11 +313,8 @@ def cache_growth_picture(frames: Frames) -> Picture | None:
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for variant in frames.table.plan.variants:
-        if (added := variant.kv_bytes_per_token) is None:
-            continue
-        at = variant.state_growth  # plans of older versions know what a token adds alone
-        sizes = tuple(at.get(n, n * added) for n in CONTEXTS)
-        groups.setdefault(sizes, []).append(variant.label)
+        if growth := variant.state_growth:
+            groups.setdefault(tuple(growth[n] for n in CONTEXTS), []).append(variant.label)
     if len(groups) < 2:
         return None
     ordered = sorted(groups.items(), key=lambda group: group[0][-1])
