@@ -12,7 +12,7 @@ import pytest
 
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import digest
-from llama_ablate.data import tokens
+from llama_ablate.data import overlap, tokens
 from llama_ablate.data.sources.streams import source_of
 from llama_ablate.data.tokenizers.tokenizer import Bytes
 from llama_ablate.design import plan
@@ -71,6 +71,7 @@ def ids_of(file):
 @pytest.fixture
 def stand_in_text(monkeypatch):
     monkeypatch.setattr(tokens, "prepare", lambda c, t, **_: StandInTokens(c, t))
+    monkeypatch.setattr(overlap, "overlaps", lambda _own, _trained: {})
     monkeypatch.chdir(ROOT / "experiments" / "tasks")  # where a task's file is named without one
 
 

@@ -109,6 +109,9 @@ class Data(Keys):
     order: Literal["windows", "documents"] = "windows"
     #: Further corpora that a mixture may name.
     sources: dict[str, Entry] = Field(default_factory=dict)
+    #: What becomes of held-out documents that stand in the training text too, where they are more
+    #: than 1% of the held-out tokens: `drop` leaves them out, `allow` keeps them.
+    overlap: Literal["refuse", "drop", "allow"] = "refuse"
     #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
     mixture: dict[str, Portion] = Field(default_factory=dict)
 

@@ -1,14 +1,19 @@
 """The text of a corpus on disk: one file for each split, written in one pass, read in pieces."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.data.blocks import Blocks
 from llama_ablate.data.corpora.corpus import SPLITS, Corpus
 from llama_ablate.data.corpora.documents import SEPARATOR, Document
 from llama_ablate.files import disk
@@ -21,6 +26,8 @@ _WHOLE = 1 << 24  # bytes: a longer document is cut, else its tokens would fill 
 _LINE = re.compile(rb"[0-9A-Za-z](?=\n)")
 
 Update = Callable[[int, int | None], None]
+#: By split the hashes of blocks whose documents are left out.
+NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Text:
     fingerprint: str
     sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
     longest: int  # UTF-8 bytes of the longest document
+    #: Hashes of the blocks of each split (`Blocks.array`); none where the text was not read.
+    blocks: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @property
     def cuts(self) -> bool:
@@ -82,18 +91,28 @@ class Text:
             yield from self.read(split, start, start + size).split(SEPARATOR)
 
 
-def write(corpus: Corpus, folder: Path, update: Update = lambda *_: None) -> Text:
+def write(
+    corpus: Corpus,
+    folder: Path,
+    update: Update = lambda *_: None,
+    left_out: Mapping[str, frozenset[int]] = NOTHING,
+) -> Text:
     """Write the text of a corpus into a folder. `update` gets the bytes so far, and about how many.
 
+    Documents all of whose blocks have hashes that are `left_out` of their split are not written.
     Raises ConfigError where a document cannot be read.
     """
     sizes, longest, done = dict.fromkeys(SPLITS, 0), 0, 0
+    blocks = {split: Blocks() for split in SPLITS}
     with ExitStack() as opened:
         files = {
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
-        for split, pieces in _placed(corpus):
+        for split, document in _placed(corpus):
+            if left_out.get(split) and _hashes(document) <= left_out[split]:
+                continue
             length, begun = 0, sizes[split] > 0
+            pieces = blocks[split].add(document.pieces, is_cut=document.is_cut)
             for piece in chain([SEPARATOR] if begun else [], pieces):
                 length += files[split].write(piece.encode())
                 update(done + length, corpus.size)
@@ -101,10 +120,19 @@ def write(corpus: Corpus, folder: Path, update: Update = lambda *_: None) -> Tex
             done += length
             longest = max(longest, length)
     found = {split: size for split, size in sizes.items() if size}
-    return Text(folder, _fingerprint(folder, sizes), found, longest)
+    hashes = {split: blocks[split].array() for split in found}
+    return Text(folder, _fingerprint(folder, sizes), found, longest, hashes)
 
 
-def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[str]]]:
+def _hashes(document: Document) -> set[int]:
+    """Return the hashes of a document's blocks."""
+    blocks = Blocks()
+    for _ in blocks.add(document.pieces, is_cut=document.is_cut):
+        pass
+    return {int(block) for block in blocks.array()[:, 1]}
+
+
+def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
     """Yield the documents that are kept, with their splits.
 
     Where the shares add to less than 1, the rest is left out; a split without a share is train.
@@ -124,7 +152,7 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[str]]]:
             name = SPLITS[(share >= shares[0]) + (share >= shares[0] + shares[1])]
             name = name if shares[SPLITS.index(name)] else "train"
         cut = corpus.longest if name != "train" else None
-        yield name, document.pieces if cut is None else document.cut(cut)[0].pieces
+        yield name, document if cut is None else document.cut(cut)[0]
 
 
 def _share(document: Document) -> float:
@@ -137,7 +165,7 @@ def _share(document: Document) -> float:
 
 def _by_position(
     document: Document, shares: Sequence[float], end: float
-) -> Iterator[tuple[str, Iterable[str]]]:
+) -> Iterator[tuple[str, Document]]:
     """Yield the parts of a text that is split by position."""
     length = sum(map(len, document.pieces))
     first, second = int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)
@@ -145,7 +173,7 @@ def _by_position(
     bounds = (0, first), (first, second), (second, last)
     for split, (start, stop) in zip(SPLITS, bounds, strict=True):
         if stop > start:
-            yield split, _between(document.pieces, start, stop)
+            yield split, Document(_between(document.pieces, start, stop))
 
 
 def _between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:

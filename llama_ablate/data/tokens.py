@@ -26,7 +26,7 @@ from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_mis
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
-from llama_ablate.data.texts import Text
+from llama_ablate.data.texts import NOTHING, Text
 from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.data.tokenizers.tokenizer_files import from_json
@@ -35,7 +35,7 @@ from llama_ablate.files import disk
 from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
-_SUMS = "sums.json"
+_SUMS, _BLOCKS = "sums.json", "{}.blocks"
 _PIECES, _PIECE = 64, 4000  # sample of a text for the round trip, which takes up to a second
 _SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
 _TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
@@ -132,6 +132,14 @@ class Tokens:
         )
         return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
+    def blocks(self, name: str) -> NDArray[np.uint64]:
+        """Return a row for each block of a split's documents: the document's index, and its hash.
+
+        A block has some 1,000 characters, in which white space does not count.
+        """
+        content = disk.read(self.folder / _BLOCKS.format(name))
+        return np.frombuffer(content, "<u8").reshape(-1, 2)
+
     @cached_property
     def document_counts(self) -> dict[str, int]:
         """Number of documents by split."""
@@ -219,12 +227,16 @@ trusted: dict[str, Path] = {}
 
 
 def prepare(
-    corpus: Choice, tokenizer: Choice, cache: Path | None = None, like: Tokens | None = None
+    corpus: Choice,
+    tokenizer: Choice,
+    cache: Path | None = None,
+    like: Tokens | None = None,
+    left_out: Mapping[str, frozenset[int]] = NOTHING,
 ) -> Tokens:
     """Return the tokens of a corpus; encode them on the first call only.
 
     With `like`, the corpus is encoded by the tokenizer of these tokens, not by a tokenizer made
-    from this corpus.
+    from this corpus. Documents all of whose blocks are `left_out` of their split are not encoded.
 
     If several processes need the same tokens at once, one encodes them and the others wait. The
     next process continues the encoding of a killed process. Tokens are committed by a rename, so
@@ -236,6 +248,11 @@ def prepare(
     else:
         maker = _built(TOKENIZERS, tokenizer, "tokenizer")
     root, entry = cache or cache_folder(), corpus.identity()
+    if left_out:
+        entry = {
+            "corpus": entry,
+            "left_out": digest({k: sorted(v) for k, v in left_out.items()}, 16),
+        }
     # A tokenizer from a file is known by the file's content, not by its path.
     made_by = maker.identity or tokenizer.entry()
     asked = digest([entry, made_by], 16)
@@ -250,7 +267,7 @@ def prepare(
     for _ in range(_TRIES):
         with working.folder(root, asked) as folder:
             with _at("data", "corpus"), Bar("reading the text", "B") as bar:
-                text = texts.write(source, folder, bar.update)
+                text = texts.write(source, folder, bar.update, left_out)
             _check_splits(text, corpus.name)
             working.remember(root, entry, source.state, text)
             key = _key(text, maker, made_by)
@@ -275,7 +292,7 @@ def _opened(root: Path, key: str) -> Tokens | None:
     folder = root / "tokens" / key
     with contextlib.suppress(DamagedError):
         tokens = load(folder)
-        if tokens.lost is not None:
+        if tokens.lost is not None and _BLOCKS.format("train") in tokens.sums:
             return tokens
     if folder.exists():  # damaged, or of an older version
         disk.remove_tree(folder)
@@ -312,11 +329,12 @@ def load(folder: Path) -> Tokens:
     """Open stored tokens. Raises DamagedError if a file is missing or changed."""
     try:
         sums = json.loads(disk.read(folder / _SUMS))
-        for name in ("tokenizer.json", "manifest.json"):
+        for name in sorted(sums.keys() - {f"{split}.bin" for split in SPLITS}):
             content = disk.read(folder / name)
             if hashlib.sha256(content).hexdigest() != sums[name]:
                 raise DamagedError(f"'{folder / name}' has changed since it was written")
-        tokens = Tokens(folder=folder, sums=sums, **json.loads(content))
+        manifest = json.loads(disk.read(folder / "manifest.json"))
+        tokens = Tokens(folder=folder, sums=sums, **manifest)
         if tokens.fingerprint != folder.name:
             raise DamagedError(f"'{folder}' holds the tokens of another text or tokenizer")
         tokens.check()
@@ -354,6 +372,9 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
                         lost = lost or chunk.lost
                         bar.update(before + chunk.stop, total)
                 sums[f"{split}.bin"], before = out.digest, before + size
+        for split, hashes in text.blocks.items():
+            name = _BLOCKS.format(split)
+            sums[name] = disk.write(partial / name, hashes.tobytes())
         samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
         lost = lost or next(filter(None, (difference(tokenizer, some) for some in samples)), "")
     manifest = {

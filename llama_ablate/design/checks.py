@@ -1,7 +1,7 @@
 """Checks of a whole experiment file before training, across its keys."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from llama_ablate.config import margins, plugins
@@ -9,6 +9,7 @@ from llama_ablate.config.experiment import Data, Experiment, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
+from llama_ablate.data.overlap import Overlap
 from llama_ablate.design import runs
 from llama_ablate.design.table import Table
 from llama_ablate.design.table_text import TableText
@@ -21,6 +22,8 @@ from llama_ablate.training import optimizer_laws
 from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
+
+MAX_OVERLAP = 0.01  # of the held-out tokens, that also stand in a training text
 
 
 def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
@@ -100,6 +103,44 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
         if tokens.document_counts != of_table.tokens.document_counts:
             raise ConfigError("has other documents than the table's own tokenizer", where)
     check_size(experiment, variant.text.tokens, place)
+
+
+def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
+    """Refuse a text that another name stands for already, read in the same way."""
+    ways = [text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)]
+    for i, (other, way) in enumerate(zip(others, ways[1:], strict=True)):
+        if other.tokens.fingerprint == text.tokens.fingerprint and way == ways[0]:
+            raise ConfigError(f"is the same text as texts[{i}], read in the same way", where)
+
+
+def check_droppable(own: tokens.Tokens, where: Where) -> None:
+    """Refuse to leave out documents of a held-out split that is a single one."""
+    if single := [split for split in own.heldout if own.document_counts[split] == 1]:
+        raise ConfigError(
+            f"'drop' leaves out documents, and the {single[0]} split is a single one, or the "
+            "tokenizer has no token between them; allowed: refuse, allow",
+            (*where, "overlap"),
+        )
+
+
+def check_overlaps(data: Data, found: Mapping[str, Overlap], where: Where) -> None:
+    """Refuse held-out text of which more than 1% also stands in a text that is trained on."""
+    place = ".".join(map(str, where))
+    for name, one in found.items():
+        if data.overlap != "refuse" or one.share <= MAX_OVERLAP:
+            continue
+        key: Where = ("corpus",)
+        kind, there = "held-out", f"the training text of {place}.corpus"
+        if name == "test":
+            kind, there = "test", f"the validation text of {place}.corpus"
+        elif name != "corpus":
+            there, key = f"the training text of {place}.sources.{name}", ("sources", name)
+        raise ConfigError(
+            f"{one.share:.1%} of the {kind} tokens of {place}.corpus, {one.documents:,} of "
+            f"{one.all_documents:,} documents as a whole, also stand in {there}: give other text, "
+            "or leave those documents out with 'overlap: drop', or keep them with 'overlap: allow'",
+            (*where, *key),
+        )
 
 
 def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:

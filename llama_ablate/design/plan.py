@@ -11,7 +11,7 @@ from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.section_keys import Reading
-from llama_ablate.data import tokens
+from llama_ablate.data import overlap, tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import checks, runs, train_config
@@ -149,8 +149,7 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
     """
     with contextlib.suppress(tokens.DamagedError):
         return tokens.load(tokens.cache_folder() / "tokens" / text.fingerprint)
-    corpus = CORPORA.resolve(text.source.corpus)
-    prepared = tokens.prepare(corpus, TOKENIZERS.resolve(text.source.tokenizer))
+    prepared = _text(text.source, ("data",)).tokens
     if prepared.fingerprint != text.fingerprint:
         raise ConfigError(
             f"the corpus has changed since these runs were planned: its fingerprint is "
@@ -169,11 +168,12 @@ def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
 
 def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
-    prepared = []
+    prepared: list[TableText] = []
     for data, where in _texts(experiment):
         text = _text(data, where)
         checks.check_size(experiment, text.tokens, where)
         checks.check_documents(text, where)
+        checks.check_new(text, prepared, where)
         prepared.append(text)
     checks.check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
@@ -281,11 +281,21 @@ def sources_of(
 
 def _text(data: Data, where: Where) -> TableText:
     try:
-        own = tokens.prepare(
-            CORPORA.resolve(data.corpus, (*where, "corpus")),
-            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
-        )
-        return TableText(data, own, sources_of(data, own, where))
+        corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
+        tokenizer = TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
+        own = tokens.prepare(corpus, tokenizer)
+        sources = sources_of(data, own, where)
+        found = overlap.overlaps(own, sources)
+        dropped = 0
+        if data.overlap == "drop" and any(one.tokens for one in found.values()):
+            checks.check_droppable(own, where)
+            before = sum(own.document_counts[split] for split in own.heldout)
+            own = tokens.prepare(corpus, tokenizer, left_out=overlap.hashes(own, sources))
+            dropped = before - sum(own.document_counts[split] for split in own.heldout)
+            sources["corpus"] = own
+            found = overlap.overlaps(own, sources)
+        checks.check_overlaps(data, found, where)
+        return TableText(data, own, sources, found, dropped)
     except ConfigError as error:  # a corpus locates its errors under `data`
         raise ConfigError(
             error.message,

@@ -104,7 +104,9 @@ def runs(
         length = steps(variant)
         trained = [variant.spec.identity(), train.identity("tokens", "steps"), length]
         what = [MEANING, *trained, *text(variant)]
-        how = [variant.reseed, *code(variant.spec, train)]
+        # In versions without this word the balance of experts was each micro-batch's own.
+        balanced = ["balance of the step"] * (train.accumulate > 1 and by_loss(variant.spec))
+        how = [variant.reseed, *balanced, *code(variant.spec, train)]
         arms.append((partial(Run, variant, steps=length, train=changes, tuned=point), what, how))
     repeated = experiment.seed_list[: experiment.controls.repeat]
     return tuple(
@@ -113,3 +115,9 @@ def runs(
         for run, what, how in arms
         if how[0] != "none" or seed in repeated
     )
+
+
+def by_loss(spec: ModelSpec) -> bool:
+    """Return whether the experts of a mixture are balanced by a loss, of the whole step."""
+    networks = (dict(choice.options) for choice in spec.feedforward.choices)
+    return any(of.get("balance") == "loss" for of in networks)

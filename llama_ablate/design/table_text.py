@@ -1,11 +1,12 @@
 """A text as an experiment reads it: its section of the file, and its tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from llama_ablate.config.experiment import Data
+from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.results.plan_document import PlannedText
+from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,10 @@ class TableText:
     tokens: Tokens
     #: Those that a mixture may name, by the same tokenizer; `corpus` is the text's own.
     sources: Mapping[str, Tokens] = field(default_factory=dict)
+    #: Held-out text that also stands in a training text, by its name; and how many documents were
+    #: left out for that.
+    overlaps: Mapping[str, Overlap] = field(default_factory=dict)
+    left_out: int = 0
 
     @property
     def bytes_per_token(self) -> float:
@@ -33,5 +38,11 @@ class TableText:
             bytes=tokens.bytes,
             documents=tokens.document_counts,
             lost=tokens.lost or "",
+            overlaps={
+                name: PlannedOverlap(**asdict(found))
+                for name, found in self.overlaps.items()
+                if found.documents or found.tokens or found.near
+            },
+            left_out=self.left_out,
             source=self.data,
         )

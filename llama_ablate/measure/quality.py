@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llama_ablate.config.spec import ModelSpec
+from llama_ablate.data import overlap
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
@@ -162,7 +163,15 @@ def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64])
 def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Iterator[Value]:
     """Yield the nats and the predicted tokens of a split, with those of each cluster as samples."""
     # The first token is not predicted, so a document's predictions begin one before its tokens.
-    documents = np.unique(np.maximum(subject.tokens.documents(split) - 1, 0))
+    documents = np.maximum(subject.tokens.documents(split) - 1, 0)
+    # Documents that are equal are one cluster: they are read one behind the other.
+    equal = overlap.first_equal(subject.tokens, split)
+    if len(firsts := np.unique(equal)) < len(equal):
+        parts = np.split(nats, documents[1:])
+        nats = np.concatenate([parts[i] for i in np.argsort(equal, kind="stable")])
+        sizes = np.bincount(equal, [len(part) for part in parts])[firsts].astype(np.int64)
+        documents = np.cumsum(sizes) - sizes
+    documents = np.unique(documents)
     starts = text_error.clusters(documents, len(nats), subject.model.spec.context)
     where: dict[str, Coordinate] = {
         "split": split,

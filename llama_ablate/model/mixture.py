@@ -36,7 +36,7 @@ class MixtureOfExperts(nn.Module):
 
     `balance` keeps the load of the experts even: by a `loss` (Switch, equation 4: `balance_weight`
     times experts times the sum of each one's share of the load times its mean score; 1 times the
-    weight at uniform routing), taken over the tokens of a micro-batch and summed over layers; by a
+    weight at uniform routing), taken over the tokens of a whole step and summed over layers; by a
     `bias`, added to the scores only where experts are chosen, that moves by `balance_rate` after
     every optimizer step, up where the load was below its mean (DeepSeek-V3, auxiliary-loss-free;
     Wang et al. 2024, arXiv:2408.15664); or not at all (`none`).
@@ -104,8 +104,11 @@ class MixtureOfExperts(nn.Module):
             self.shared = _build(network.with_options(width=shared * width), dim, bias)
         if self.balance_rate is not None:
             self.register_buffer("balance_bias", torch.zeros(experts))
-            # Zero between steps, so no checkpoint needs it.
-            self.register_buffer("step_load", torch.zeros(experts).double(), persistent=False)
+        # Zero between steps, so no checkpoint needs it.
+        self.register_buffer("step_load", torch.zeros(experts).double(), persistent=False)
+        self.is_counting = False
+        #: Share of the tokens of the whole step that chose each expert, where it is known.
+        self.step_share_N: Tensor | None = None
 
     def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
         """Return the weighted sum of the chosen experts' outputs, and that of the shared ones."""
@@ -148,9 +151,23 @@ class MixtureOfExperts(nn.Module):
         chosen_MJ = self.chosen(self.scores(x_BTD.flatten(0, 1)))
         return chosen_MJ.flatten().bincount(minlength=len(self.experts))
 
+    @property
+    def balances_by_loss(self) -> bool:
+        """Whether its loss depends on the shares of experts in the whole step."""
+        return self.balance_weight is not None
+
+    @torch.no_grad()
+    def know_step(self, mean: Callable[[Tensor], Tensor]) -> None:
+        """Take the shares that were counted as the whole step's; `mean` is over its ranks."""
+        load_N = mean(self.step_load)
+        self.step_share_N = load_N / load_N.sum()
+        self.step_load.zero_()
+        self.is_counting = False
+
     @torch.no_grad()
     def after_step(self, mean: Callable[[Tensor], Tensor]) -> None:
         """Move the bias after an optimizer step; `mean` is over the ranks that share its batch."""
+        self.step_share_N = None
         if self.balance_rate is not None:
             load_N = mean(self.step_load)
             self.balance_bias += self.balance_rate * (load_N.mean() - load_N).sign()
@@ -169,10 +186,13 @@ class MixtureOfExperts(nn.Module):
 
     def _balance(self, scores_MN: Tensor, chosen_MJ: Tensor, ctx: Any) -> None:
         load_N = chosen_MJ.flatten().bincount(minlength=len(self.experts))
-        if self.balance_rate is not None:
+        if self.balance_rate is not None or self.is_counting:
             self.step_load += load_N
         if self.balance_weight is not None:
-            share_N = load_N.to(scores_MN.dtype) / chosen_MJ.numel()
+            share_N = self.step_share_N
+            if share_N is None:
+                share_N = load_N.double() / chosen_MJ.numel()
+            share_N = share_N.to(scores_MN.dtype)
             mean_N = (scores_MN / scores_MN.sum(1, keepdim=True)).mean(0)
             ctx.add_loss("balance", len(share_N) * (share_N * mean_N).sum(), self.balance_weight)
 

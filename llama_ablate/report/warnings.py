@@ -1,5 +1,6 @@
 """Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from llama_ablate.terminal import listed, plural
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
 DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
+_NEAR = 0.01  # of the held-out tokens in near copies, from which that is said
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
@@ -38,9 +40,38 @@ def warnings(frames: Frames) -> list[str]:
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
-    text = (*_covered(table), *_lossy(table.text), *few_documents(table.text))
+    text = (
+        *_covered(table),
+        *_lossy(table.text),
+        *few_documents(table.text),
+        *_overlaps(table.text),
+    )
     seeds = (*_one_rate(table, experiment), *_two_seeds(table, experiment))
-    return [*text, *_not_provided(table), *seeds]
+    return [*text, *_not_provided(table), *_balanced(table, experiment), *seeds]
+
+
+def _overlaps(text: PlannedText) -> Iterator[str]:
+    """Yield how much held-out text also stands in training text, and what was done about it."""
+    if text.left_out:
+        yield (
+            f"{text.left_out:,} held-out {plural(text.left_out, 'document')} also stood in "
+            "training text, or test in validation text: left out (overlap: drop)."
+        )
+    for name, one in text.overlaps.items():
+        there = "the training text" if name == "corpus" else f"the training text of '{name}'"
+        there = "the validation text" if name == "test" else there
+        if one.tokens:
+            yield (
+                f"{one.tokens / one.all_tokens:.2%} of the held-out tokens, {one.documents:,} of "
+                f"{one.all_documents:,} documents as a whole, also stand in {there}: their loss "
+                "says nothing of new text."
+            )
+        if one.near - one.tokens / one.all_tokens > _NEAR:
+            yield (
+                f"{one.near:.1%} of the held-out tokens are in documents of which most runs of 13 "
+                f"tokens or 52 bytes also stand in {there} ({one.looked_at:.0%} of it was looked "
+                "at): near copies."
+            )
 
 
 def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
@@ -58,6 +89,21 @@ def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
         yield (
             f"Not paired by text: {listed(unlike)} and the baseline share initial weights, but do "
             "not read the same text in the same order (another batch, order or mixture)."
+        )
+
+
+def _balanced(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
+    """Yield what the balance of experts costs where a step is cut into parts."""
+    is_cut = experiment.train.accumulate > 1 or experiment.parallel.data > 1
+    by_loss = [
+        f"'{variant.label}'"
+        for variant in table.variants
+        if '"balance": "loss"' in json.dumps(variant.model.get("feedforward"))
+    ]
+    if is_cut and by_loss:
+        yield (
+            f"Experts of {listed(by_loss)} are balanced by a loss of the whole step: its parts are "
+            "computed forward once more, a third of the step's FLOPs; balance: bias needs none."
         )
 
 

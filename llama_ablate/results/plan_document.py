@@ -48,6 +48,18 @@ class StoredPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class PlannedOverlap(StoredPart):
+    """Held-out text of a table that also stands in one text."""
+
+    documents: Count
+    tokens: Count
+    all_documents: Positive
+    all_tokens: Positive
+    #: Share of the held-out tokens in near copies, and of the training tokens looked at for that.
+    near: Number = 0.0
+    looked_at: Number = 0.0
+
+
 class PlannedText(StoredPart):
     """Tokenized text of a table, with the data needed to reproduce it elsewhere."""
 
@@ -60,6 +72,11 @@ class PlannedText(StoredPart):
     documents: dict[str, Count] = Field(default_factory=dict)
     #: An example of text that the tokenizer loses; empty where it loses none.
     lost: str = ""
+    #: Held-out text that also stands in a training text, by its name: `corpus`, a source, or
+    #: `test` for what of the test split stands in the validation split.
+    overlaps: dict[str, PlannedOverlap] = Field(default_factory=dict)
+    #: Held-out documents that were left out since they stand in training text.
+    left_out: Count = 0
     source: Data
 
     @field_validator("source", mode="before")

@@ -4,7 +4,7 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -170,17 +170,24 @@ def update(
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
     clipping. Each micro-batch, and each rank's share of it, uses its rows of the batch's dropout
-    masks. After the step, each module's method `after_step`, if any, is called with a function that
-    computes the mean of a tensor over the ranks.
+    masks. Where the experts of a mixture are balanced by a loss, their shares in the whole step are
+    counted first, by a forward pass without gradients: the loss is a product of two means, and that
+    of a part of the step is another function. After the step, each module's method `after_step`, if
+    any, is called with a function that computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
-    first = 0
-    for part in parts:
-        mine = ranks.share(part)
-        masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
-        with compute.autocast():
-            total, by_name = objective(mine, masks)
-        first += len(part)
+    mixtures: list[Any] = [
+        module for module in objective.modules() if getattr(module, "balances_by_loss", False)
+    ]
+    if mixtures and (len(parts) > 1 or ranks.count > 1):
+        for mixture in mixtures:
+            mixture.is_counting = True
+        with torch.no_grad():
+            for _ in _forward(objective, parts, compute, ranks, dropout):
+                pass
+        for mixture in mixtures:
+            mixture.know_step(ranks.mean)
+    for total, by_name in _forward(objective, parts, compute, ranks, dropout):
         (total / len(parts)).backward()
         for name, value in by_name.items():
             before = means.get(name, torch.zeros((), device=compute.device))
@@ -194,6 +201,24 @@ def update(
         if after_step is not None:
             after_step(ranks.mean)
     return means, norm
+
+
+def _forward(
+    objective: nn.Module,
+    parts: Sequence[Tensor],
+    compute: Compute,
+    ranks: Ranks,
+    dropout: Dropout | None,
+) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
+    """Yield the loss of each micro-batch on this rank, and its parts by name."""
+    first = 0
+    for part in parts:
+        mine = ranks.share(part)
+        masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
+        with compute.autocast():
+            found = objective(mine, masks)
+        first += len(part)
+        yield found
 
 
 def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:

@@ -8,10 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.mixture import MixtureOfExperts
+from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
 
 DIM = 6
 EVALUATION = SimpleNamespace(losses=None)
@@ -389,3 +393,36 @@ def test_the_same_input_gives_the_same_bits_again():
 
     for a, b in zip(gradients(), gradients(), strict=True):
         assert torch.equal(a, b)
+
+
+class Kept:
+    """Stands in for an optimizer: keeps the gradients of its one step."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def step(self):
+        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+
+    def zero_grad(self):
+        self.model.zero_grad()
+
+
+@pytest.mark.parametrize("parts", [2, 4, 16])
+@pytest.mark.parametrize("options", [{}, {"scoring": "sigmoid", "capacity": 1.0}])
+def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spec, parts, options):
+    """A product of two means over a part is another function than over the whole step."""
+    mixture = {"name": "moe", "experts": 4, "width": 8, "balance_weight": 0.1, **options}
+    tokens = torch.randint(0, 61, (16, 25), generator=torch.Generator().manual_seed(0))
+    found = []
+    for number in (1, parts):
+        model = init_weights(build(spec(feedforward=mixture)), 0).double()
+        kept, compute = Kept(model), Compute("cpu", 1, "float32", "math")
+        train = Train(steps=1, clip=0)
+        means, _ = update(Objective(model, []), kept, tokens.chunk(number), train, compute)
+        found.append((kept.gradients, means))
+    (whole, losses), (cut, others) = found
+    for name, value in losses.items():
+        assert others[name].item() == pytest.approx(value.item(), rel=1e-12)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(cut[name], gradient, rtol=1e-9, atol=1e-14)

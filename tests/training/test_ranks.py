@@ -112,13 +112,14 @@ def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypa
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("balance", ["bias, balance_rate: 0.05", "loss, balance_weight: 0.5"])
 def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
-    experiment_file, tmp_path, plugin
+    experiment_file, tmp_path, plugin, balance
 ):
-    """Capacity is by sequence, and the bias moves by the load of all ranks."""
+    """Capacity is by sequence; bias and loss of the balance are of the load of all ranks."""
     model = (
         "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: {name: moe, experts: 4, "
-        "width: 8, scoring: sigmoid, capacity: 1.0, balance: bias, balance_rate: 0.05}}"
+        f"width: 8, scoring: sigmoid, capacity: 1.0, balance: {balance}}}}}"
     )
     train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
     plugin("multi_token")

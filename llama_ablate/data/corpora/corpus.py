@@ -1,5 +1,6 @@
 """Corpora: sources of text, whose documents are split into train, validation and test."""
 
+import itertools
 import os
 import sys
 import sysconfig
@@ -7,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import count
 from pathlib import Path
 
 from llama_ablate.config.registry import Choice, Registry
@@ -136,7 +136,11 @@ def _named(
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
     named = {"train": train, "validation": validation, "test": test}
-    return {split: [Path(path) / name] if name else [] for split, name in named.items()}
+    files = {split: Path(path) / name for split, name in named.items() if name}
+    for (split, file), (other, same) in itertools.combinations(files.items(), 2):
+        if os.path.realpath(file) == os.path.realpath(same):
+            raise ConfigError(f"'{split}' and '{other}' are one file, '{named[split]}'", (other,))
+    return {split: [files[split]] if split in files else [] for split in SPLITS}
 
 
 def refuse_missing(choice: Choice) -> None:
@@ -174,7 +178,7 @@ def _matches(root: Path, pattern: Sequence[str]) -> set[Path]:
     """Return the files below `root` that fit a pattern, `**` standing for folders of any depth."""
     if any("**" in part and part != "**" for part in pattern):
         raise ConfigError("in a pattern '**' stands alone between slashes", ("path",))
-    files, visited, pending = set(), count(1), [(root, tuple(pattern))]
+    files, visited, pending = set(), itertools.count(1), [(root, tuple(pattern))]
     while pending:
         path, parts = pending.pop()
         if parts:

@@ -43,6 +43,11 @@ class Document:
     split: str | None = None
     key: str | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether its end is left out."""
+        return isinstance(self.pieces, _Cut)
+
     def cut(self, most: int) -> "tuple[Document, int]":
         """Return the document, cut to at most so many bytes of UTF-8, and how many it has then."""
         size = 0

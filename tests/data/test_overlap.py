@@ -1,0 +1,230 @@
+"""Held-out text that also stands in training text is found, refused, left out or named."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from llama_ablate.config import experiment
+from llama_ablate.data import overlap
+from llama_ablate.data import tokens as store
+from llama_ablate.data.blocks import Blocks
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.design import plan
+from llama_ablate.errors import ConfigError
+from llama_ablate.report import warnings
+
+DRAWN = random.Random(0)
+WORDS = ["".join(DRAWN.choices("abcdefghij", k=DRAWN.randint(2, 8))) for _ in range(3000)]
+
+
+def text(words):
+    return " ".join(DRAWN.choices(WORDS, k=words))
+
+
+DOCUMENTS = [text(DRAWN.randint(40, 300)) for _ in range(200)]
+BOOK = text(40_000)
+
+
+def blocks_of(*documents, is_cut=False):
+    found = Blocks()
+    for document in documents:
+        assert "".join(found.add(document, is_cut=is_cut)) == "".join(document)
+    return found.array()
+
+
+def test_a_copy_has_the_same_blocks_at_another_place_in_other_pieces_and_with_other_white_space():
+    whole = blocks_of([BOOK])[:, 1]
+    assert 0.5 < len(whole) / (len(BOOK) / 1024) < 2
+    copy = "another beginning " + BOOK[10_000:].replace(" ", "\r\n  ")
+    pieces = [copy[i : i + 7919] for i in range(0, len(copy), 7919)]
+    found = np.isin(blocks_of(pieces)[:, 1], whole)
+    assert len(found) - found.sum() <= 1  # the first
+    assert not np.isin(blocks_of([text(5000)])[:, 1], whole).any()
+
+
+def test_short_documents_are_a_block_each_and_one_that_is_cut_has_no_last_one():
+    rows = blocks_of(["a b"], [""], ["ab\n"], ["a c"])
+    assert rows[:, 0].tolist() == [0, 2, 3]
+    assert rows[0, 1] == rows[1, 1] != rows[2, 1]
+    whole, cut = blocks_of([BOOK[:20_000]]), blocks_of([BOOK[:20_000]], is_cut=True)
+    assert np.array_equal(cut, whole[:-1])
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Plan an experiment on texts that lie in its folder; `data` is its section."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
+    changed = [document.replace(" ", "\n", 2) + "\n" for document in DOCUMENTS]
+    edited = [document.replace("a", "A", 1) for document in DOCUMENTS]
+    for name, documents in {
+        "docs": DOCUMENTS,
+        "lines": changed[:50],
+        "edited": edited[:50],
+        "new": [text(100) for _ in range(50)],
+        "one": [*(text(100) for _ in range(300)), DOCUMENTS[0]],
+    }.items():
+        lines = (json.dumps({"text": document}) for document in documents)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "book.txt").write_text(BOOK, "utf-8")
+    (tmp_path / "twice.txt").write_text(f"{BOOK} {BOOK}", "utf-8")
+
+    def made(data):
+        (tmp_path / "t.yaml").write_text(
+            "name: t\nmodel: {dim: 8, layers: 1, heads: 1, context: 16}\n"
+            f"variants: {{axes: {{norm: [layernorm]}}}}\ntrain: {{steps: 2, batch: 2}}\n{data}\n",
+            "utf-8",
+        )
+        return plan.make(experiment.load(tmp_path / "t.yaml"))
+
+    return made
+
+
+def corpus(name, **options):
+    stated = "".join(f", {key}: {value}" for key, value in options.items())
+    return f"{{name: files, path: {name}{stated}}}"
+
+
+def mixed(own, source, *, policy="refuse"):
+    """Write a `data` section whose mixture has a source."""
+    return (
+        f"data: {{corpus: {own}, sources: {{more: {source}}}, mixture: {{corpus: 1, more: 1}}, "
+        f"overlap: {policy}}}"
+    )
+
+
+DOCS, HALF = corpus("docs.jsonl"), corpus("docs.jsonl", splits="[0.85, 0.05, 0.1]")
+REFUSED = {
+    "the same documents by other splits": (mixed(DOCS, HALF), "data.sources.more: "),
+    "documents cut to some length": (
+        mixed(corpus("book.txt", limit="100kB"), corpus("book.txt")),
+        "the training text of data.sources.more",
+    ),
+    "a text that holds itself twice": (f"data: {{corpus: {corpus('twice.txt')}}}", "data.corpus: "),
+    "copies that differ by line ends": (
+        f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='lines.jsonl')}}}",
+        "100.0% of the held-out tokens of data.corpus, 50 of 50 documents as a whole, also stand "
+        "in the training text of data.corpus",
+    ),
+    "one file for two splits": (
+        f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='./docs.jsonl')}}}",
+        "'train' and 'validation' are one file",
+    ),
+    "one file for all held-out text": (
+        "data: {corpus: "
+        + corpus(".", train="docs.jsonl", validation="new.jsonl", test="new.jsonl")
+        + "}",
+        "'validation' and 'test' are one file",
+    ),
+    "test documents that are validation documents": (
+        "data: {corpus: "
+        + corpus(".", train="new.jsonl", validation="docs.jsonl", test="lines.jsonl")
+        + "}",
+        "stand in the validation text of data.corpus",
+    ),
+    "one text by two names": (
+        f"texts: [{{name: a, corpus: {DOCS}}}, {{name: b, corpus: {DOCS}}}]",
+        "texts[1]: is the same text as texts[0]",
+    ),
+    "documents that cannot be left out": (
+        f"data: {{corpus: {corpus('twice.txt')}, overlap: drop}}",
+        "the validation split is a single one",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_held_out_text_that_is_trained_on_is_refused_with_both_places_and_the_count(planned, what):
+    data, message = REFUSED[what]
+    with pytest.raises(ConfigError) as caught:
+        planned(data)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(caught.value).split("t.yaml")[0] + "t.yaml:")
+
+
+def test_texts_apart_and_a_book_without_repeats_are_planned_without_a_word(planned):
+    for data in (f"data: {{corpus: {DOCS}}}", f"data: {{corpus: {corpus('book.txt')}}}"):
+        (table,) = (found.planned() for found in planned(data).tables)
+        assert table.text.overlaps == {}
+
+
+def test_dropped_documents_are_those_that_stand_in_training_text_and_no_others(planned, tmp_path):
+    (whole,) = planned(mixed(DOCS, HALF, policy="allow")).tables
+    (found,) = planned(mixed(DOCS, HALF, policy="drop")).tables
+    before, after = whole.planned().text, found.planned().text
+    there = before.overlaps["more"]
+    assert 0 < there.documents < there.all_documents
+    assert after.left_out == there.documents
+    assert sum(after.tokens[s] for s in ("validation", "test")) == there.all_tokens - there.tokens
+    assert after.tokens["train"] == before.tokens["train"]
+    assert after.fingerprint != before.fingerprint
+    assert {run.id for run in whole.runs}.isdisjoint(run.id for run in found.runs)
+    held = {
+        found.text.tokens.tokenizer.decode(found.text.tokens.split(s).tolist())
+        for s in ("validation", "test")
+    }
+    source = found.text.sources["more"].tokenizer.decode(
+        found.text.sources["more"].split("train").tolist()
+    )
+    assert not any(doc in source for part in held for doc in part.split("\0"))
+    assert any("were left out" in line or "left out" in line for line in notes(found))
+    assert any(f"{there.documents} of {there.all_documents}" in line for line in notes(whole))
+    shutil.rmtree(tmp_path / "cache")
+    assert plan.open_tokens(after).fingerprint == after.fingerprint
+
+
+def notes(table):
+    return warnings.planned(table.planned(), table.experiment)
+
+
+def test_below_one_percent_is_counted_and_said(planned):
+    named = corpus(".", train="docs.jsonl", validation="one.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}}}").tables
+    found = table.planned().text.overlaps["corpus"]
+    assert (found.documents, found.all_documents) == (1, 301)
+    assert any("1 of 301 documents as a whole" in line for line in notes(table))
+
+
+def test_near_copies_are_a_warning_with_their_share(planned):
+    named = corpus(".", train="docs.jsonl", validation="edited.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}}}").tables
+    found = table.planned().text.overlaps["corpus"]
+    assert (found.documents, found.looked_at) == (0, 1)
+    assert found.near > 0.9
+    assert any("near copies" in line for line in notes(table))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 13, 52, 64])
+def test_the_hashes_of_runs_are_equal_just_where_the_runs_are(length):
+    ids = np.random.default_rng(0).integers(0, 3, 4000).astype(np.uint8)
+    hashes = overlap._hashes(ids, length)
+    runs = [ids[i : i + length].tobytes() for i in range(len(ids) - length + 1)]
+    assert len(hashes) == len(runs)
+    by_run = {}
+    for run, value in zip(runs, hashes, strict=True):
+        assert by_run.setdefault(run, value) == value
+    assert len({*by_run.values()}) == len(by_run)
+
+
+def test_what_was_counted_is_kept_and_counted_again_where_it_is_damaged(planned, tmp_path):
+    data = mixed(DOCS, HALF, policy="allow")
+    first = planned(data).tables[0].planned().text.overlaps
+    for file in (tmp_path / "cache" / "overlaps").iterdir():
+        file.write_bytes(file.read_bytes().replace(b'"documents"', b'"documentz"'))
+    assert planned(data).tables[0].planned().text.overlaps == first
+
+
+def test_equal_documents_are_found_whatever_stands_between_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
+    rows = [*DOCUMENTS[:30], *DOCUMENTS[:30], DOCUMENTS[3] + "\n", DOCUMENTS[99]]
+    for name, documents in (("train", [text(200)] * 9), ("held", rows)):
+        lines = (json.dumps({"text": document}) for document in documents)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
+    files = {"name": "files", "path": str(tmp_path)}
+    named = CORPORA.resolve({**files, "train": "train.jsonl", "validation": "held.jsonl"})
+    own = store.prepare(named, TOKENIZERS.resolve("bytes"))
+    assert overlap.first_equal(own, "validation").tolist() == [*range(30), *range(30), 3, 61]
