@@ -18,7 +18,7 @@ _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 _COLOURS = {
     "32": ("better", "supported", "holds", "ok"),
     "33": ("worse", "refuted"),
-    "36": ("equivalent", "running"),
+    "36": ("equivalent", "equal", "running"),
     "31": ("diverged", "collapsed", "failed", "fails", "oom", "timeout", "error"),
     "2": ("inconclusive", "too short", "undecided", "undecidable", "no verdict", "pending"),
 }

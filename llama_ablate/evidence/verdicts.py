@@ -13,6 +13,7 @@ Verdict = Literal[
     "better",
     "worse",
     "equivalent",
+    "equal",
     "inconclusive",
     "no verdict",
     "too short",

@@ -102,6 +102,8 @@ def compare(
         second = Ended.of(base_ended[run.seed] for run in own if run.seed in base_ended)
         counts = Counter(run.outcome for run in of_variant.get(id_, ()))
         word = _verdict(at, margin, first, second, {*counts}, of_base, paired=bool(pairs[id_]))
+        if id_ in table.repeated and _is_equal(word, row):
+            word = "equal"
         over_seeds = summary(list(losses[id_].values()))
         effect = paired_effect(*_sides(pairs[id_])) if at else None
         # Of an interval alone it is known how seeds narrow it.
@@ -390,6 +392,11 @@ def _verdict(
     # No loss is measured where none of the runs was lost, and there is no pair.
     measured = paired or own.lost + base.lost
     return "no verdict" if word == "inconclusive" and not measured else word
+
+
+def _is_equal(word: Verdict, row: Interval) -> bool:
+    """Return whether a repeated baseline equals the baseline, bit for bit or within the margin."""
+    return row.mean == row.low == row.high == 0 or word == "equivalent"
 
 
 def _p_of_lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> float:

@@ -9,7 +9,7 @@ was seen needs no such proof.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,12 +17,14 @@ from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import interval
 from llama_ablate.findings.comparison import Pairs, bias_of
 from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import ComparisonRow, Row, column, grouped
+from llama_ablate.findings.rows import ComparisonRow, Row, RunRow, column, grouped
 from llama_ablate.results.plan_document import PlannedTable
 
-Kind = Literal["aa", "positive"]
+Kind = Literal["aa", "positive", "learned"]
 #: Words that say something of a difference, which a bias could have made.
 _DECIDED = ("better", "worse", "equivalent", "supported", "refuted")
+#: Nats below the loss of token frequencies alone, from which an arm has learned more than those.
+_CLEARLY_BELOW = 0.1
 _MOST_MARGINS = 10  # of harm that still is like a difference of the margin's size
 _TOO_STRONG = "it shows that a catastrophe is seen, not a difference of the margin's size"
 
@@ -39,7 +41,7 @@ class Check:
 class ControlRow(Row):
     """A control of a table."""
 
-    control: str = column("`bias`, `positive` or `calibration`", "control")
+    control: str = column("`bias`, `positive`, `learned` or `calibration`", "control")
     result: str = column("`holds` or `fails`; empty for one that cannot fail", "result")
     why: str = column("what it shows", "why")
 
@@ -89,14 +91,18 @@ def scaled(ends: tuple[float, float], weight: float) -> tuple[float, float]:
 
 
 def check(
-    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
+    table: PlannedTable,
+    comparison: Sequence[ComparisonRow],
+    margin: float | None,
+    runs: Iterable[RunRow] = (),
 ) -> dict[Kind, Check]:
     """Return for each kind of control that can fail whether all of that kind hold.
 
     A repeated baseline must be equal bit for bit, or have an interval; a positive control must be
-    seen: its own 95% interval lies above 0, and its mean is at most ten margins.
+    seen: its own 95% interval lies above 0, and its mean is at most ten margins. Some arm's loss
+    must be clearly below that of token frequencies: arms that have learned nothing are equal.
     """
-    checks = _checks(table, comparison, margin)
+    checks = _checks(table, comparison, margin, runs)
     can_fail = [(kind, label, one) for kind, label, one in checks if one is not None]
     return {
         kind: Check(
@@ -134,10 +140,10 @@ def withheld(row: ComparisonRow, checks: Mapping[Kind, Check]) -> ComparisonRow:
 
 def same(row: ComparisonRow) -> Check:
     """Return whether a repeated baseline bounds the bias, from its row of a comparison."""
-    if why := _without_loss(row):
-        return Check(holds=False, why=why)
     if row.difference == row.low == row.high == 0:
         return Check(holds=True, why="is equal bit for bit")
+    if why := _without_loss(row):
+        return Check(holds=False, why=why)
     if math.isnan(row.low):
         return Check(
             holds=False, why=f"differs by {row.difference:+.2g} {row.unit} in its one seed"
@@ -164,10 +170,13 @@ def seen(row: ComparisonRow, margin: float | None) -> Check:
 
 
 def told(
-    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
+    table: PlannedTable,
+    comparison: Sequence[ComparisonRow],
+    margin: float | None,
+    runs: Iterable[RunRow] = (),
 ) -> list[ControlRow]:
     """Return what each control is for, whether it holds, and why."""
-    whats = {"aa": "bias", "positive": "positive"}
+    whats = {"aa": "bias", "positive": "positive", "learned": "learned"}
     of_label = {row.label: row for row in comparison}
     return [
         ControlRow(control="calibration", result="", why=f"{label}: {calibration(of_label[label])}")
@@ -175,12 +184,15 @@ def told(
         else ControlRow(
             control=whats[kind], result="holds" if one.holds else "fails", why=f"{label} {one.why}"
         )
-        for kind, label, one in _checks(table, comparison, margin)
+        for kind, label, one in _checks(table, comparison, margin, runs)
     ]
 
 
 def _checks(
-    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
+    table: PlannedTable,
+    comparison: Sequence[ComparisonRow],
+    margin: float | None,
+    runs: Iterable[RunRow],
 ) -> Iterator[tuple[Kind, str, Check | None]]:
     """Yield each control's kind, label, and whether it holds; None for one that cannot fail."""
     for variant, row in zip(table.variants, comparison, strict=True):
@@ -188,6 +200,14 @@ def _checks(
             yield "positive", variant.label, seen(row, margin)
         elif variant.role == "aa":
             yield "aa", variant.label, same(row) if variant.id in table.repeated else None
+    gains = [
+        run.number("unigram_loss_nats") - run.number("validation_loss_nats")
+        for run in runs
+        if run.chosen and run.outcome == "ok" and run.role != "positive"
+    ]
+    if gains and max(gains) < _CLEARLY_BELOW:  # not where it is NaN, of records of older versions
+        why = f"came more than {_CLEARLY_BELOW} nats below the loss that token frequencies give"
+        yield "learned", "no arm", Check(holds=False, why=why)
 
 
 def calibration(row: ComparisonRow) -> str:

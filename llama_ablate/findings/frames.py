@@ -359,7 +359,7 @@ class TableFrames:
     @cached_property
     def controls(self) -> dict[Kind, Check]:
         """Whether the controls of each kind hold, and why."""
-        return check(self.plan, self._compared, self.margin)
+        return check(self.plan, self._compared, self.margin, self.runs)
 
     @cached_property
     def bias(self) -> Bias:

@@ -370,15 +370,18 @@ class ComparisonRow(Row):
     high: float = column("upper end of its interval")
     verdict: str = column(
         "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (failing control, no loss), "
-        "`too short`, `diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`"
+        "`too short`, `diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`, of "
+        "the baseline repeated `equal`"
     )
 
     @cell("loss ({unit})", leading=True)
     def of_loss(self) -> str:
-        """Write the mean loss; where runs were lost, of how many it is."""
-        mean, trained = number(self.loss, f".{self.places}f"), self.ended - self.lost
+        """Write the mean loss, and of what it is: where runs were lost, and of a control's seeds."""
+        form, trained = f".{self.places}f", self.ended - self.lost
         told = f" (mean of the {trained} that trained)" if self.lost and trained else ""
-        return mean + told
+        if self.verdict == "equal":  # its seeds may be fewer than the baseline's
+            told = f" (baseline, same seeds: {number(self.loss - self.difference, form)})"
+        return number(self.loss, form) + told
 
     @cell(DIFFERENCE, leading=True)
     def of_difference(self) -> str:

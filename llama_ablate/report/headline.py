@@ -21,7 +21,7 @@ from llama_ablate.terminal import plural
 #: Verdicts in the order in which the answer names them, and test results.
 _VERDICTS = (
     *("better", "worse", "lower together", "higher together", "diverged", "collapsed", "failed"),
-    *("equivalent", "add up", "inconclusive", "no verdict", "not estimable", "too short"),
+    *("equivalent", "equal", "add up", "inconclusive", "no verdict", "not estimable", "too short"),
     "pending",
 )
 _DECIDED = ("supported", "refuted")
@@ -157,6 +157,8 @@ def _controls(frames: Frames) -> Iterator[str]:
     if not stated and ended and (failing := _failing(frames)):
         what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
         yield f"{what} is sure: {failing}."
+    if unlearned := [t.controls["learned"] for t in frames.tables if "learned" in t.controls]:
+        yield f"Too short to call any equal: no arm {unlearned[0].why}."
 
 
 def _turned(frames: Frames) -> Iterator[str]:

@@ -33,6 +33,7 @@ VERDICTS = {
     "better": Look("#0072b2", "<", "triangle-left"),
     "worse": Look("#d55e00", ">", "triangle-right"),
     "equivalent": Look("#009e73", "s", "square"),
+    "equal": Look("#009e73", "s", "square"),
     "lower together": Look("#0072b2", "<", "triangle-left"),
     "higher together": Look("#d55e00", ">", "triangle-right"),
     "add up": Look("#009e73", "s", "square"),

@@ -41,6 +41,7 @@ def warnings(frames: Frames) -> list[str]:
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
     text = (
+        *_few_tokens(table),
         *_covered(table),
         *_lossy(table.text),
         *few_documents(table.text),
@@ -48,6 +49,17 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     )
     seeds = (*_one_rate(table, experiment), *_two_seeds(table, experiment))
     return [*text, *_not_provided(table), *_balanced(table, experiment), *seeds]
+
+
+def _few_tokens(table: PlannedTable) -> Iterator[str]:
+    """Yield a warning where runs are so short that their losses say little of the architecture."""
+    per_parameter = table.tokens_per_run / table.baseline.parameters
+    if per_parameter < 1:
+        yield (
+            f"{per_parameter:.2g} tokens a parameter: so short a run shows that the file works, "
+            "and hardly which variant learns better. Train on one token a parameter at least, "
+            "better on twenty."
+        )
 
 
 def _overlaps(text: PlannedText) -> Iterator[str]:

@@ -10,7 +10,7 @@ def _controls_section(frames: Frames) -> Section | None:
     table = frames.table
     return section(
         "Controls",
-        controls.told(table.plan, table.comparison, table.margin),
+        controls.told(table.plan, table.comparison, table.margin, table.runs),
         """Bias: the baseline repeated under another name with nothing changed must be equal bit for
         bit; then no fault sets all other arms apart. Positive: a change of known harm must be seen,
         its interval above 0 and its mean at most ten margins; "equivalent", "not worse" and
