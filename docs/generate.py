@@ -112,7 +112,7 @@ class _First:
             f"- `{row.label}`: {row.of_difference()} is *{verdict}*: "
             f"{_MEANS[verdict].format(margin=margin)}"
             for verdict, row in first.items()
-            if not row.baseline
+            if not (row.baseline or row.role)
         ]
         return (
             "From [the first experiment](../README.md#a-first-experiment):\n\n"

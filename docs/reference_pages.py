@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from llama_ablate.commands import components
 from llama_ablate.commands.cli import COMMANDS, parser
+from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
 from llama_ablate.config import section_keys as sections
 from llama_ablate.model.decoder import REGISTRIES
@@ -243,14 +244,18 @@ def _data() -> str:
     )
 
 
+def _exit_codes() -> str:
+    rows = "".join(f"| {code} | {about} |\n" for code, about in EXIT_CODES.items())
+    return f"| exit code | what it says |\n|---|---|\n{rows}"
+
+
 def _commands() -> str:
     parts = [
         "# Commands",
         "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
         "JSON document) and `--plugin FILE` (a Python file that registers components; "
         "repeatable); those that print tables `--wide` (all columns), those that compute "
-        "`--device {auto,cpu,cuda}`.\n\nExit codes: 0 done, 1 some run did not end `ok`, 2 the "
-        "input is wrong, 130 interrupted; [`judge`](../loop.md) has more.\n\n`MODEL` arguments are "
+        "`--device {auto,cpu,cuda}`.\n\n" + _exit_codes() + "\n`MODEL` arguments are "
         "a run or variant (`results/first/rope`), a "
         "Hugging Face folder (Llama, Mistral, Qwen 2 and 3, GPT-2), Meta's `params.json` with "
         "`consolidated.NN.pth`, a llama2.c `.bin`, or a preset's name (untrained, with the "

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,12 @@ from typing import Any
 
 #: User and password in an address, up to the last `@` before its path; a path has one slash less.
 _USER = re.compile(r"(?<=:/)(/?)[^/'\"]*@")
-_CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+#: Control characters but for line feeds and tabs, and those that turn or hide what stands beside
+#: them: of width zero, of the direction of writing, and tags.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\U000e0000-\U000e007f]"
+)
 #: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
 _COLOURS = {
     "32": ("better", "supported", "holds", "ok"),
@@ -25,12 +31,20 @@ _COLOURS = {
 _SGR = {word: code for code, words in _COLOURS.items() for word in words}
 # A cell of its own: two spaces stand before it, and two, a bracket or the line's end behind.
 _CELL = re.compile(rf"(?m)(?<=  )(?:{'|'.join(_SGR)})(?=  | \(|:|,|$)")
+_LINE_S = 60.0  # between two lines of progress where there is no terminal
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=*#"
 
 
 def visible(text: str) -> str:
-    """Return text with control characters escaped, but for line feeds and tabs."""
+    """Return text with characters escaped that control a terminal, or turn or hide others."""
     return _CONTROLS.sub(lambda match: _spelled(match[0]), text)
+
+
+def printable(text: str) -> str:
+    """Return text as standard output shows it, with what its encoding lacks escaped."""
+    text = visible(text)
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding) if lacks(text) else text
 
 
 def in_one_line(text: str) -> str:
@@ -141,13 +155,20 @@ class Bar(AbstractContextManager["Bar"]):
     def __init__(self, name: str, unit: str = "") -> None:
         self._name, self._unit = name, unit
         self._bar: Any = None
+        self._said = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 
     def update(self, done: int, total: int | None) -> None:
-        """Show `done` of `total`, which may be unknown."""
+        """Show `done` of `total`, which may be unknown; without a terminal in a line a minute."""
+        if not sys.stderr.isatty():
+            if time.monotonic() - self._said > _LINE_S:
+                self._said = time.monotonic()
+                of = f" of {total:,}" if total else ""
+                sys.stderr.write(f"{self._name}: {done:,}{of} {self._unit}".rstrip() + "\n")
+            return
         if self._bar is None:
             from tqdm import tqdm
 
@@ -155,7 +176,7 @@ class Bar(AbstractContextManager["Bar"]):
                 total=total,
                 desc=self._name,
                 delay=0.4,  # what is quickly done needs no bar
-                mininterval=0.1 if sys.stderr.isatty() else 10,
+                mininterval=0.1,
                 unit=self._unit or "it",
                 unit_scale=bool(self._unit),
             )

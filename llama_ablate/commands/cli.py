@@ -18,6 +18,7 @@ from llama_ablate.commands import (
     components,
     export,
     generate,
+    help,  # noqa: A004  the command's name
     init,
     judge,
     measure,
@@ -56,14 +57,18 @@ class Command(Protocol):
 #: In two groups, in the order of `--help`: the main job first.
 GROUPS: dict[str, tuple[Command, ...]] = {
     "experiments": (init, plan, run, status, show, compare, report, measure, pack, judge),
-    "models and trackers": (components, summary, generate, trace, attention, export, track),
+    "models and trackers": (components, summary, generate, trace, attention, export, track, help),
 }
 COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
 #: The dataclass with which each `run` is called.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
-_CODES = "exit codes: 0 done; 1 a run is not ok; 2 wrong input; 130 interrupted (repeat to resume)"
+_CODES = (
+    "exit codes: 0 done; 1 a run is not ok; 2 wrong input; 130 interrupted (repeat to resume);\n"
+    "  llama-ablate help exit-codes lists all"
+)
+_SIGNALLED = 128  # and the number of the signal that interrupted the command
 
 
 class _Parser(ArgumentParser):
@@ -137,9 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = _parsed(arguments)
         return _done(parsed.command, made(OPTIONS[parsed.command], vars(parsed)))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
-        return 130
+        return _SIGNALLED + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 def _done(command: str, options: Options) -> int:
@@ -225,4 +230,4 @@ class _Unfailing(FileIO):
 def _interrupt(number: int, _frame: object) -> None:
     if number == signal.SIGHUP:  # when a terminal closes, both the system and the shell send it
         signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)

@@ -70,7 +70,8 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
     for slot in dict.fromkeys(row["slot"] for row in rows):
         lines.append(f"{slot}:")
         for row in (row for row in rows if row["slot"] == slot):
-            lines.append(wrapped(row["summary"], f"  {row['name']:14s} ", _INDENT))
+            about = row["summary"] or "(no docstring)"
+            lines.append(wrapped(about, f"  {row['name']:14s} ", _INDENT))
             lines += [
                 wrapped(f"{n}: {o['type']} = {written(o['default'])}", _INDENT, f"{_INDENT}  ")
                 for n, o in row["options"].items()

@@ -181,8 +181,10 @@ class Registry:
 
     def summary(self, name: str) -> str:
         """Return the first paragraph of the component's docstring: what it is, and its source."""
-        text = inspect.getdoc(self._components[name]) or ""
-        return " ".join(text.split("\n\n")[0].split())
+        component = self._components[name]
+        of_ours = (cls for cls in getattr(component, "__mro__", ()) if cls is not object)
+        own = next((c.__dict__["__doc__"] for c in of_ours if c.__dict__.get("__doc__")), None)
+        return " ".join(inspect.cleandoc(own or "").split("\n\n")[0].split())
 
     def resolve(self, entry: Entry, where: Where = ()) -> Choice:
         """Turn `rope` or `{name: rope, theta: 5.0e5}` into a Choice with every option filled in.

@@ -376,11 +376,11 @@ class ComparisonRow(Row):
 
     @cell("loss ({unit})", leading=True)
     def of_loss(self) -> str:
-        """Write the mean loss, and of what it is: where runs were lost, and of a control's seeds."""
+        """Write the mean loss, and of how many where runs were lost; of a control both losses."""
         form, trained = f".{self.places}f", self.ended - self.lost
         told = f" (mean of the {trained} that trained)" if self.lost and trained else ""
         if self.verdict == "equal":  # its seeds may be fewer than the baseline's
-            told = f" (baseline, same seeds: {number(self.loss - self.difference, form)})"
+            told = f" (baseline {number(self.loss - self.difference, form)})"
         return number(self.loss, form) + told
 
     @cell(DIFFERENCE, leading=True)

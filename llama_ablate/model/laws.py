@@ -418,8 +418,9 @@ def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
         except NotProvidedError:
             continue  # it is about what the component does not provide
         if failure:
-            stated = (law.__doc__ or "").splitlines()[0].removeprefix("Hold that ").rstrip(".")
-            yield f"{failure}; the law '{law.__name__}': {stated}"
+            first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
+            stated = first.removeprefix("Hold that ").rstrip(".")
+            yield f"{failure}; the law '{law.__name__}'" + f": {stated}" * bool(stated)
     yield from _twins(spec, slot, tokens_BT)
 
 

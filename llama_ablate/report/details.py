@@ -16,6 +16,7 @@ from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import UNSTABLE, sides
 from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean
 from llama_ablate.report import tables
+from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import TRAINING
 from llama_ablate.results.snapshot import Results
@@ -32,6 +33,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     """
     runs = [run for run in table.runs if run.variant == chosen.id]
     reported = [run for run in runs if run.chosen]
+    ended = [run for run in reported if run.outcome in FINAL]
     metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
     context = table.comparison[0].context
     ids = {run.id for run in runs}
@@ -60,7 +62,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         numbers = {
             name: each
             for name in dict.fromkeys(name for run in runs for name in run.numbers)
-            if not all(map(math.isnan, each := [run.number(name) for run in reported]))
+            if not all(map(math.isnan, each := [run.number(name) for run in ended]))
         }
         trained = {f"train.{key}": value for key, value in chosen.train.items()}
         shown = [(run.id, str(run.seed), run.point, run.outcome, run.reason) for run in runs]

@@ -37,8 +37,9 @@ def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
     behind the first `least` (unless given, those up to the verdict) may lose their intervals for
     it. Long cells of the first column are shortened only where the first `least` need that.
     """
-    heads = [[str(name)] for name in cells.columns]
-    columns = [list(column) for column in zip(*cells.astype(str).to_numpy().tolist(), strict=True)]
+    heads = [[terminal.printable(str(name))] for name in cells.columns]
+    rows = cells.astype(str).to_numpy().tolist()
+    columns = [list(map(terminal.printable, column)) for column in zip(*rows, strict=True)]
     columns = columns or [[] for _ in heads]
     if width is not None and _width(heads, columns) > width:
         heads = [
@@ -133,6 +134,7 @@ def markdown(cells: pd.DataFrame) -> str:
 
 def literal(text: str) -> str:
     """Return text for a line of Markdown, in which it makes no tag and no link."""
+    text = terminal.visible(text)
     return " ".join(text.replace("<", "&lt;").replace("](", "]\\(").replace("]:", "]\\:").split())
 
 
@@ -177,7 +179,10 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
         for number, part in enumerate(pieces):
             texts = part.select_dtypes(exclude="number")
             plain = part.assign(**{str(key): texts[key].map(_no_formula) for key in texts})
-            file.write(plain.to_csv(index=False, header=not number).encode("utf-8"))
+            plain.columns = [_no_formula(name) for name in plain.columns]
+            # The csv module quotes what holds a character of the line's end: lone returns too.
+            lines = plain.to_csv(index=False, header=not number, lineterminator="\r\n")
+            file.write(lines.replace("\r\n", "\n").encode("utf-8"))
 
     disk.replace(path, write)
 

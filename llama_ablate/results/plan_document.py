@@ -575,8 +575,8 @@ def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
     try:
         return _typed(values)
     except (ValidationError, ConfigError) as error:
-        who = "no version" if version == __version__ else f"another version{which}"
-        what = f"'{file}': {who} wrote it"
+        who = "another state of this version" if version == __version__ else f"another{which}"
+        what = f"'{file}': {who} wrote it, or it was changed"
         raise FormatError(f"{what}; {ours} ({_first(error)})") from None
 
 

@@ -69,6 +69,8 @@ class _State:
 
     step: int = 0
     train_s: float = 0.0
+    #: Seconds of earlier starts since it last ran out of time.
+    clock_s: float = 0.0
     #: Losses and gradient norms of every step so far.
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -116,12 +118,14 @@ def train(
     run = _Run(
         objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, evaluated
     )
-    began = last_saved = time.perf_counter()
+    last_saved = time.perf_counter()
+    began = last_saved - state.clock_s
     while state.step < steps:
         now = time.perf_counter()
         late = config.timeout_s is not None and now - began > config.timeout_s
         due = now - last_saved > checkpoint_s
         stopping, late, due = ranks.agreed(ranks.first and stop(), late, due)
+        state.clock_s = 0.0 if late else now - began  # when it is tried again it has all its time
         if saved and (stopping or late or due):
             run.save(saved, state)
             last_saved = now
@@ -338,4 +342,6 @@ def _resume(
     objective.model.load_state_dict(values["model"])
     objective.losses.load_state_dict(values["objective"])
     optimizer.load_state_dict(values["optimizer"])
-    return _State(**{known.name: values[known.name] for known in fields(_State)})
+    return _State(
+        **{known.name: values[known.name] for known in fields(_State) if known.name in values}
+    )

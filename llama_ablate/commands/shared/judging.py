@@ -51,7 +51,7 @@ from llama_ablate.results.ledger import (
 from llama_ablate.training.compute import pick_device
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
-_INTERRUPTED = 130
+_SIGNALLED = 128  # above it stands the number of the signal that ended a command
 CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 #: Keys that no candidate may change: sections that the ledger states once, and keys of `train`.
 _STATED = (
@@ -369,7 +369,7 @@ def _trained(
     words += ["--workers", launch.workers] if launch.workers else []
     words += [word for plugin in files for word in ("--plugin", plugin)]
     code = processes.command(["run", *map(str, words)])
-    if code == _INTERRUPTED:
+    if code > _SIGNALLED:
         raise KeyboardInterrupt
     if code not in (0, 1):
         raise ConfigError(f"{file}: `run` ended with exit code {code}: the same command goes on")
