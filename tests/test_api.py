@@ -23,6 +23,7 @@ from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
 from tests.metrics import measured
+from tests.texts import sentences
 
 ROOT = Path(__file__).parents[1]
 FRAMES = {
@@ -384,6 +385,7 @@ def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
 
 SCRIPT = """
 import llama_ablate as la
+from tests.texts import sentences
 
 results = la.run(
     {
@@ -406,7 +408,7 @@ print(type(model).__name__, la.open("out/tiny").tables["finished"].item())
 def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
     """multiprocessing would run it again in every worker."""
     (tmp_path / "run.py").write_text(SCRIPT)
-    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 200)
+    (tmp_path / "text.txt").write_text(sentences(200))
     done = subprocess.run(
         [sys.executable, "run.py"],
         cwd=tmp_path,

@@ -21,6 +21,7 @@ from llama_ablate.results import Store
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 from tests.in_process import run_in_process
 from tests.quiet import within
+from tests.texts import sentences
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,7 +31,7 @@ def results(tmp_path_factory):
     """A finished grid of two variants and two seeds."""
     folder = tmp_path_factory.mktemp("results")
     book = folder / "book.txt"
-    book.write_text("the cat sat on the mat and looked at the dog " * 800, "utf-8")
+    book.write_text(sentences(1_000), "utf-8")
     file = folder / "tiny.yaml"
     file.write_text(
         "name: tiny\nquestion: Does it <work>?\n"
@@ -577,7 +578,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     tmp_path, monkeypatch, capsys, command, mistake
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.txt").write_text("the cat sat on the mat " * 500)
+    (tmp_path / "good.txt").write_text(sentences(400))
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "binary.bin").write_bytes(bytes(range(256)))
     bad, *expected = BAD_FILES[mistake]

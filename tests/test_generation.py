@@ -211,7 +211,8 @@ def run_folder(tmp_path_factory):
     file = folder / "x.yaml"
     file.write_text(
         "name: g\nbase: llama2-tiny\nmodel: {dim: 32, layers: 1, heads: 2, context: 32}\n"
-        f"data: {{corpus: {{name: files, path: '{text}'}}, tokenizer: bytes}}\n"
+        f"data: {{corpus: {{name: files, path: '{text}'}}, tokenizer: bytes, "
+        "overlap: allow}\n"
         "train: {steps: 60, batch: 8, lr: 1e-2, precision: float32, kernel: math}\n"
         "seeds: 1\nmeasure: [perplexity]\n",
         "utf-8",

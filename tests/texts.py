@@ -1,5 +1,6 @@
 """The text of a corpus in memory, for tests."""
 
+import random
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,3 +46,15 @@ def corpus_of(train, validation, test=""):
         for text in whole.split(SEPARATOR)
     ]
     return Corpus(lambda: documents)
+
+
+def sentences(count, seed=0):
+    """Return so many sentences of a small grammar, which hardly repeat as a paragraph."""
+    drawn = random.Random(seed)
+    things, places = ("cat", "dog", "bird", "child"), ("mat", "park", "roof", "step", "old chair")
+    said = (
+        f"the {drawn.choice(things)} {drawn.choice(('sat', 'ran', 'looked', 'slept'))} "
+        f"{drawn.choice(('on', 'by', 'under'))} the {drawn.choice(places)}"
+        for _ in range(count)
+    )
+    return ". ".join(said) + ". "

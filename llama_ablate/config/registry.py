@@ -182,8 +182,8 @@ class Registry:
     def summary(self, name: str) -> str:
         """Return the first paragraph of the component's docstring: what it is, and its source."""
         component = self._components[name]
-        of_ours = (cls for cls in getattr(component, "__mro__", ()) if cls is not object)
-        own = next((c.__dict__["__doc__"] for c in of_ours if c.__dict__.get("__doc__")), None)
+        # Its own: a class inherits the docstring of nn.Module, which says nothing of it.
+        own = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
         return " ".join(inspect.cleandoc(own or "").split("\n\n")[0].split())
 
     def resolve(self, entry: Entry, where: Where = ()) -> Choice:

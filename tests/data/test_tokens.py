@@ -329,9 +329,10 @@ def test_documents_end_at_the_end_token_of_a_tokenizer_that_has_one(tmp_path):
     words.add_special_tokens(["</s>"])
     words.save(str(tmp_path / "words.json"))
     lines = (json.dumps({"text": text}) for text in ("the cat", "sat", "the cat sat"))
-    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    for name, text in {"text": '{"text": "sat"}', "held": "\n".join(lines)}.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
     files = {"name": "files", "path": str(tmp_path), "train": "text.jsonl"}
-    corpus = CORPORA.resolve(files | {"validation": "text.jsonl"})
+    corpus = CORPORA.resolve(files | {"validation": "held.jsonl"})
     entry = {"name": "file", "path": str(tmp_path / "words.json")}
     tokens = store.prepare(corpus, TOKENIZERS.resolve(entry))
     assert tokens.split("validation").tolist() == [2, 3, 1, 4, 1, 2, 3, 4]

@@ -32,6 +32,7 @@ from llama_ablate.results.ledger import (
 from tests.in_process import in_process
 from tests.judge.conftest import TERMS
 from tests.reliability.harness import crash_at, in_child
+from tests.texts import sentences
 
 BETTER, WORSE, NULL = "train.lr: 2e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
 ACCEPTED, REJECTED, INCONCLUSIVE, INVALID = 0, 3, 4, 5
@@ -455,7 +456,7 @@ def test_a_command_that_asks_for_nothing_sensible_is_refused(ledger, capsys, wor
 
 
 def test_a_text_that_has_changed_since_is_refused(ledger, capsys):
-    (ledger.root / "one.txt").write_text("another text " * 4_000, "utf-8")
+    (ledger.root / "one.txt").write_text(sentences(1_500), "utf-8")
     assert ledger.judge(BETTER) == 2
     assert "is not what the ledger was opened with" in capsys.readouterr().err
 
@@ -647,7 +648,7 @@ def test_a_best_that_moved_while_a_candidate_was_planned_is_told_and_spends_noth
 
 def test_a_text_that_changes_while_a_candidate_is_judged_makes_it_invalid(ledger, monkeypatch):
     text = ledger.root / "one.txt"
-    meanwhile(monkeypatch, "_lawful", lambda: text.write_text("a text " * 9_000, "utf-8"))
+    meanwhile(monkeypatch, "_lawful", lambda: text.write_text(sentences(2_000), "utf-8"))
     assert ledger.judge(BETTER) == INVALID
     (ended,) = ledger.read().of(Decided)
     assert ended.why == "the plan is not what the ledger states, at gate 1"

@@ -21,6 +21,7 @@ from llama_ablate.results import Settings
 from llama_ablate.terminal import in_one_line
 from llama_ablate.training import compute
 from tests.quiet import cpu_seconds, within
+from tests.texts import sentences
 
 from .fuzzing import mutant
 
@@ -34,7 +35,7 @@ BREAKS = re.compile(rb"\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 def folder(tmp_path, monkeypatch):
     """Where the files lie: with a text, and the base that the claims suite's experiments share."""
     monkeypatch.chdir(tmp_path)
-    Path("book.txt").write_text("the cat sat on the mat and the dog ran to the park, " * 800)
+    Path("book.txt").write_text(sentences(1_400))
     Path("base.yaml").write_bytes((EXPERIMENTS / "claims" / "base.yaml").read_bytes())
     return tmp_path
 

@@ -40,7 +40,7 @@ def test_a_repeated_baseline_that_is_equal_bit_for_bit_bounds_the_bias_and_widen
         1,
         0,
         0,
-        "equivalent",
+        "equal",
     ]
     assert table.controls["aa"] == Check(holds=True, why="control is equal bit for bit")
 
