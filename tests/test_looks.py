@@ -151,7 +151,7 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     _, store = looked
     table = Frames.of(Results(store)).table
     rows = framed(table.comparison).set_index("label")
-    assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equivalent", 1, 1]
+    assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equal", 1, 1]
     runs = framed(table.runs)
     trained = runs[~runs["race"]].groupby("label")
     assert set(trained["point"].nunique()) == {1}

@@ -21,8 +21,8 @@ PACKAGE = "llama_ablate"
 LIMITS = {
     "llama_ablate/commands": 2_480,
     "llama_ablate/config": 1_700,
-    "llama_ablate/data": 2_590,
-    "llama_ablate/design": 1_680,
+    "llama_ablate/data": 2_820,
+    "llama_ablate/design": 1_730,
     "llama_ablate/evidence": 1_320,
     "llama_ablate/files": 430,
     "llama_ablate/findings": 4_270,
@@ -34,10 +34,10 @@ LIMITS = {
     "llama_ablate/results": 2_060,
     "llama_ablate/track": 400,
     "llama_ablate/training": 1_250,
-    "llama_ablate/*.py": 410,
+    "llama_ablate/*.py": 430,
     "tests": 33_930,
     "scripts": 4_390,
-    "package": 29_130,
+    "package": 29_400,
 }
 #: Where scripts stand, beside package and tests.
 SCRIPTS = (

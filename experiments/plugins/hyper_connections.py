@@ -96,7 +96,9 @@ class HyperConnections(Block):
     its normalised output to each with a weight. The weights of `kind: static` are parameters, those
     of `dynamic` depend on the token as well; those of `mhc` are kept positive, and the mixing
     doubly stochastic. The streams begin as copies of the embedding, and are summed after the last
-    layer. At the start it computes what `pre` does, but for what the projections of `mhc` draw.
+    layer. At the start it computes what `pre` does, but for what the projections of `mhc` draw, and
+    for a last norm that depends on the size of its input (`dyt`, `derf`, an `eps` that counts): it
+    reads a sum of equal streams.
     """
 
     final_norm = True

@@ -37,8 +37,9 @@ def normuon(
     """NorMuon for the matrices of the blocks, AdamW for all else (Li et al. 2025, 2510.05491).
 
     A matrix's orthogonalized momentum is divided by the root of a running mean of the squares of
-    each row, and scaled to a root mean square of 0.2, so that AdamW's `lr` fits. It keeps the
-    momentum and a number for each row. The authors' code adds Nesterov's look-ahead; this does not.
+    each row, and scaled to a root mean square of 0.2, so that AdamW's `lr` fits (the paper's rule).
+    It keeps the momentum and a number for each row. The authors' code adds Nesterov's look-ahead,
+    and scales by the shape of the matrix: its steps are 0.9 to 1.8 times as long.
     """
     hidden = groups(
         [weight for weight in weights if weight.hidden],

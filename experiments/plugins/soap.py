@@ -39,10 +39,11 @@ def soap(
 ) -> Optimizer:
     """SOAP for the matrices of the blocks, AdamW for all else (Vyas et al. 2024, 2409.11321).
 
-    Adam's second moment is that of the gradient turned into the eigenbases of the running means of
-    G G' and G' G. Every `frequency` steps the bases are turned on, by one step of power iteration
-    and a QR; the first gradient gives the bases to begin with. Moments are corrected for their
-    start as Adam's are, and the turned moment is that of all gradients.
+    Adam's second moment is that of the gradient in the eigenbases of the running means of G G' and
+    G' G, which begin at 0. Every `frequency` steps the bases are turned by one step of power
+    iteration and a QR, their vectors in the order of falling eigenvalues; the first gradient gives
+    the bases to begin with. Moments are corrected for their start as Adam's are. The authors' code
+    takes no step at the first gradient; this does.
     """
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
@@ -75,7 +76,8 @@ class SOAP(torch.optim.Optimizer):
         if not state:
             state |= {"step": torch.zeros(()), "mean": 0 * gradient, "square": 0 * gradient}
             for side, product in sides.items():
-                state |= {side: product, f"{side}_basis": torch.linalg.eigh(product).eigenvectors}
+                basis = torch.linalg.eigh(product).eigenvectors.flip(1)  # of the largest first
+                state |= {side: 0 * product, f"{side}_basis": basis}
         left, right = state["left_basis"], state["right_basis"]
         state["step"] += 1
         state["mean"].lerp_(gradient, 1 - beta1)
@@ -83,9 +85,12 @@ class SOAP(torch.optim.Optimizer):
         mean = left.T @ state["mean"] @ right / (1 - beta1 ** state["step"].item())
         square = state["square"] / (1 - beta2 ** state["step"].item())
         step: Tensor = left @ (mean / (square.sqrt() + group["eps"])) @ right.T
-        for side, product in sides.items():
+        for axis, (side, product) in enumerate(sides.items()):
             state[side].lerp_(product, 1 - beta2)
             if state["step"].item() % group["frequency"] == 0:
-                turned = state[side] @ state[f"{side}_basis"]
-                state[f"{side}_basis"] = torch.linalg.qr(turned).Q
+                basis = state[f"{side}_basis"]
+                values = (basis * (state[side] @ basis)).sum(0)
+                order = values.argsort(descending=True, stable=True)
+                state["square"].copy_(state["square"].index_select(axis, order))
+                state[f"{side}_basis"] = torch.linalg.qr(state[side] @ basis[:, order]).Q
         return step

@@ -23,6 +23,7 @@ from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, block_flops, build, init_weights
 from llama_ablate.model.dropout import Dropout
+from llama_ablate.model.state import Stateful
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
 _ROWS, _LONGEST = 4, 512  # of a batch as training has it, where a fault may need the room
@@ -57,14 +58,29 @@ def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that a token changes no logits of the tokens before it, in training neither."""
+    """Hold that a token changes no logits of the tokens before it, in training neither.
+
+    Nor, where all layers have windows and nothing else keeps tokens, of those that are too far
+    behind it.
+    """
     changed_BT = tokens_BT.clone()
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
     for logits in (_read, _trained):
         moved_BT = (logits(model, tokens_BT) - logits(model, changed_BT)).abs().amax(-1)
         if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
             return "lets a token see tokens that come after it"
+        beyond_BT = moved_BT[:, _CHANGED + _reach(model) :]
+        if beyond_BT.numel() and beyond_BT.max() > _CLOSE * moved_BT.max():
+            return "lets a token see past its window"
     return None
+
+
+def _reach(model: Decoder) -> int:
+    """Return how many tokens a token reaches through all layers, itself among them."""
+    windows = [getattr(block.attn, "window", None) or model.spec.context for block in model.blocks]
+    if any(isinstance(part, Stateful) for block in model.blocks for part in block.modules()):
+        return model.spec.context
+    return 1 + sum(window - 1 for window in windows)
 
 
 def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:

@@ -158,7 +158,7 @@ def _controls(frames: Frames) -> Iterator[str]:
         what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
         yield f"{what} is sure: {failing}."
     if unlearned := [t.controls["learned"] for t in frames.tables if "learned" in t.controls]:
-        yield f"Too short to call any equal: no arm {unlearned[0].why}."
+        yield f"Too short to call any equal: {unlearned[0].why}."
 
 
 def _turned(frames: Frames) -> Iterator[str]:

@@ -56,7 +56,7 @@ def _few_tokens(table: PlannedTable) -> Iterator[str]:
     per_parameter = table.tokens_per_run / table.baseline.parameters
     if per_parameter < 1:
         yield (
-            f"{per_parameter:.2g} tokens a parameter: so short a run shows that the file works, "
+            f"{per_parameter:.2g} tokens a parameter: so short a run shows that everything works, "
             "and hardly which variant learns better. Train on one token a parameter at least, "
             "better on twenty."
         )

@@ -575,7 +575,9 @@ def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
     try:
         return _typed(values)
     except (ValidationError, ConfigError) as error:
-        who = "another state of this version" if version == __version__ else f"another{which}"
+        who = (
+            "another state of this version" if version == __version__ else f"another version{which}"
+        )
         what = f"'{file}': {who} wrote it, or it was changed"
         raise FormatError(f"{what}; {ours} ({_first(error)})") from None
 

@@ -66,7 +66,7 @@ def untimed(curve):
 def state(saved):
     """Return all that the latest checkpoint holds, but for what a clock has measured."""
     values = checkpoint.load(saved)
-    del values["train_s"]
+    del values["train_s"], values["clock_s"]
     return {**values, "curve": untimed(values["curve"])}
 
 

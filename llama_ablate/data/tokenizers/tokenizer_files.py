@@ -43,7 +43,8 @@ LLAMA3_SPECIAL = (
     *(f"<|reserved_special_token_{i}|>" for i in range(5, 251)),
 )
 #: The places in that order to which Llama 3.1 gave names of their own. The file of ranks is the
-#: same, so the names of both are read, and these are shown.
+#: same, so the names of both are read, and these are shown. Reserved tokens have Llama 3.0's
+#: numbers; Llama 3.1 counts them anew from 128012 on.
 LLAMA31_SPECIAL = {
     4: "<|finetune_right_pad_id|>",
     5: "<|step_id|>",

@@ -115,7 +115,8 @@ class MultiHead(Attention):
     number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` takes from it
     what points along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks`
     gives each head a learned logit that competes in the softmax and has no value (gpt-oss 2025).
-    `canon` has canon layers before attention (A), on queries, keys and values (B), or both.
+    `canon` has canon layers before attention (A), on queries, keys and values (B), or both. With
+    `qk_norm` B comes before the norm by head; PhysicsLM4 normalises the whole projection before it.
     """
 
     heads: int
@@ -169,7 +170,8 @@ class SharedHeads(MultiHead):
     `qk_norm` normalises each head's queries and keys with a norm of the model's own kind (Henry et
     al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
     `value_residual` adds the first layer's values to this one's, both times a learned number that
-    starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897).
+    starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); the first layer, which the authors leave
+    alone, has both numbers too.
     """
 
     #: Its values can be rotated by position.
@@ -319,6 +321,11 @@ class Differential(SharedHeads):
         **options: Any,
     ) -> None:
         shared = heads if kv_heads is None else kv_heads
+        if shared < 1 or heads % shared:
+            raise ConfigError(
+                f"kv_heads {shared} do not divide the {heads} heads: the two softmaxes of a head "
+                "would have different keys and values"
+            )
         super().__init__(dim, 2 * heads, shared, head_dim, bias, norm, **options)
         self.subtract = Linear(dim, heads, bias=bias)
 
