@@ -196,6 +196,30 @@ STORE = (
         (TOKENS,),
     ),
     Mutant(
+        "a run that has ended meanwhile is leased",
+        "results/store.py",
+        "lease",
+        "lease and self.is_final(run)",
+        "False",
+        (RESULTS,),
+    ),
+    Mutant(
+        "a failed attempt ends its lease, checkpoints and all",
+        "results/store.py",
+        "commit",
+        "record.outcome in FINAL and folder",
+        "folder",
+        (RESULTS,),
+    ),
+    Mutant(
+        "the last window is never drawn",
+        "data/tokens.py",
+        "batch",
+        "len(ids) - context",
+        "len(ids) - context - 1",
+        ("tests/data/test_tokens.py",),
+    ),
+    Mutant(
         "tokens of another text are believed",
         "data/tokens.py",
         "load",
@@ -209,6 +233,30 @@ GRID, REPORT = "tests/test_variants.py", "tests/report/test_report.py"
 
 #: Faults of what decides which runs there are, and of what is said about them.
 EVIDENCE = (
+    Mutant(
+        "a candidate has more level than a test alone",
+        "results/ledger.py",
+        "level",
+        "min(level, _MOST_LEVEL)",
+        "level",
+        ("tests/judge/test_judge.py",),
+    ),
+    Mutant(
+        "a gate spends more level than was granted",
+        "results/ledger.py",
+        "gate",
+        "2 * begun.level / _OF_TABLE",
+        "2.2 * begun.level / _OF_TABLE",
+        ("tests/judge/test_judge.py",),
+    ),
+    Mutant(
+        "the surer of two intervals says how sure both are",
+        "evidence/intervals.py",
+        "hull",
+        "max(self.p, other.p)",
+        "min(self.p, other.p)",
+        ("tests/evidence/test_intervals.py",),
+    ),
     Mutant(
         "a variant that changes only its training is taken for the base",
         "design/variants.py",

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from llama_ablate.commands import cli, components
 from llama_ablate.commands.cli import main
+from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment, templates
 from llama_ablate.config.spec import SLOTS
@@ -759,3 +761,25 @@ def test_a_model_that_does_not_fit_this_machine_is_told_with_its_place(
     assert "tiny.yaml:2:1: model: 'baseline' is predicted to need" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "r" / "tiny").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_ends_a_command_with_128_and_its_number(name):
+    number = signal.Signals[name]
+    code = (
+        "import os; from llama_ablate.commands import cli, init; "
+        f"init.run = lambda _options: os.kill(os.getpid(), {number:d}); "
+        "import sys; sys.argv = ['llama-ablate', 'init', 'norm']; cli.script()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (128 + number, False)
+    assert 128 + number in EXIT_CODES
+
+
+def test_exit_codes_are_one_table_in_help_and_in_the_docs(capsys):
+    assert main(["help", "exit-codes"]) == 0
+    out = capsys.readouterr().out
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+    for code, about in EXIT_CODES.items():
+        assert f"{code:4d}  {about}" in out
+        assert f"| {code} | {about} |" in page

@@ -130,6 +130,28 @@ def test_a_commit_removes_the_folder_in_which_the_run_was_at_work(store):
     assert not store.working(RECORD.id).exists()
 
 
+def test_a_failed_attempt_keeps_its_checkpoints_for_the_next(store):
+    for outcome in ("error", "oom", "timeout", "cancelled"):
+        lease = store.lease(RECORD.id)
+        checkpoint = lease.folder / "checkpoint-7-x.pt"
+        checkpoint.write_bytes(b"state")
+        store.commit(replace(RECORD, outcome=outcome, reason="why"), [], None, lease)
+        assert checkpoint.read_bytes() == b"state"
+
+
+def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeypatch):
+    take = Store._take
+
+    def late(self, run):
+        monkeypatch.undo()
+        store.commit(RECORD, [], None)
+        return take(self, run)
+
+    monkeypatch.setattr(Store, "_take", late)
+    assert store.lease(RECORD.id) is None
+    assert not store.working(RECORD.id).exists()
+
+
 def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     values = {"a": math.inf, "b": [-math.inf, 1.5], "c": {"d": math.nan}}
     text = to_json(values)

@@ -399,3 +399,15 @@ def test_a_launcher_elsewhere_learns_how_far_a_run_is_from_its_note_or_its_check
     assert how_far(store, "r2") is None
     (store.working("r2") / f"checkpoint-7-{'0' * 32}.pt").touch()
     assert how_far(store, "r2") == (7, None)
+
+
+def test_without_a_terminal_a_bar_is_a_line_a_minute(capsys, monkeypatch):
+    clock = iter([0.0, *range(0, 200, 20), 200.0, 200.0, 200.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with terminal.Bar("tokenising", "B") as bar:
+        for done in range(8):
+            bar.update(done * 1000, 7000)
+    error = capsys.readouterr().err
+    assert "\r" not in error
+    assert 1 <= len(error.splitlines()) <= 3
+    assert all(re.fullmatch(r"tokenising: [\d,]+ of 7,000 B", line) for line in error.splitlines())

@@ -129,11 +129,11 @@ def train(
         if saved and (stopping or late or due):
             run.save(saved, state)
             last_saved = now
-        if stopping:
-            return run.ended("cancelled", f"stopped at step {state.step}", state)
         if late:
             reason = f"step {state.step} of {steps} after timeout_s {config.timeout_s:g}"
             return run.ended("timeout", reason, state)
+        if stopping:
+            return run.ended("cancelled", f"stopped at step {state.step}", state)
         if run.branch(state, stop):
             continue  # a stop during a branch is handled above
         run.step(state)

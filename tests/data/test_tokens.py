@@ -344,3 +344,11 @@ def test_a_text_of_one_document_and_one_of_known_entropy_begin_once(book, corpus
     entry = corpus if isinstance(corpus, str) else {**corpus, "path": str(book)}
     tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
     assert tokens.documents("test").tolist() == [0]
+
+
+def test_each_window_of_the_training_text_can_be_drawn_the_last_one_too(book):
+    tokens = prepared(book)
+    begins = np.unique(tokens.batch(0, 0, 200, context=6, first=10)[:, 0], return_counts=True)
+    assert list(begins[1] > 20) == [True] * 4  # windows of 7 tokens begin at 0, 1, 2 and 3
+    whole = {tuple(tokens.training[start : start + 7]) for start in range(4)}
+    assert {tuple(row) for row in tokens.batch(0, 0, 200, context=6, first=10)} == whole

@@ -277,3 +277,11 @@ def test_far_from_zero_an_interval_of_what_is_never_negative_is_students():
     assert (low[1], high[1]) == (0.0, 0.0)
     assert math.isnan(low[2])
     assert math.isnan(high[2])
+
+
+def test_what_two_intervals_say_together_is_what_the_wider_and_the_less_sure_says():
+    narrow, wide = (simultaneous({"": [c, -c, 2.0]})[""] for c in (0.1, 0.2))
+    for both in (narrow.hull(wide), wide.hull(narrow)):
+        assert (both.low, both.high) == (wide.low, wide.high)
+        assert both.p == wide.p > narrow.p
+    assert narrow.hull(simultaneous({"": []})[""]) == narrow

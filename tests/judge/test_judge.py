@@ -137,6 +137,24 @@ def test_a_ledger_grants_no_more_candidates_than_it_was_opened_for(bench, capsys
     assert "the ledger's 1 candidates are spent" in capsys.readouterr().err
 
 
+def test_no_candidate_has_more_level_than_a_test_alone(bench):
+    """One candidate has all of the ledger's error, 0.05, and is tested at 0.025 on one side."""
+    terms = bench.write()
+    text = terms.read_text("utf-8").replace("candidates: 20", "candidates: 1, rule: family-wise")
+    terms.write_text(text, "utf-8")
+    assert bench("--new", terms) == 0
+    assert bench.read().level == 0.025
+
+
+def test_the_looks_of_a_gate_spend_the_level_that_was_granted(ledger):
+    found, begun = ledger.read().add(lambda now: begin(now, "first"))
+    seeds = found.gate(begun, 1)["seeds"]
+    # Of the 5% (two-sided) that a table may spend; the looks are of 3 and of 5 seeds.
+    assert [0.05 * share for share in seeds["spend"]] == pytest.approx(
+        [2 * begun.level * 3 / 5, 2 * begun.level * 2 / 5]
+    )
+
+
 @pytest.mark.parametrize("rule", ["family-wise", "e-lond"])
 def test_another_rule_grants_other_levels(bench, rule):
     terms = bench.write()

@@ -1,6 +1,7 @@
 """Controls: what bounds a bias, what shows that harm is seen, and what only shows the noise."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from llama_ablate.evidence import simultaneous
 from llama_ablate.findings import controls
 from llama_ablate.findings.controls import Check
 from llama_ablate.findings.rows import frame as framed
-from tests.tables import frames
+from tests.tables import changed, frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
@@ -193,3 +194,17 @@ def test_in_a_factorial_design_the_bias_weighs_as_the_baselines_cell_does():
     assert plain["low"] - wider["low"] == pytest.approx(0.02)
     assert wider["high"] == pytest.approx(plain["high"])
     assert plain["bias"] == "not bounded"
+
+
+def test_no_arm_is_called_equivalent_where_none_has_learned_more_than_token_frequencies():
+    """At 0.05 nats below the loss of token frequencies; at 0.15 the same arms are equivalent."""
+    arms = {"": {"base": BASE, "arm": moved(0.0)}}
+    for gain, verdict in ((0.05, "no verdict"), (0.15, "equivalent")):
+        plain = frames(arms, margin="0.05 nats").table
+        numbers = {
+            "validation_loss_nats": 2.0,
+            "unigram_loss_nats": 2.0 + gain,
+        }
+        found = replace(plain, planned=changed(plain.planned, lambda _run: True, numbers))
+        assert row(found)["verdict"] == verdict
+        assert ("learned" in found.controls) == (verdict == "no verdict")

@@ -217,6 +217,37 @@ def test_a_hypothesis_about_answers_has_the_error_of_the_items(frames):
     assert row["high"] - row["low"] > alone.high - alone.low
 
 
+@pytest.mark.xfail(strict=True, reason="a hypothesis does not ask whether arms answered the same")
+def test_a_hypothesis_about_answers_to_other_items_is_undecidable(frames):
+    stated = {"variant": "worse", "direction": "lower", "measure": "own_accuracy"}
+    found = frames(hypotheses=[stated], prints={"worse": "edited"})
+    (row,) = framed(hypotheses.results(found)).to_dict("records")
+    assert row["result"] == "undecidable"
+    assert "other items" in row["why"]
+
+
+@pytest.mark.xfail(strict=True, reason="a counted number has no spread, and so no interval")
+def test_a_hypothesis_about_a_number_that_is_counted_is_decided_by_that_number():
+    stated = {"variant": "worse", "direction": "lower", "measure": "kv_cache_bytes"}
+    plain = tables.frames({"": LOSSES}, hypotheses=[stated])
+    (table,) = plain.tables
+    counted = [
+        MetricRow(
+            variant=variant.id,
+            label=variant.label,
+            metric="kv_cache",
+            unit="bytes",
+            name="kv_cache_bytes",
+            quantity="bytes",
+            value=64.0 if variant.label == "worse" else 128.0,
+        )
+        for variant in table.plan.variants
+    ]
+    found = replace(plain, tables=(replace(table, metrics=MeasuredValues(counted)),))
+    (row,) = framed(hypotheses.results(found)).to_dict("records")
+    assert (row["result"], row["difference"]) == ("supported", -64)
+
+
 def test_without_guards_and_tasks_there_are_no_sections_of_them():
     plain = tables.frames({"": LOSSES})
     assert SECTIONS["guards"](plain) is None

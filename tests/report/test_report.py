@@ -1,5 +1,6 @@
 """Tables, figures and the page, from records made by hand: the expected numbers are worked out."""
 
+import csv
 import itertools
 import math
 import re
@@ -870,3 +871,22 @@ def test_text_that_a_spreadsheet_would_compute_is_quoted_and_the_steps_of_a_path
     read = pd.read_csv(tmp_path / "t.csv")
     assert [label[0] == "'" for label in read["label"]] == [True] * 5 + [False] * 2
     assert set(read["number"]) == {-1.5}
+
+
+def test_a_return_and_a_head_of_a_csv_are_cells_and_no_lines_or_formulas(tmp_path):
+    frame = pd.DataFrame({"=label": ["one\rtwo"], "other": ["three"]})
+    tables.save(frame, frame, "x", tmp_path / "t")
+    head, *_ = (tmp_path / "t.csv").read_text("utf-8").splitlines()
+    assert head.startswith("'=label")
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
+        assert list(csv.reader(file))[1:] == [["one\rtwo", "three"]]
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x85", "\U000e0041"])
+def test_what_turns_or_hides_text_is_escaped_in_terminal_and_markdown(hidden):
+    frame = pd.DataFrame({"label": [f"good{hidden}evil"], "number": ["1"]})
+    for shown in (tables.text(frame), tables.markdown(frame)):
+        assert hidden not in shown
+        assert f"good{hidden!r}".replace("'", "") + "evil" in shown
+    head, *_, row = tables.text(frame).splitlines()
+    assert len(head) == len(row)  # measured as it is shown

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -104,6 +105,27 @@ def test_a_run_that_timed_out_goes_on_from_where_it_was(spec, tokens, tmp_path):
         if done.outcome == "ok":
             break
     assert numbers(done.curve) == numbers(expected.curve)
+
+
+def test_the_time_of_a_run_is_that_of_all_its_starts(spec, tokens, tmp_path, monkeypatch):
+    """Each reading of the clock takes 0.1 s; no start alone takes two seconds."""
+    clock = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock) / 10)
+    for _ in range(20):
+        asked = itertools.count()
+        _model, done = trained(
+            spec, tokens, saved=tmp_path, stop=lambda own=asked: next(own) == 2, timeout_s=2.0
+        )
+        if done.outcome != "cancelled":
+            break
+    assert done.outcome == "timeout"
+    assert done.steps_done < 20
+
+
+def test_a_rate_at_which_nothing_is_learned_is_not_called_diverged(spec, tokens):
+    for seed in range(5):
+        _model, done = trained(spec, tokens, seed=seed, lr=1e-12, batch=2)
+        assert done.outcome == "ok"
 
 
 #: A rate for each optimizer with which the small model learns in twenty steps.
