@@ -1,6 +1,7 @@
 """The protocol: what a file stated before the first run, and what a report says of changes."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from llama_ablate.results import Results, Store, protocol
 from tests import plans
 from tests.evidence.test_sequential import tables
 from tests.in_process import in_process, run_in_process
+from tests.metrics import measured
 
 FILE = {
     "controls": "{aa: [], positive: {train.warmup: 0.9}}",
@@ -80,6 +82,19 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
     assert note.startswith("Changed after 6 runs had finished: see the warnings.")
 
 
+def test_a_replaced_control_is_compared_on_the_seeds_that_the_baseline_has():
+    losses = {"b0": 2.0, "b1": 2.1, "c1": 2.4, "c2": 9.0}
+    runs = [plans.run(id_, variant=id_[0], seed=int(id_[1])) for id_ in losses]
+    variants = [plans.variant("b", baseline=True), plans.variant("c", role="positive")]
+    before = plans.document(plans.table(variants, runs))
+    records = {
+        id_: replace(plans.RECORD, id=id_, metrics={"perplexity": measured(test_loss_nats=loss)})
+        for id_, loss in losses.items()
+    }
+    (control,) = protocol.replaced(before, plans.of_runs("x"), records)
+    assert control.difference_nats == pytest.approx(0.3)
+
+
 def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed):
     _, told = changed(seeds="4")
     assert "Added to the file after 6 runs had finished: `seeds: 4`." in told
@@ -120,6 +135,7 @@ def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
     back = [stated, protocol.version(other, 4)]
     assert protocol.changes(back, plan.experiment) == []  # of the plan before, reported on its own
     assert protocol.unplanned_looks(back, other) == 1
+    assert protocol.unplanned_looks(back, plan.experiment) == 0  # of the plan before
     assert json.loads(stated.model_dump_json())["after_runs"] == 0
 
 

@@ -2,6 +2,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
 from llama_ablate.results import CURVE, Results, Store
+from llama_ablate.results.plan_document import FormatError, validated
 from llama_ablate.results.record import Measurement, Value
 from tests import plans
 from tests.metrics import measured
@@ -457,3 +459,10 @@ def test_a_planned_text_has_tokens_and_bytes_of_the_same_splits(sizes):
     arm = plans.variant("a")
     with pytest.raises(ValueError, match="of the same splits"):
         plans.table([arm], [plans.run("a0", arm.id, 0)], sizes)
+
+
+def test_a_plan_with_an_optimizer_of_no_name_is_refused():
+    values = plans.of_runs("0a").model_dump(mode="json")
+    values["tables"][0]["runs"][0]["train"] = {"optimizer": {"momentum": 0.9}}
+    with pytest.raises(FormatError, match="an optimizer has a name"):
+        validated(values, Path("plan.json"))

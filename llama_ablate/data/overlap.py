@@ -163,15 +163,12 @@ def _near(own: Tokens, trained: Tokens) -> tuple[float, float]:
     is_known[known >> np.uint64(64 - _BITS)] = True
     there, looked_at = np.zeros(len(known), bool), 0
     total = trained.counts["train"]
-    pieces = -(-min(total, _TRAINED) // _PIECE)
-    for i in range(pieces):
-        start = i * (total - _PIECE) // (pieces - 1) if pieces > 1 else 0
-        piece = trained.split("train")[max(0, start) : max(0, start) + _PIECE]
-        hashes = _hashes(piece, length)
+    for piece in _pieces(total):
+        hashes = _hashes(trained.split("train")[piece], length)
         some = hashes[is_known[hashes >> np.uint64(64 - _BITS)]]
         places = np.minimum(np.searchsorted(known, some), max(0, len(known) - 1))
         there[places[known[places] == some]] = True
-        looked_at += len(piece)
+        looked_at += piece.stop - piece.start
     copied = tokens = 0
     for split, hashes in of_split.items():
         found = there[np.searchsorted(known, hashes)]
@@ -185,6 +182,15 @@ def _near(own: Tokens, trained: Tokens) -> tuple[float, float]:
             copied += int(sizes @ (shares >= _COPIED))
             tokens += len(hashes)
     return copied / max(1, tokens), min(1.0, looked_at / total)
+
+
+def _pieces(total: int) -> list[slice]:
+    """Return the stretches of a text that are looked at, from its beginning to its end."""
+    pieces = -(-min(total, _TRAINED) // _PIECE)
+    if pieces == 1:
+        return [slice(0, min(total, _PIECE))]
+    starts = [i * (total - _PIECE) // (pieces - 1) for i in range(pieces)]
+    return [slice(start, start + _PIECE) for start in starts]
 
 
 def _hashes(ids: NDArray[np.integer], length: int) -> NDArray[np.uint64]:

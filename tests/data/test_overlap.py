@@ -25,6 +25,10 @@ def text(words):
     return " ".join(DRAWN.choices(WORDS, k=words))
 
 
+def text_line(words):
+    return json.dumps({"text": text(words)})
+
+
 DOCUMENTS = [text(DRAWN.randint(40, 300)) for _ in range(200)]
 BOOK = text(40_000)
 
@@ -181,6 +185,14 @@ def notes(table):
     return warnings.planned(table.planned(), table.experiment)
 
 
+def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tmp_path):
+    lines = (tmp_path / "new.jsonl").read_text("utf-8").splitlines()
+    (tmp_path / "some.jsonl").write_text("\n".join([*lines[:3], text_line(100)]), "utf-8")
+    named = corpus(".", train="docs.jsonl", validation="new.jsonl", test="some.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
+    assert table.planned().text.left_out == 3
+
+
 def test_below_one_percent_is_counted_and_said(planned):
     named = corpus(".", train="docs.jsonl", validation="one.jsonl")
     (table,) = planned(f"data: {{corpus: {named}}}").tables
@@ -196,6 +208,17 @@ def test_near_copies_are_a_warning_with_their_share(planned):
     assert (found.documents, found.looked_at) == (0, 1)
     assert found.near > 0.9
     assert any("near copies" in line for line in notes(table))
+
+
+def test_a_text_that_is_too_long_is_looked_at_from_its_beginning_to_its_end(planned, monkeypatch):
+    monkeypatch.setattr(overlap, "_PIECE", 8_000)
+    monkeypatch.setattr(overlap, "_TRAINED", 16_000)
+    named = corpus(".", train="docs.jsonl", validation="edited.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}}}").tables
+    found = table.planned().text.overlaps["corpus"]
+    assert 0 < found.near < 0.5
+    (first, last) = overlap._pieces(table.planned().text.tokens["train"])
+    assert (first.start, last.stop) == (0, table.planned().text.tokens["train"])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 13, 52, 64])
@@ -220,11 +243,18 @@ def test_what_was_counted_is_kept_and_counted_again_where_it_is_damaged(planned,
 
 def test_equal_documents_are_found_whatever_stands_between_them(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
-    rows = [*DOCUMENTS[:30], *DOCUMENTS[:30], DOCUMENTS[3] + "\n", DOCUMENTS[99]]
+    halves = BOOK[:20_000], BOOK[20_000:40_000]
+    turned = ["".join(halves), "".join(halves[::-1])]  # they share nearly all blocks
+    rows = [*DOCUMENTS[:30], *DOCUMENTS[:30], DOCUMENTS[3] + "\n", DOCUMENTS[99], *turned]
     for name, documents in (("train", [text(200)] * 9), ("held", rows)):
         lines = (json.dumps({"text": document}) for document in documents)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
     files = {"name": "files", "path": str(tmp_path)}
     named = CORPORA.resolve({**files, "train": "train.jsonl", "validation": "held.jsonl"})
     own = store.prepare(named, TOKENIZERS.resolve("bytes"))
-    assert overlap.first_equal(own, "validation").tolist() == [*range(30), *range(30), 3, 61]
+    assert overlap.first_equal(own, "validation").tolist() == [
+        *range(30),
+        *range(30),
+        3,
+        *range(61, 64),
+    ]

@@ -31,6 +31,8 @@ def test_ratios_are_taken_turn_by_turn():
     """The machine slowed tenfold in the second turn, and for all of the second process."""
     steady = ratio([[2, 20, 2], [40, 40, 40]], [[1, 10, 1], [20, 20, 20]])
     assert (steady.value, steady.low, steady.high) == (2, 2, 2)
+    # The ratios are 1, 3 and 4; that of the medians would be 2.
+    assert ratio([[1, 6, 4]], [[1, 2, 1]]).value == pytest.approx(3)
 
 
 @pytest.mark.parametrize("processes", [3, 5, 10])

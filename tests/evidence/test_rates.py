@@ -46,6 +46,11 @@ def test_p_is_below_five_percent_just_where_the_interval_leaves_out_zero(first, 
     assert (mirrored.low, mirrored.high) == (-interval.high, -interval.low)
 
 
+def test_three_of_three_against_none_has_the_chance_of_a_fair_coin_on_both_sides():
+    """Of a share r the chance is r^3 (1 - r)^3, at most 1/64, and as much on the other side."""
+    assert p_of_rates((3, 3), (0, 3)) == pytest.approx(2 / 64)
+
+
 @pytest.mark.parametrize("n", [2, 5, 12])
 def test_p_falls_with_every_further_hit_above_the_other_share(n):
     for other in range(n + 1):
