@@ -2,7 +2,9 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 import pytest
+from torch import nn
 
+from llama_ablate.commands import components
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError
 
@@ -25,6 +27,19 @@ def fruits():
         return "pear"
 
     return registry
+
+
+def test_a_component_without_a_docstring_is_listed_without_a_summary():
+    registry = Registry("part")
+
+    @registry.register("bare")
+    class Bare(nn.Module):
+        pass
+
+    assert registry.summary("bare") == ""
+    assert "(no docstring)" in components.text(
+        [{"slot": "part", "name": "bare", "summary": "", "options": {}}], 80
+    )
 
 
 def test_a_bare_name_resolves_with_every_default_filled_in(fruits):

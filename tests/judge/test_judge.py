@@ -405,6 +405,13 @@ def test_its_answer_is_of_the_published_schema(ledger, capsys):
             "guard: a ledger states a baseline, no variants, a margin, perplexity, no guard",
         ),
         ({"controls": "{positive: {norm.eps: 1e-6}}"}, "controls of its best fail"),
+        (
+            {
+                "judge": "{second: {corpus: {name: files, path: one.txt, splits: [0.1, 0.45, "
+                "0.45]}, tokenizer: bytes}, looks: [3, 5], confirm: 3, candidates: 20}"
+            },
+            "of the held-out tokens of the second text",
+        ),
     ],
 )
 def test_a_ledger_is_not_opened_with(bench, capsys, sections, said):

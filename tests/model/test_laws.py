@@ -355,6 +355,13 @@ def test_a_component_that_breaks_a_law_is_refused_by_name(check, slot, component
     assert caught.value.where == (slot,)
 
 
+def test_a_law_without_its_docstring_is_told_by_its_name(check, monkeypatch):
+    """As `python -OO` runs it."""
+    monkeypatch.setattr(laws.causal, "__doc__", None)
+    with pytest.raises(ConfigError, match="after it; the law 'causal'; "):
+        check("feedforward", NextToken)
+
+
 @pytest.mark.parametrize("trained", [True, False], ids=["training", "reading"])
 @pytest.mark.parametrize("sign", SIGNS)
 def test_a_future_that_is_seen_in_training_alone_or_outside_of_it_alone_is_refused(

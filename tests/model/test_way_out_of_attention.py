@@ -97,6 +97,18 @@ def test_differential_attention_subtracts_every_second_head_from_the_one_before(
     assert attn.k.weight.shape == attn.out.weight.shape == (H * E, D)
 
 
+def test_differential_heads_of_which_a_pair_would_have_other_keys_are_refused():
+    def built(kv_heads):
+        entry = {"name": "differential", "kv_heads": kv_heads}
+        return build(make_spec(**LLAMA | {"attention": entry}))
+
+    for kv_heads in (1, 2, 4):
+        built(kv_heads)
+    for kv_heads in (3, 8):  # of 8 keys both softmaxes of a head would read one each
+        with pytest.raises(ConfigError, match=f"kv_heads {kv_heads} do not divide the 4 heads"):
+            built(kv_heads)
+
+
 @torch.no_grad()
 def test_value_residuals_mix_in_the_values_of_the_first_layer():
     attn, x, ctx = layer_of({"name": "mha", "value_residual": True})

@@ -1,6 +1,7 @@
 """What `show` says of one variant: the same whether all runs are read or its own, and in short."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import details
 from llama_ablate.results import Results
+from tests import tables
+from tests.test_terminal import on_terminal
 
 PACKS = Path(__file__).parents[2] / "results" / "reference"
 
@@ -51,3 +54,21 @@ def test_a_variant_takes_at_most_25_lines_and_says_where_the_rest_is(pack, capsy
         assert any(line.startswith("heldout_loss_nats: ") for line in lines)
         everything = shown(capsys, PACKS / pack, variant.id, "--all").splitlines()
         assert len(everything) > len(lines)
+
+
+def test_in_40_columns_each_number_keeps_its_name():
+    with on_terminal(COLUMNS="40") as shown:
+        assert main(["show", str(PACKS / "first")]) == 0
+    assert "\ntest_loss_nats" in shown.getvalue()
+    assert "\nkv_cache_bytes" in shown.getvalue()
+
+
+def test_a_run_that_failed_is_left_out_of_the_means():
+    """It trained for 4 s before it ran out of memory; the two others took 2 s."""
+    plain = tables.frames({"": {"base": [2.0, 2.0, "oom"]}}).table
+    runs = [
+        replace(run, numbers={**run.numbers, "train_s": 4.0 if run.seed == 2 else 2.0})
+        for run in plain.planned
+    ]
+    text, _ = details.variant(replace(plain, planned=runs), plain.plan.baseline)
+    assert "train_s: 2 ± 0 (sd of 2 seeds)" in text

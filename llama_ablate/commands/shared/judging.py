@@ -22,6 +22,7 @@ from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
+from llama_ablate.data.overlap import overlaps
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import checks, train_config
 from llama_ablate.design.labels import check_label
@@ -102,7 +103,8 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
 def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> tuple[str, str]:
     """Return the fingerprints of both gates' texts, after planning an experiment with each.
 
-    Raises ConfigError for a text with which no experiment can be planned, and for equal texts.
+    Raises ConfigError for a text with which no experiment can be planned, for equal texts, and for
+    a second text whose held-out part stands in the first one's training text.
     """
     found: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
@@ -117,6 +119,16 @@ def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> t
     first, second = found
     if first.corpus == second.corpus:
         raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
+    known = overlaps(second, {"first": first}).get("first")
+    if terms.second.overlap == "refuse" and known and known.share > checks.MAX_OVERLAP:
+        raise source.locate(
+            ConfigError(
+                f"{known.share:.1%} of the held-out tokens of the second text, {known.documents:,} "
+                f"of {known.all_documents:,} documents as a whole, stand in the training text of "
+                "the first: give another text, or keep it with 'overlap: allow'",
+                ("judge", "second"),
+            )
+        )
     return first.fingerprint, second.fingerprint
 
 

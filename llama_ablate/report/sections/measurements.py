@@ -87,7 +87,7 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
             both = zip(ends, at, strict=True)
             shown[title] = [f"{plain(value, 5)} ({label})" for value, label in both]
     places = means.index.to_frame(index=False).astype(str)
-    places = places if places["table"].any() else places[names[1:]]
+    places = places[["name", *["table"] * bool(places["table"].any()), "metric"]]
     shown.columns = [f"{title} (variant)" if title in places else title for title in shown]
     return pd.concat([places, shown.reset_index(drop=True)], axis=1)
 
