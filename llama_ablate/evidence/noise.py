@@ -26,6 +26,7 @@ KINDS = ("norm", "position", "attention", "feedforward", "block", "train", "othe
 FEWEST = 5
 #: Times the least and the most that was seen, beyond which nothing is predicted.
 _FAR = 4.0
+_HALVINGS = 60  # of an interval, to the precision of a float
 _SPREAD = 1.0  # of the logarithm of a variance between rows: about what the packs have
 _TEXT_DF = 2.0  # of the text's error, which differs between corpora as much
 
@@ -110,7 +111,7 @@ class NoiseMemory:
     @cached_property
     def df(self) -> float:
         """What a prediction is worth, in degrees of freedom, of an experiment that was not seen."""
-        from scipy import optimize, special
+        from scipy import special
 
         errors = []
         for experiment in self._experiments:
@@ -119,9 +120,11 @@ class NoiseMemory:
             logs, noise = _logs(own)
             errors += list((logs - _of(own) @ fitted) ** 2 - noise)
         spread = max(float(np.mean(errors)), 0.01)
-        return 2 * float(
-            optimize.brentq(lambda half: special.polygamma(1, half) - spread, 1e-3, 1e3)
-        )
+        low, high = 1e-3, 1e3
+        for _ in range(_HALVINGS):  # the variance of a log variance falls with its df
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if special.polygamma(1, middle) > spread else (low, middle)
+        return 2 * low
 
     @property
     def experiments(self) -> int:

@@ -52,8 +52,21 @@ Losses = dict[str, dict[int, float]]
 #: Losses of a variant and of the baseline with the same seed.
 Pairs = Sequence[tuple[float, float]]
 _ALPHA = 0.05
-#: The interval of a difference from itself, which spends no error.
-NOTHING = replace(simultaneous({"": []})[""], alpha=math.nan)
+#: The interval of the baseline's row, which has no difference.
+NOTHING = Interval(
+    mean=math.nan,
+    low=math.nan,
+    high=math.nan,
+    n=0,
+    p=math.nan,
+    alpha=math.nan,
+    df=math.nan,
+    seed_se=math.nan,
+    seed_df=math.nan,
+    text_se=0.0,
+    text_df=math.inf,
+    pooled=False,
+)
 
 
 class Against(NamedTuple):
