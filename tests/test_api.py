@@ -302,7 +302,7 @@ def test_experiments_of_two_precisions_say_so_where_they_are_compared(store, cap
     )
     told = "Made with different precisions: bfloat16 in 'first'; float32 in 'second'."
     assert told in la.concat([first, second]).warnings
-    assert main(["compare", str(first), str(second), "--json"]) == 0
+    assert main(["show", str(first), str(second), "--json"]) == 0
     remarks = json.loads(capsys.readouterr().out)["remarks"]
     assert told in remarks
     assert "Computed on cpu in bfloat16 or float32 with the " in remarks[0]
@@ -338,29 +338,29 @@ def test_experiments_that_answer_other_questions_are_refused_in_one_line(what, s
     first, second = store("first", losses), store("second", losses, **changes)
     with pytest.raises(la.ConfigError, match=re.escape(message)) as caught:
         la.concat([first, second])
-    assert main(["compare", str(first), str(second)]) == 2
+    assert main(["show", str(first), str(second)]) == 2
     _, shown = capsys.readouterr()
     assert shown == f"llama-ablate: {caught.value}\n"
 
 
-def test_compare_takes_other_results_and_show_two_variants(store, capsys):
+def test_show_takes_other_results_or_two_variants(store, capsys):
     first = store("first", {"base": BASE, "wider": shifted(WIDER)})
     second = store("second", {"base": BASE, "other": shifted(OTHER)})
     assert main(["show", str(first), "base", "wider"]) == 0
     assert "base -> wider" in capsys.readouterr().out
-    assert main(["compare", str(first), str(second)]) == 0
+    assert main(["show", str(first), str(second)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^wider +first ", shown, re.MULTILINE)
     assert "with equal losses" in shown
-    assert main(["compare", str(first), str(second), "--json"]) == 0
+    assert main(["show", str(first), str(second), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [row["variant"] for row in values["comparison"]] == ["base", "wider", "other"]
     for words, message in {
-        ("base", "wider"): f"two variants of one experiment: `llama-ablate show {first} A B`",
-        (str(second), "wider"): "'wider' is no results folder",
+        (str(second), "wider"): f"'{second}' is not a variant of {first}",
+        (str(second), str(second), "wider"): "one argument too many: 'wider'",
         (str(first.parent),): "holds no results",
     }.items():
-        assert main(["compare", str(first), *words]) == 2
+        assert main(["show", str(first), *words]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -363,7 +363,6 @@ def test_plan_says_what_a_bare_name_resets(experiment_file, capsys):
         "run",
         "status",
         "show",
-        "compare",
         "measure",
         "report",
     ],
@@ -375,12 +374,24 @@ def test_every_command_has_help_with_an_example(command, capsys):
     assert f"llama-ablate {command}" in capsys.readouterr().out
 
 
-def test_help_names_the_commands_of_the_main_job_first_in_their_order():
-    main_job, others = cli.parser().epilog.split("\n\n")[:2]
-    names = [line.split()[0] for line in main_job.splitlines()[1:]]
-    first = "init plan run status show compare report measure pack"
-    assert names[:9] == first.split()
-    assert {*names, *(line.split()[0] for line in others.splitlines()[1:])} == {*cli.COMMANDS}
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_fits_a_terminal_of_24_lines_and_begins_with_the_main_job(words, capsys):
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    begin = lines.index("to begin:")
+    assert [line.split()[0] for line in lines[begin + 1 : begin + 5]] == [
+        *("init", "plan", "run", "report")
+    ]
+
+
+def test_all_commands_stand_in_the_long_help_with_an_example_each(capsys):
+    assert main(["help", "all"]) == 0
+    out = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert f"  {name:11s} {command.HELP}\n{'':14s}llama-ablate {command.EXAMPLE}" in out
+    assert len(cli.COMMANDS) == 17  # the help among them
 
 
 def test_help_takes_two_tenths_of_a_second():
@@ -603,7 +614,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     ("arguments", "message"),
     [
         (["plan", "nothing.yaml"], "nothing.yaml: No such file or directory"),
-        (["status", "nowhere"], "'nowhere' holds no results"),
+        (["status", "nowhere"], "there is no folder 'nowhere'"),
         (["status", "nowhere", "--watch", "--pending"], "--pending lists what waits now"),
         (["report", "."], "holds no results"),
     ],
@@ -637,7 +648,9 @@ def test_a_full_disk_is_one_line(experiment_file, tmp_path, monkeypatch, capsys)
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["rnu"], ["run"], ["run", "x", "--workers", "many"]])
+@pytest.mark.parametrize(
+    "arguments", [["--nope"], ["rnu"], ["run"], ["run", "x", "--workers", "many"]]
+)
 def test_a_command_line_that_makes_no_sense_is_one_line(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -734,7 +747,7 @@ def test_a_power_with_looks_says_how_many_runs_to_expect_and_two_seeds_are_enoug
     [
         (["--power", "0.01"], "'0.01' is not a number above 0 and 'nats'"),
         (["--power", "0 nats"], "'0 nats' is not a number above 0"),
-        (["--power", "0.01 nats", "--pilot", "nowhere"], "'nowhere' holds no results"),
+        (["--power", "0.01 nats", "--pilot", "nowhere"], "there is no folder 'nowhere'"),
     ],
 )
 def test_a_power_that_cannot_be_planned_is_told_in_one_line(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from llama_ablate.commands import (
     attention,
-    compare,
     components,
     export,
     generate,
@@ -54,20 +53,18 @@ class Command(Protocol):
         """Do what the command is for. Raises ConfigError."""
 
 
-#: In two groups, in the order of `--help`: the main job first.
+#: In the order of the help: the main job first.
 GROUPS: dict[str, tuple[Command, ...]] = {
-    "experiments": (init, plan, run, status, show, compare, report, measure, pack, judge),
-    "models and trackers": (components, summary, generate, trace, attention, export, track, help),
+    "to begin": (init, plan, run, report),
+    "results": (status, show, measure, pack, judge),
+    "models, trackers": (components, summary, generate, trace, attention, export, track),
 }
 COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
+COMMANDS["help"] = help
 #: The dataclass with which each `run` is called.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
-_CODES = (
-    "exit codes: 0 done; 1 a run is not ok; 2 wrong input; 130 interrupted (repeat to resume);\n"
-    "  llama-ablate help exit-codes lists all"
-)
 _SIGNALLED = 128  # and the number of the signal that interrupted the command
 
 
@@ -86,24 +83,44 @@ class _Parser(ArgumentParser):
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 
-def _listed(group: str) -> str:
-    named = [(name, command.HELP) for name, command in COMMANDS.items() if command in GROUPS[group]]
-    return "\n".join([f"{group}:", *(f"  {name:12s}{about}" for name, about in named)])
+def brief() -> str:
+    """Return the help of `llama-ablate` alone, which fits a terminal of 24 lines."""
+    first = [f"  {name:9s} {COMMANDS[name].HELP}" for name in ("init", "plan", "run", "report")]
+    others = [
+        f"{group}: {', '.join(command.__name__.rpartition('.')[2] for command in commands)}"
+        for group, commands in [*GROUPS.items()][1:]
+    ]
+    return "\n".join(
+        [
+            "usage: llama-ablate COMMAND [options]",
+            "",
+            "Architecture ablations of Llama-style models: paired runs, intervals, cost.",
+            "",
+            "to begin:",
+            *first,
+            "",
+            *others,
+            "",
+            "for example:",
+            "  llama-ablate init first",
+            "  llama-ablate plan first.yaml",
+            "  llama-ablate run first.yaml",
+            "",
+            "llama-ablate COMMAND --help   the options of a command",
+            "llama-ablate help all         all commands, with an example each",
+            "llama-ablate help exit-codes  what exit codes mean",
+        ]
+    )
 
 
 def parser() -> ArgumentParser:
     """Return the parser of all commands."""
     from llama_ablate import __version__
 
-    examples = [f"  llama-ablate {command.EXAMPLE}" for command in GROUPS["experiments"]]
-    top = _Parser(
-        prog="llama-ablate",
-        description="Architecture ablations of Llama-style models: paired runs, intervals, cost.",
-        epilog="\n\n".join([*map(_listed, GROUPS), "\n".join(["examples:", *examples]), _CODES]),
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    top = _Parser(prog="llama-ablate", add_help=False)
+    top.add_argument("-h", "--help", action="store_true")
     top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
             name,
@@ -117,15 +134,17 @@ def parser() -> ArgumentParser:
 
 
 def _parsed(arguments: Sequence[str] | None) -> Namespace:
-    """Parse a command line; an option that the command lacks is told with the nearest it has."""
+    """Parse a command line. Exits with code 2 for an unknown option, naming the nearest."""
     top = parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
         import argcomplete
 
         argcomplete.autocomplete(top)
     options, unknown = top.parse_known_args(arguments)
+    if not (options.command or unknown):
+        options.command, options.topic = "help", None
     if unknown:
-        own: _Parser = options.parser
+        own: _Parser = options.parser if options.command else top
         name = unknown[0].partition("=")[0]
         option = name.startswith("-")
         hint = nearest(name, own.known()) if option else ""

@@ -1,4 +1,4 @@
-"""The command `help`: the list of commands, or what exit codes mean."""
+"""The command `help`: how to begin, all commands, or what exit codes mean."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument
 
-HELP = "list the commands, or say what exit codes mean"
+HELP = "say how to begin, list all commands, or say what exit codes mean"
 EXAMPLE = "help exit-codes"
 #: What each exit code of the program means.
 EXIT_CODES = {
@@ -27,16 +27,25 @@ EXIT_CODES = {
 class HelpOptions(Options):
     """The topic."""
 
-    topic: Literal["exit-codes"] | None = argument(
-        "TOPIC", "exit-codes; without it the commands are listed", None, "?"
+    topic: Literal["all", "exit-codes"] | None = argument(
+        "TOPIC", "all or exit-codes (default: how to begin)", None, "?"
     )
 
 
 def run(options: HelpOptions) -> Answer:
     """Return the help of a topic."""
-    if options.topic:
-        lines = (f"{code:4d}  {about}" for code, about in EXIT_CODES.items())
-        return Answer("\n".join(lines), {str(code): about for code, about in EXIT_CODES.items()})
-    from llama_ablate.commands.cli import COMMANDS, parser
+    from llama_ablate.commands import cli
 
-    return Answer(parser().format_help().rstrip(), {n: c.HELP for n, c in COMMANDS.items()})
+    commands = {name: command.HELP for name, command in cli.COMMANDS.items()}
+    if options.topic == "exit-codes":
+        lines = [f"{code:4d}  {about}" for code, about in EXIT_CODES.items()]
+        return Answer("\n".join(lines), {str(code): about for code, about in EXIT_CODES.items()})
+    if options.topic is None:
+        return Answer(cli.brief(), commands)
+    lines = []
+    for group, members in {**cli.GROUPS, "help": (cli.COMMANDS["help"],)}.items():
+        lines += [f"{group}:"]
+        for command in members:
+            name = command.__name__.rpartition(".")[2]
+            lines += [f"  {name:11s} {command.HELP}", f"{'':14s}llama-ablate {command.EXAMPLE}"]
+    return Answer("\n".join(lines), commands)

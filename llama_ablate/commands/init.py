@@ -10,8 +10,8 @@ from llama_ablate.commands.shared.options import Options, argument, option
 from llama_ablate.config.templates import COMPONENT, NAMES, PLUGIN
 from llama_ablate.errors import ConfigError
 
-HELP = "write a commented experiment to begin with, a component to fill in, or a plug-in"
-EXAMPLE = "init component attention --to my_heads.py"
+HELP = "write a commented experiment, a component or a plug-in to begin with"
+EXAMPLE = "init first"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llama_ablate.results.plan_document import PlanDocument
     from llama_ablate.training.compute import Compute
 
-HELP = "train what has no record yet, measure what is missing, write the report"
+HELP = "train, measure and report; a grid that was stopped goes on"
 EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
 _BARS = 32  # more would fill any terminal
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}

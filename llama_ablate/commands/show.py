@@ -1,6 +1,8 @@
-"""The command `show`: the comparison of all variants, one variant or run, or two variants."""
+"""The command `show`: a comparison, also of several experiments; one variant or run, or two."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from llama_ablate.results import Results
     from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
-HELP = "show the comparison, one variant or run, or two variants side by side"
+HELP = "show the comparison, a variant or run, two variants, or several experiments"
 EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 
 
@@ -21,12 +23,16 @@ EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 class ShowOptions(ResultsOptions):
     """The results, and the variants or the run to show."""
 
-    what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
-    other: str | None = argument(
-        "VARIANT", "a second variant, to show beside the first as its reference", None, "?"
+    what: tuple[str, ...] = argument(
+        "VARIANT|RUN|DIR",
+        "the label or id of a variant or run; a second variant, to show beside the first as its "
+        "reference; or further results that share the baseline, to compare in one table",
+        (),
+        "*",
     )
     table: str | None = option(None, TABLE, "NAME")
     all: bool = option(False, "of a variant: every number, run and option, not the first lines")
+    curve: bool = option(False, "of a run: its learning curve as CSV")
     wide: bool = option(False, WIDE)
 
 
@@ -38,15 +44,21 @@ def run(options: ShowOptions) -> Answer:
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
-    if options.what and options.other:
-        return _show_pair(results, options.what, options.other, options.table)
-    if options.what and (named := selection.run(results.plan, options.what)):
-        return Answer(*details.run(results, named))
+    if options.what and _are_folders(results, options.what):
+        return _joined(results, options.what, options.table)
+    if len(options.what) > 2:
+        raise ConfigError(f"one argument too many: '{options.what[2]}'")
+    if len(options.what) == 2:
+        first, second = options.what
+        return _show_pair(results, first, second, options.table)
+    name = options.what[0] if options.what else None
+    if name and (named := selection.run(results.plan, name)):
+        return _curve(results, named) if options.curve else Answer(*details.run(results, named))
+    if options.curve:
+        raise ConfigError("--curve is of a run: name one, by its id or as 'LABEL sSEED'")
     table = selection.table({table.name: table for table in results.plan.tables}, options.table)
-    if options.what is not None:
-        variant = selection.variant(
-            results.plan, table, options.what, results.root, "variant or run"
-        )
+    if name is not None:
+        variant = selection.variant(results.plan, table, name, results.root, "variant or run")
         alone = Frames.of(_alone(results, table, variant)).named(table.name)
         return Answer(*details.variant(alone, variant, everything=options.all))
     frames = Frames.of(results)
@@ -58,6 +70,43 @@ def run(options: ShowOptions) -> Answer:
             shown += [section.title] * (section.title != "Comparison")
             shown.append(section.cells)
     return Answer(shown, columns.comparison(frames).to_dict("records"))
+
+
+def _are_folders(results: "Results", names: Sequence[str]) -> bool:
+    """Return whether all names are existing folders and no variants or runs."""
+    plan = results.plan
+    known = [name for name in names if plan.called(name) or name in plan.runs]
+    return not known and all(Path(name).is_dir() for name in names)
+
+
+def _joined(results: "Results", others: Sequence[str], table: str | None) -> Answer:
+    """Compare the rows of several experiments with the baseline that they share."""
+    from llama_ablate.commands.shared import selection
+    from llama_ablate.findings import union
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.report import columns
+    from llama_ablate.report.headline import computed, headline
+    from llama_ablate.report.sections import sections
+    from llama_ablate.results import Results
+
+    first = Frames.of(results)
+    first = first.only(selection.table(first.by_name, table))
+    joined = union.union([first, *(Frames.of(Results.open(path)) for path in others)])
+    section = next(part for part in sections(joined) if part.key == "comparison")
+    cells = section.cells.copy()
+    cells.insert(1, "experiment", [*joined.table.experiments.values()])
+    remarks = [computed(joined), *union.remarks(joined)]
+    frame = columns.comparison(joined)
+    shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
+    return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})
+
+
+def _curve(results: "Results", run: str) -> Answer:
+    """Return the learning curve of a run as CSV."""
+    import pandas as pd
+
+    curve = results.curve(run)
+    return Answer(pd.DataFrame(curve).to_csv(index=False).rstrip("\n"), curve)
 
 
 def _show_pair(results: "Results", first: str, second: str, table: str | None) -> Answer:

@@ -102,6 +102,8 @@ class Store(StoredResults):
         if not (root / PLAN).is_file():
             others = [path.name for path in experiments_in(root) or experiments_in(root.parent)]
             hint = nearest(root.name, others) if others else ""
+            if not root.exists():
+                raise ConfigError(f"there is no folder '{root}'{hint}")
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
 

@@ -419,7 +419,7 @@ def alone(root, run):
     return subprocess.run(words, check=False).returncode
 
 
-@pytest.mark.parametrize(("where", "said"), [("gone", "holds no results"), ("x", "is not a run")])
+@pytest.mark.parametrize(("where", "said"), [("gone", "there is no folder"), ("x", "is not a run")])
 def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_path, capsys):
     store = Store(tmp_path / "x")
     store.prepare()

@@ -34,8 +34,8 @@ def left_out(store: Store, planned: set[str]) -> None:
     text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
     if earlier := earlier_plans(store.root, runs):
         text += (
-            f", and their plans are kept ({_named(store.root, earlier)}): status, show, compare "
-            f"and report read them, as in llama-ablate show '{earlier[-1]}'"
+            f", and their plans are kept ({_named(store.root, earlier)}): status, show and "
+            f"report read them, as in llama-ablate show '{earlier[-1]}'"
         )
     note(text)
 
