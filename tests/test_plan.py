@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import tokenizers
@@ -664,3 +665,18 @@ def test_a_tokenizer_that_loses_text_is_no_variant(planned, several):
             data=TOKENIZERS % (several, "documents"),
             budget="bytes",
         )
+
+
+def test_a_second_forward_pass_of_experts_balanced_by_a_loss_is_forecast(experiment_file, capsys):
+    """A step is three times a forward pass; the shares of a whole step of parts take a fourth."""
+    found = {}
+    for balance, accumulate in product(("loss", "bias"), (1, 2)):
+        file = experiment_file(
+            model="{dim: 16, layers: 1, heads: 2, context: 16, "
+            f"feedforward: {{name: moe, experts: 4, balance: {balance}}}}}",
+            train=f"{{steps: 5, batch: 4, accumulate: {accumulate}}}",
+        )
+        assert main(["plan", str(file), "--json"]) == 0
+        found[balance, accumulate] = json.loads(capsys.readouterr().out)["training_flops"]
+    assert found["loss", 1] == found["bias", 1] == found["bias", 2]
+    assert found["loss", 2] == pytest.approx(4 / 3 * found["loss", 1])

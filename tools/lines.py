@@ -19,9 +19,9 @@ PACKAGE = "llama_ablate"
 #: The most lines of code of each folder of the package, of its own modules, of the tests, and of
 #: all that stands beside them. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_480,
+    "llama_ablate/commands": 2_530,
     "llama_ablate/config": 1_700,
-    "llama_ablate/data": 2_820,
+    "llama_ablate/data": 2_860,
     "llama_ablate/design": 1_730,
     "llama_ablate/evidence": 1_320,
     "llama_ablate/files": 430,
@@ -33,9 +33,9 @@ LIMITS = {
     "llama_ablate/report": 3_680,
     "llama_ablate/results": 2_060,
     "llama_ablate/track": 400,
-    "llama_ablate/training": 1_250,
+    "llama_ablate/training": 1_275,
     "llama_ablate/*.py": 430,
-    "tests": 33_930,
+    "tests": 34_300,
     "scripts": 4_390,
     "package": 29_400,
 }

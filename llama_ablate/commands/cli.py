@@ -10,28 +10,9 @@ from contextlib import suppress
 from importlib import import_module
 from io import FileIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
-from llama_ablate.commands import (
-    attention,
-    components,
-    export,
-    generate,
-    help,  # noqa: A004  the command's name
-    init,
-    judge,
-    measure,
-    pack,
-    plan,
-    report,
-    run,
-    show,
-    status,
-    summary,
-    trace,
-    track,
-)
-from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands import help  # noqa: A004  the command's name
 from llama_ablate.commands.shared.options import Options, add_to, made
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
@@ -42,25 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 
-class Command(Protocol):
-    """What a command's module holds."""
-
-    __name__: str
-    HELP: str
-    EXAMPLE: str
-
-    def run(self, options: Any, /) -> Answer:
-        """Do what the command is for. Raises ConfigError."""
-
-
-#: In the order of the help: the main job first.
-GROUPS: dict[str, tuple[Command, ...]] = {
-    "to begin": (init, plan, run, report),
-    "results": (status, show, measure, pack, judge),
-    "models, trackers": (components, summary, generate, trace, attention, export, track),
-}
-COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
-COMMANDS["help"] = help
+COMMANDS: dict[str, help.Command] = {**help.COMMANDS, "help": help}
 #: The dataclass with which each `run` is called.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
@@ -83,37 +46,7 @@ class _Parser(ArgumentParser):
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 
-def brief() -> str:
-    """Return the help of `llama-ablate` alone, which fits a terminal of 24 lines."""
-    first = [f"  {name:9s} {COMMANDS[name].HELP}" for name in ("init", "plan", "run", "report")]
-    others = [
-        f"{group}: {', '.join(command.__name__.rpartition('.')[2] for command in commands)}"
-        for group, commands in [*GROUPS.items()][1:]
-    ]
-    return "\n".join(
-        [
-            "usage: llama-ablate COMMAND [options]",
-            "",
-            "Architecture ablations of Llama-style models: paired runs, intervals, cost.",
-            "",
-            "to begin:",
-            *first,
-            "",
-            *others,
-            "",
-            "for example:",
-            "  llama-ablate init first",
-            "  llama-ablate plan first.yaml",
-            "  llama-ablate run first.yaml",
-            "",
-            "llama-ablate COMMAND --help   the options of a command",
-            "llama-ablate help all         all commands, with an example each",
-            "llama-ablate help exit-codes  what exit codes mean",
-        ]
-    )
-
-
-def parser() -> ArgumentParser:
+def parser() -> _Parser:
     """Return the parser of all commands."""
     from llama_ablate import __version__
 

@@ -1,13 +1,53 @@
 """The command `help`: how to begin, all commands, or what exit codes mean."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
+from llama_ablate.commands import (
+    attention,
+    components,
+    export,
+    generate,
+    init,
+    judge,
+    measure,
+    pack,
+    plan,
+    report,
+    show,
+    status,
+    summary,
+    trace,
+    track,
+)
+from llama_ablate.commands import (
+    run as run_command,
+)
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument
 
 HELP = "say how to begin, list all commands, or say what exit codes mean"
 EXAMPLE = "help exit-codes"
+
+
+class Command(Protocol):
+    """What a command's module holds."""
+
+    __name__: str
+    HELP: str
+    EXAMPLE: str
+
+    def run(self, options: Any, /) -> Answer:
+        """Do what the command is for. Raises ConfigError."""
+
+
+#: The commands by group; the first group is the main job, in order.
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "to begin": (init, plan, run_command, report),
+    "results": (status, show, measure, pack, judge),
+    "models, trackers": (components, summary, generate, trace, attention, export, track),
+}
+COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
 #: What each exit code of the program means.
 EXIT_CODES = {
     0: "done: all runs ended `ok`, those too short to compare among them (the report names them)",
@@ -21,6 +61,20 @@ EXIT_CODES = {
     130: "interrupted by Ctrl-C (SIGINT); the same command goes on",
     143: "interrupted by SIGTERM; the same command goes on",
 }
+_BRIEF = """usage: llama-ablate COMMAND [options]
+
+Architecture ablations of Llama-style models: paired runs, intervals, cost.
+
+{groups}
+
+for example:
+  llama-ablate init first
+  llama-ablate plan first.yaml
+  llama-ablate run first.yaml
+
+llama-ablate COMMAND --help   the options of a command
+llama-ablate help all         all commands, with an example each
+llama-ablate help exit-codes  what exit codes mean"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +88,31 @@ class HelpOptions(Options):
 
 def run(options: HelpOptions) -> Answer:
     """Return the help of a topic."""
-    from llama_ablate.commands import cli
-
-    commands = {name: command.HELP for name, command in cli.COMMANDS.items()}
     if options.topic == "exit-codes":
         lines = [f"{code:4d}  {about}" for code, about in EXIT_CODES.items()]
         return Answer("\n".join(lines), {str(code): about for code, about in EXIT_CODES.items()})
-    if options.topic is None:
-        return Answer(cli.brief(), commands)
+    commands = {name: command.HELP for name, command in COMMANDS.items()}
+    return Answer(_all() if options.topic else _brief(), commands)
+
+
+def _brief() -> str:
+    """Return the help of `llama-ablate` alone, which fits a terminal of 24 lines."""
+    (begin, first), *others = GROUPS.items()
+    lines = [f"{begin}:", *(f"  {_name(command):9s} {command.HELP}" for command in first), ""]
+    lines += [f"{group}: {', '.join(map(_name, commands))}" for group, commands in others]
+    return _BRIEF.format(groups="\n".join(lines))
+
+
+def _all() -> str:
+    """Return all commands by group, with an example each."""
     lines = []
-    for group, members in {**cli.GROUPS, "help": (cli.COMMANDS["help"],)}.items():
-        lines += [f"{group}:"]
-        for command in members:
-            name = command.__name__.rpartition(".")[2]
-            lines += [f"  {name:11s} {command.HELP}", f"{'':14s}llama-ablate {command.EXAMPLE}"]
-    return Answer("\n".join(lines), commands)
+    for group, commands in GROUPS.items():
+        lines.append(f"{group}:")
+        for command in commands:
+            lines.append(f"  {_name(command):11s} {command.HELP}")
+            lines.append(f"{'':14s}llama-ablate {command.EXAMPLE}")
+    return "\n".join(lines)
+
+
+def _name(command: Command) -> str:
+    return command.__name__.rpartition(".")[2]

@@ -109,8 +109,8 @@ class Data(Keys):
     order: Literal["windows", "documents"] = "windows"
     #: Further corpora that a mixture may name.
     sources: dict[str, Entry] = Field(default_factory=dict)
-    #: What becomes of held-out documents that stand in the training text too, where they are more
-    #: than 1% of the held-out tokens: `drop` leaves them out, `allow` keeps them.
+    #: What becomes of held-out documents that stand in the training text too: more than 1% of the
+    #: held-out tokens are refused; `drop` leaves them out, `allow` keeps them.
     overlap: Literal["refuse", "drop", "allow"] = "refuse"
     #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
     mixture: dict[str, Portion] = Field(default_factory=dict)
@@ -136,8 +136,9 @@ class Data(Keys):
         if unknown := [name for name in self.mixture if name not in known]:
             message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], known)}"
             raise at(message, "mixture", unknown[0])
-        if "corpus" in self.sources:
-            raise at("'corpus' is the text's own: call the source otherwise", "sources", "corpus")
+        if taken := {"corpus", "train", "validation", "test"} & {*self.sources}:
+            own = min(taken)
+            raise at(f"'{own}' is of the text's own: call the source otherwise", "sources", own)
         if self.mixture and self.order == "documents":
             raise at("a mixture is of windows: it takes no 'order: documents'", "mixture")
         return self

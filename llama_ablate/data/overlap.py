@@ -15,7 +15,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.fields import typed
 from llama_ablate.files.strict_json import read_json, sealed
 
-_VERSION = 1  # raise it when overlaps are counted in another way
+_VERSION = 2  # raise it when overlaps are counted in another way
 _RUN_TOKENS, _RUN_BYTES = 13, 52  # of a run of tokens: the larger of both (GPT-3, arXiv:2005.14165)
 _COPIED = 0.8  # smallest share of a document's runs in a near copy
 _TRAINED, _HELD_OUT = 20_000_000, 2_000_000  # most tokens that are looked at, drawn evenly
@@ -96,18 +96,25 @@ def _repeated(own: Tokens, split: str, hashes: NDArray[np.uint64]) -> NDArray[np
     return shares if len(shares) == 1 else np.floor(shares)
 
 
-def hashes(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, frozenset[int]]:
-    """Return the hashes of the blocks of held-out documents that stand in training texts, by split.
+def whole(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArray[np.bool_]]:
+    """Return which documents of each held-out split stand in training texts as a whole.
 
-    Of the test split also of those that stand in the validation split.
+    Those of the test split also where they stand in the validation split.
     """
     known = [np.unique(other.blocks("train")[:, 1]) for other in trained.values()]
-    found: dict[str, frozenset[int]] = {}
+    found: dict[str, NDArray[np.bool_]] = {}
     for split in own.heldout:
-        blocks = own.blocks(split)
         others = [*known, *([own.blocks("validation")[:, 1]] if split == "test" else [])]
-        stands = np.any([_repeated(own, split, other) == 1 for other in others], axis=0)
-        found[split] = frozenset(map(int, blocks[stands[blocks[:, 0].astype(np.int64)], 1]))
+        found[split] = np.any([_repeated(own, split, other) == 1 for other in others], axis=0)
+    return found
+
+
+def hashes(own: Tokens, stands: Mapping[str, NDArray[np.bool_]]) -> dict[str, frozenset[int]]:
+    """Return the hashes of the blocks of some documents, by split."""
+    found: dict[str, frozenset[int]] = {}
+    for split, documents in stands.items():
+        blocks = own.blocks(split)
+        found[split] = frozenset(map(int, blocks[documents[blocks[:, 0].astype(np.int64)], 1]))
     return found
 
 
@@ -171,16 +178,17 @@ def _near(own: Tokens, trained: Tokens) -> tuple[float, float]:
         looked_at += piece.stop - piece.start
     copied = tokens = 0
     for split, hashes in of_split.items():
-        found = there[np.searchsorted(known, hashes)]
-        starts = own.documents(split)
+        found = np.concatenate([[0], np.cumsum(there[np.searchsorted(known, hashes)])])
+        starts, count = own.documents(split), own.counts[split]
         if len(starts) == 1:
-            starts = np.arange(0, len(hashes), _STRETCH)
+            starts = np.arange(0, count, _STRETCH)
         starts = starts[starts < len(hashes)]
-        if len(starts):
-            sizes = np.diff(starts, append=len(hashes))
-            shares = np.add.reduceat(found, starts) / sizes
-            copied += int(sizes @ (shares >= _COPIED))
-            tokens += len(hashes)
+        sizes = np.minimum(np.diff(starts, append=count), len(hashes) + length - 1 - starts)
+        runs = sizes - length + 1  # that lie in the document; shorter ones are not looked at
+        starts, runs = starts[runs > 0], runs[runs > 0]
+        shares = (found[starts + runs] - found[starts]) / runs
+        copied += int((runs + length - 1) @ (shares >= _COPIED))
+        tokens += int((runs + length - 1).sum())
     return copied / max(1, tokens), min(1.0, looked_at / total)
 
 

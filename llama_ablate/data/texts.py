@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.blocks import Blocks
+from llama_ablate.data.block_hashes import Blocks, without_spaces
 from llama_ablate.data.corpora.corpus import SPLITS, Corpus
 from llama_ablate.data.corpora.documents import SEPARATOR, Document
 from llama_ablate.files import disk
@@ -102,23 +102,31 @@ def write(
     Documents all of whose blocks have hashes that are `left_out` of their split are not written.
     Raises ConfigError where a document cannot be read.
     """
-    sizes, longest, done = dict.fromkeys(SPLITS, 0), 0, 0
+    sizes, longest = dict.fromkeys(SPLITS, 0), 0
     blocks = {split: Blocks() for split in SPLITS}
     with ExitStack() as opened:
         files = {
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
+
+        def written(split: str, pieces: Iterable[str]) -> Iterator[str]:
+            for piece in pieces:
+                sizes[split] += files[split].write(piece.encode())
+                update(sum(sizes.values()), corpus.size)
+                yield piece
+
         for split, document in _placed(corpus):
-            if left_out.get(split) and _hashes(document) <= left_out[split]:
+            if left_out.get(split) and (own := _hashes(document)) and own <= left_out[split]:
                 continue
-            length, begun = 0, sizes[split] > 0
-            pieces = blocks[split].add(document.pieces, is_cut=document.is_cut)
-            for piece in chain([SEPARATOR] if begun else [], pieces):
-                length += files[split].write(piece.encode())
-                update(done + length, corpus.size)
-            sizes[split] += length
-            done += length
-            longest = max(longest, length)
+            before = sizes[split]
+            sizes[split] += files[split].write(SEPARATOR.encode() if before else b"")
+            pieces = written(split, document.pieces)
+            if document.whole is document.pieces:
+                blocks[split].add(pieces)
+            else:
+                kept = sum(len(without_spaces(piece)) for piece in pieces)
+                blocks[split].add(document.whole, kept)
+            longest = max(longest, sizes[split] - before)
     found = {split: size for split, size in sizes.items() if size}
     hashes = {split: blocks[split].array() for split in found}
     return Text(folder, _fingerprint(folder, sizes), found, longest, hashes)
@@ -127,8 +135,7 @@ def write(
 def _hashes(document: Document) -> set[int]:
     """Return the hashes of a document's blocks."""
     blocks = Blocks()
-    for _ in blocks.add(document.pieces, is_cut=document.is_cut):
-        pass
+    blocks.add(document.whole, sum(len(without_spaces(piece)) for piece in document.pieces))
     return {int(block) for block in blocks.array()[:, 1]}
 
 

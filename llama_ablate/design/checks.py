@@ -4,17 +4,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
-from llama_ablate.data.overlap import Overlap
 from llama_ablate.design import runs
 from llama_ablate.design.table import Table
 from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant
-from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.errors import ConfigError, Where, dotted, nearest
 from llama_ablate.model import laws
 from llama_ablate.model.counts import distinct
 from llama_ablate.model.decoder import REGISTRIES
@@ -113,33 +115,46 @@ def check_new(text: TableText, others: Sequence[TableText], where: Where) -> Non
             raise ConfigError(f"is the same text as texts[{i}], read in the same way", where)
 
 
-def check_droppable(own: tokens.Tokens, where: Where) -> None:
-    """Refuse to leave out documents of a held-out split that is a single one."""
-    if single := [split for split in own.heldout if own.document_counts[split] == 1]:
-        raise ConfigError(
-            f"'drop' leaves out documents, and the {single[0]} split is a single one, or the "
-            "tokenizer has no token between them; allowed: refuse, allow",
-            (*where, "overlap"),
-        )
+def check_droppable(
+    own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]], where: Where
+) -> None:
+    """Refuse to leave out all documents of a held-out split, or its single one."""
+    for split, documents in stands.items():
+        if len(documents) == 1 and own.document_counts[split] == 1:
+            raise ConfigError(
+                f"'drop' leaves out documents, and the {split} split is a single one, or the "
+                "tokenizer has no token between them; allowed: refuse, allow",
+                (*where, "overlap"),
+            )
+        if documents.all():
+            raise ConfigError(
+                f"'drop' would leave no document of the {split} split: all {len(documents):,} also "
+                "stand in a training text, or test in validation text; allowed: refuse, allow",
+                (*where, "overlap"),
+            )
 
 
-def check_overlaps(data: Data, found: Mapping[str, Overlap], where: Where) -> None:
+def check_overlaps(text: TableText, variant: Variant) -> None:
     """Refuse held-out text of which more than 1% also stands in a text that is trained on."""
-    place = ".".join(map(str, where))
-    for name, one in found.items():
-        if data.overlap != "refuse" or one.share <= MAX_OVERLAP:
+    data = text.data.with_changes(variant.data)
+    read = {"test", *(data.mixture or ["corpus"])}
+    for name, one in text.overlaps.items():
+        if data.overlap != "refuse" or one.share <= MAX_OVERLAP or name not in read:
             continue
+        own = dotted((*text.where, "corpus"))
         key: Where = ("corpus",)
-        kind, there = "held-out", f"the training text of {place}.corpus"
+        kind, there = "held-out", f"the training text of {own}"
         if name == "test":
-            kind, there = "test", f"the validation text of {place}.corpus"
+            kind, there = "test", f"the validation text of {own}"
         elif name != "corpus":
-            there, key = f"the training text of {place}.sources.{name}", ("sources", name)
+            key = ("sources", name)
+            there = f"the training text of {dotted((*text.where, *key))}, all of which is compared"
+        drop = ", or leave those documents out with 'overlap: drop'" * (one.all_documents > 1)
         raise ConfigError(
-            f"{one.share:.1%} of the {kind} tokens of {place}.corpus, {one.documents:,} of "
-            f"{one.all_documents:,} documents as a whole, also stand in {there}: give other text, "
-            "or leave those documents out with 'overlap: drop', or keep them with 'overlap: allow'",
-            (*where, *key),
+            f"{one.share:.1%} of the {kind} tokens of {own}, {one.documents:,} of "
+            f"{one.all_documents:,} documents as a whole, also stand in {there}: give other text"
+            f"{drop}, or keep them with 'overlap: allow'",
+            (*text.where, *key),
         )
 
 

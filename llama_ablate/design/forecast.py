@@ -81,14 +81,18 @@ def forecast(
     flops: dict[str, float] = {}
     work: dict[str, float] = {}  # FLOPs that predict the time, with evaluation
     slower = _float32_times(compute)
+    is_cut = train.accumulate > 1 or plan.experiment.parallel.data > 1
     for table in plan.tables:
         variants = {variant.id: variant for variant in table.variants}
         read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
             variant, batch = variants[run.variant], run.train.get("batch", train.batch)
             tokens = run.steps * batch * variant.model["context"]
-            flops[run.id] = variant.flops * tokens
-            work[run.id] = variant.work * tokens + slower * (variant.work / 3 * read[variant.id])
+            # Shares of experts in the whole step take another forward pass, a third of the step.
+            passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
+            flops[run.id] = passes * variant.flops * tokens
+            reading = slower * variant.work / 3 * read[variant.id]
+            work[run.id] = passes * variant.work * tokens + reading
 
     def cost(runs: Collection[str]) -> Cost:
         whole = sum(work[run] for run in runs)

@@ -209,6 +209,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             counted(variant, _COSTS["flops"] if budget == "flops" else count)
             checks.check_text(text, at, variant, budget)
             checks.check_documents(variant.text or text, ("data",), variant)
+            checks.check_overlaps(variant.text or text, variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -288,14 +289,14 @@ def _text(data: Data, where: Where) -> TableText:
         found = overlap.overlaps(own, sources)
         dropped = 0
         if data.overlap == "drop" and any(one.tokens for one in found.values()):
-            checks.check_droppable(own, where)
-            before = sum(own.document_counts[split] for split in own.heldout)
-            own = tokens.prepare(corpus, tokenizer, left_out=overlap.hashes(own, sources))
-            dropped = before - sum(own.document_counts[split] for split in own.heldout)
+            stands = overlap.whole(own, sources)
+            checks.check_droppable(own, stands, where)
+            left_out = overlap.hashes(own, stands)
+            own = tokens.prepare(corpus, tokenizer, like=own, left_out=left_out)
+            dropped = sum(int(documents.sum()) for documents in stands.values())
             sources["corpus"] = own
             found = overlap.overlaps(own, sources)
-        checks.check_overlaps(data, found, where)
-        return TableText(data, own, sources, found, dropped)
+        return TableText(data, own, where, sources, found, dropped)
     except ConfigError as error:  # a corpus locates its errors under `data`
         raise ConfigError(
             error.message,

@@ -105,7 +105,8 @@ def runs(
         trained = [variant.spec.identity(), train.identity("tokens", "steps"), length]
         what = [MEANING, *trained, *text(variant)]
         # In versions without this word the balance of experts was each micro-batch's own.
-        balanced = ["balance of the step"] * (train.accumulate > 1 and by_loss(variant.spec))
+        is_cut = train.accumulate > 1 or experiment.parallel.data > 1
+        balanced = ["balance of the step"] * (is_cut and by_loss(variant.spec))
         how = [variant.reseed, *balanced, *code(variant.spec, train)]
         arms.append((partial(Run, variant, steps=length, train=changes, tuned=point), what, how))
     repeated = experiment.seed_list[: experiment.controls.repeat]
@@ -120,4 +121,4 @@ def runs(
 def by_loss(spec: ModelSpec) -> bool:
     """Return whether the experts of a mixture are balanced by a loss, of the whole step."""
     networks = (dict(choice.options) for choice in spec.feedforward.choices)
-    return any(of.get("balance") == "loss" for of in networks)
+    return any(of.get("balance") == "loss" and of["balance_weight"] for of in networks)

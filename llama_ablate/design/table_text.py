@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from llama_ablate.config.experiment import Data
 from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokens import Tokens
+from llama_ablate.errors import Where
 from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
 
 
@@ -15,6 +16,8 @@ class TableText:
 
     data: Data
     tokens: Tokens
+    #: The place of its section in the file.
+    where: Where = ("data",)
     #: Those that a mixture may name, by the same tokenizer; `corpus` is the text's own.
     sources: Mapping[str, Tokens] = field(default_factory=dict)
     #: Held-out text that also stands in a training text, by its name; and how many documents were

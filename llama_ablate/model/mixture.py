@@ -154,7 +154,7 @@ class MixtureOfExperts(nn.Module):
     @property
     def balances_by_loss(self) -> bool:
         """Whether its loss depends on the shares of experts in the whole step."""
-        return self.balance_weight is not None
+        return bool(self.balance_weight)
 
     @torch.no_grad()
     def know_step(self, mean: Callable[[Tensor], Tensor]) -> None:

@@ -1,6 +1,5 @@
 """Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,11 +106,7 @@ def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 def _balanced(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
     """Yield what the balance of experts costs where a step is cut into parts."""
     is_cut = experiment.train.accumulate > 1 or experiment.parallel.data > 1
-    by_loss = [
-        f"'{variant.label}'"
-        for variant in table.variants
-        if '"balance": "loss"' in json.dumps(variant.model.get("feedforward"))
-    ]
+    by_loss = [f"'{variant.label}'" for variant in table.variants if variant.balances_by_loss]
     if is_cut and by_loss:
         yield (
             f"Experts of {listed(by_loss)} are balanced by a loss of the whole step: its parts are "

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -167,6 +168,11 @@ class PlannedVariant(StoredPart):
     def active(self) -> int:
         """Number of parameters active for a token: all except experts that it skips."""
         return self.parameters if self.active_parameters is None else self.active_parameters
+
+    @property
+    def balances_by_loss(self) -> bool:
+        """Whether its experts are balanced by a loss, of the whole step."""
+        return '"balance": "loss"' in json.dumps(self.model.get("feedforward"))
 
     @property
     def flops(self) -> float:

@@ -10,7 +10,7 @@ import pytest
 from llama_ablate.config import experiment
 from llama_ablate.data import overlap
 from llama_ablate.data import tokens as store
-from llama_ablate.data.blocks import Blocks, _ends
+from llama_ablate.data.block_hashes import Blocks, _ends
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
@@ -33,10 +33,10 @@ DOCUMENTS = [text(DRAWN.randint(40, 300)) for _ in range(200)]
 BOOK = text(40_000)
 
 
-def blocks_of(*documents, is_cut=False):
+def blocks_of(*documents, most=None):
     found = Blocks()
     for document in documents:
-        assert "".join(found.add(document, is_cut=is_cut)) == "".join(document)
+        found.add(document, most)
     return found.array()
 
 
@@ -50,12 +50,14 @@ def test_a_copy_has_the_same_blocks_at_another_place_in_other_pieces_and_with_ot
     assert not np.isin(blocks_of([text(5000)])[:, 1], whole).any()
 
 
-def test_short_documents_are_a_block_each_and_one_that_is_cut_has_no_last_one():
+def test_short_documents_are_a_block_each_and_one_that_is_cut_has_those_that_begin_in_it():
     rows = blocks_of(["a b"], [""], ["ab\n"], ["a c"])
     assert rows[:, 0].tolist() == [0, 2, 3]
     assert rows[0, 1] == rows[1, 1] != rows[2, 1]
-    whole, cut = blocks_of([BOOK[:20_000]]), blocks_of([BOOK[:20_000]], is_cut=True)
-    assert np.array_equal(cut, whole[:-1])
+    whole = blocks_of([BOOK])
+    first, second = _ends(BOOK.replace(" ", "").encode())[:2]
+    for most, count in ((1, 1), (first, 1), (first + 1, 2), (second, 2), (second + 1, 3)):
+        assert np.array_equal(blocks_of([BOOK], most=most), whole[:count])
 
 
 @pytest.fixture
@@ -74,13 +76,16 @@ def planned(tmp_path, monkeypatch):
     }.items():
         lines = (json.dumps({"text": document}) for document in documents)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
+    long = "\n".join(json.dumps({"text": BOOK[i * 9000 : (i + 1) * 9000]}) for i in range(20))
+    (tmp_path / "long.jsonl").write_text(long, "utf-8")
+    (tmp_path / "long.jsonl.copy.jsonl").write_text(long + "\n", "utf-8")
     (tmp_path / "book.txt").write_text(BOOK, "utf-8")
     (tmp_path / "twice.txt").write_text(f"{BOOK} {BOOK}", "utf-8")
 
-    def made(data):
+    def made(data, axes="norm: [layernorm]"):
         (tmp_path / "t.yaml").write_text(
             "name: t\nmodel: {dim: 8, layers: 1, heads: 1, context: 16}\n"
-            f"variants: {{axes: {{norm: [layernorm]}}}}\ntrain: {{steps: 2, batch: 2}}\n{data}\n",
+            f"variants: {{axes: {{{axes}}}}}\ntrain: {{steps: 2, batch: 2}}\n{data}\n",
             "utf-8",
         )
         return plan.make(experiment.load(tmp_path / "t.yaml"))
@@ -133,6 +138,22 @@ REFUSED = {
     "one text by two names": (
         f"texts: [{{name: a, corpus: {DOCS}}}, {{name: b, corpus: {DOCS}}}]",
         "texts[1]: is the same text as texts[0]",
+    ),
+    "a source that is called as a split is": (
+        f"data: {{corpus: {corpus('new.jsonl')}, sources: {{test: {DOCS}}}, "
+        "mixture: {corpus: 1, test: 1}}",
+        "'test' is of the text's own",
+    ),
+    "a split whose documents would all be left out": (
+        f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='lines.jsonl')}, "
+        "overlap: drop}",
+        "'drop' would leave no document of the validation split: all 50 also stand",
+    ),
+    "documents cut in their first block": (
+        "data: {corpus: "
+        + corpus(".", train="long.jsonl", validation="long.jsonl.copy.jsonl", longest="0.5kB")
+        + "}",
+        "20 of 20 documents as a whole",
     ),
     "documents that cannot be left out": (
         f"data: {{corpus: {corpus('twice.txt')}, overlap: drop}}",
@@ -191,6 +212,53 @@ def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tm
     named = corpus(".", train="docs.jsonl", validation="new.jsonl", test="some.jsonl")
     (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
     assert table.planned().text.left_out == 3
+
+
+def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
+    source = f"sources: {{more: {HALF}}}"
+    planned(f"data: {{corpus: {DOCS}, {source}}}")
+    one = corpus(".", train="docs.jsonl", validation="lines.jsonl")
+    planned(
+        f"data: {{corpus: {one}, sources: {{more: {corpus('new.jsonl')}}}, mixture: {{more: 1}}}}"
+    )
+    with pytest.raises(ConfigError, match=r"in the training text of data\.sources\.more"):
+        planned(f"data: {{corpus: {DOCS}, {source}}}", axes="data.mixture: [{corpus: 1, more: 1}]")
+
+
+def test_blank_documents_are_not_left_out(planned, tmp_path):
+    lines = [json.dumps({"text": own}) for own in (DOCUMENTS[0], " ", "\n", "  ")]
+    new = (tmp_path / "new.jsonl").read_text("utf-8")
+    (tmp_path / "blanks.jsonl").write_text("\n".join([*lines, new]), "utf-8")
+    named = corpus(".", train="docs.jsonl", validation="blanks.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
+    assert table.planned().text.left_out == 1
+
+
+def test_a_tokenizer_of_the_whole_text_reads_the_sources_of_a_text_with_less(planned, tmp_path):
+    """The one character that only a dropped document has beside the source is still a token."""
+    odd = json.dumps({"text": DOCUMENTS[0] + "!"})
+    new = (tmp_path / "new.jsonl").read_text("utf-8")
+    (tmp_path / "held.jsonl").write_text(f"{odd}\n{new}", "utf-8")
+    (tmp_path / "source.jsonl").write_text(odd + "\n" + odd.replace("a", "b"), "utf-8")
+    named = corpus(".", train="docs.jsonl", validation="held.jsonl")
+    source = corpus(".", train="source.jsonl", validation="new.jsonl")
+    (table,) = planned(
+        f"data: {{corpus: {named}, sources: {{more: {source}}}, mixture: {{corpus: 1, more: 1}}, "
+        "overlap: drop, tokenizer: chars}"
+    ).tables
+    text = table.text
+    assert text.left_out == 1
+    assert text.sources["more"].tokenizer.vocab == text.tokens.tokenizer.vocab
+    assert plan.open_tokens(table.planned().text).fingerprint == text.tokens.fingerprint
+
+
+@pytest.mark.parametrize("size", [60, 120, 250, 1000])
+def test_pieces_of_the_training_text_are_near_copies_however_short(planned, tmp_path, size):
+    lines = (json.dumps({"text": BOOK[i * 1500 : i * 1500 + size]}) for i in range(100))
+    (tmp_path / "pieces.jsonl").write_text("\n".join(lines), "utf-8")
+    named = corpus(".", train="book.txt", validation="pieces.jsonl")
+    (table,) = planned(f"data: {{corpus: {named}, overlap: allow}}").tables
+    assert table.planned().text.overlaps["corpus"].near > 0.95
 
 
 def test_below_one_percent_is_counted_and_said(planned):

@@ -303,11 +303,11 @@ def test_metrics_of_many_variants_show_the_first_the_lowest_and_the_highest():
     ]
     shown = means_of(rows)
     assert shown.to_numpy().tolist() == [
-        ["speed", "tokens_per_s", "0", "0 (v0)", "19 (v19)"],
-        ["loss", "mean", "-", "1 (v3)", "1 (v3)"],
+        ["tokens_per_s", "speed", "0", "0 (v0)", "19 (v19)"],
+        ["mean", "loss", "-", "1 (v3)", "1 (v3)"],
     ]
     few = means_of([replace(row, label=f"v{n % 2}") for n, row in enumerate(rows)])
-    assert list(few.columns) == ["metric", "name", "v0", "v1"]
+    assert list(few.columns) == ["name", "metric", "v0", "v1"]
     assert few["v1"][0] == "10"  # the mean of 1, 3 ... 19
 
 

@@ -44,9 +44,9 @@ class Document:
     key: str | None = None
 
     @property
-    def is_cut(self) -> bool:
-        """Whether its end is left out."""
-        return isinstance(self.pieces, _Cut)
+    def whole(self) -> Iterable[str]:
+        """Its pieces, with the end that is left out where it is cut."""
+        return self.pieces.pieces if isinstance(self.pieces, _Cut) else self.pieces
 
     def cut(self, most: int) -> "tuple[Document, int]":
         """Return the document, cut to at most so many bytes of UTF-8, and how many it has then."""

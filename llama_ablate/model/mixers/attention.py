@@ -115,8 +115,8 @@ class MultiHead(Attention):
     number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` takes from it
     what points along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks`
     gives each head a learned logit that competes in the softmax and has no value (gpt-oss 2025).
-    `canon` has canon layers before attention (A), on queries, keys and values (B), or both. With
-    `qk_norm` B comes before the norm by head; PhysicsLM4 normalises the whole projection before it.
+    `canon` has canon layers before attention (A), on queries, keys and values (B; before `qk_norm`,
+    in PhysicsLM4 behind it), or both.
     """
 
     heads: int

@@ -1,7 +1,7 @@
 """Hashes of a text's blocks, by which equal text is found wherever it stands."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import numpy as np
@@ -24,21 +24,14 @@ class Blocks:
         self._hashes, self._documents = array("Q"), array("Q")
         self._count = 0
 
-    def add(self, pieces: Iterable[str], *, is_cut: bool) -> Iterable[str]:
-        """Yield a document's pieces, and add its blocks; of one that is cut, but the last."""
-        rest, first = b"", len(self._hashes)
-        for piece in pieces:
-            yield piece
-            rest += "".join(piece.split()).encode("utf-8", "surrogatepass")
-            ends = _ends(rest) if len(rest) >= 2 * _WINDOW else []
-            for start, end in zip([0, *ends], ends, strict=False):
-                self._append(rest[start:end])
-            rest = rest[ends[-1] :] if ends else rest
-            if len(rest) > _MOST:
-                self._append(rest)
-                rest = b""
-        if rest and not (is_cut and len(self._hashes) > first):
-            self._append(rest)
+    def add(self, pieces: Iterable[str], most: int | None = None) -> None:
+        """Add the blocks of a document: those that begin in its first `most` bytes, if given."""
+        size = 0
+        for block in _blocks(pieces):
+            if most is not None and size >= most:
+                break
+            self._append(block)
+            size += len(block)
         self._count += 1
 
     def _append(self, block: bytes) -> None:
@@ -49,6 +42,27 @@ class Blocks:
     def array(self) -> NDArray[np.uint64]:
         """Return a row for each block, in order: the index of its document, and its hash."""
         return np.stack([np.asarray(self._documents), np.asarray(self._hashes)], 1).astype("<u8")
+
+
+def without_spaces(text: str) -> bytes:
+    """Return a text in UTF-8 without its white space."""
+    return "".join(text.split()).encode("utf-8", "surrogatepass")
+
+
+def _blocks(pieces: Iterable[str]) -> Iterator[bytes]:
+    """Yield the blocks of a document; its end is the end of the last one."""
+    rest = b""
+    for piece in pieces:
+        rest += without_spaces(piece)
+        ends = _ends(rest) if len(rest) >= 2 * _WINDOW else []
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield rest[start:end]
+        rest = rest[ends[-1] :] if ends else rest
+        if len(rest) > _MOST:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 def _ends(text: bytes) -> list[int]:
