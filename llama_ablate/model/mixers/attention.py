@@ -111,12 +111,12 @@ class Attention(nn.Module, ABC):
 class MultiHead(Attention):
     """Attention whose heads go out through one projection, `out`; options act before and after it.
 
-    `gate` multiplies a head's output by the sigmoid of a projection of the layer's input: one number
-    a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from it the
-    part along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks` adds a
-    learned logit without a value to each head's softmax (gpt-oss 2025). `canon` has canon layers
-    before attention (A), on queries, keys and values (B; before `qk_norm`, in PhysicsLM4 after it),
-    or both.
+    `gate` multiplies a head's output by the sigmoid of a projection of the layer's input: one
+    number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from
+    it the part along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks`
+    adds a learned logit without a value to each head's softmax (gpt-oss 2025). `canon` has canon
+    layers before attention (A), on queries, keys and values (B; before `qk_norm`, in PhysicsLM4
+    after it), or both.
     """
 
     heads: int
