@@ -796,3 +796,46 @@ def test_exit_codes_are_one_table_in_help_and_in_the_docs(capsys):
     for code, about in EXIT_CODES.items():
         assert f"{code:4d}  {about}" in out
         assert f"| {code} | {about} |" in page
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("{steps: 2, warmup: 100}", "100 is no share of the steps, as 0.05 is"),
+        ("{tokens: 20q}", "'20q' (text) is not accepted"),
+    ],
+)
+def test_numbers_as_other_projects_write_them_are_told_from_mistakes(
+    experiment_file, capsys, train, said
+):
+    assert main(["plan", str(experiment_file(train=train))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_tokens_may_be_written_with_a_suffix_and_plan_takes_what_run_takes(experiment_file, capsys):
+    file = str(experiment_file(train="{tokens: 1.5k, batch: 4}"))
+    words = ["--workers", "3", "--results", "elsewhere", "--keep-weights", "none", "--json"]
+    assert main(["plan", file, *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["workers"] == 3
+    steps, tokens = answer["steps"], answer["tokens_per_run"]
+    assert abs(tokens - 1500) <= tokens / steps / 2
+    assert not Path("elsewhere").exists()
+
+
+def test_a_curve_is_csv_and_a_folder_that_is_not_there_is_told_with_those_beside_it(
+    experiment_file, tmp_path, capsys
+):
+    assert run_in_process(experiment_file(measure="[perplexity]"), tmp_path) == 0
+    capsys.readouterr()
+    root = str(tmp_path / "tiny")
+    assert main(["show", root, "baseline s0", "--curve"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("step,tokens,lr,train_loss_nats")
+    assert all(len(row.split(",")) == len(head.split(",")) for row in rows)
+    assert main(["show", root, "--curve"]) == 2
+    assert "--curve is of a run" in capsys.readouterr().err
+    assert main(["status", str(tmp_path / "tiyn")]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no folder '{tmp_path / 'tiyn'}'" in error
+    assert "did you mean 'tiny'?" in error

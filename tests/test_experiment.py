@@ -247,6 +247,32 @@ def test_a_wrong_value_given_with_set_is_shown_there(tmp_path):
         experiment.load(write(tmp_path, MINIMAL), ("train.lr=x",))
 
 
+def test_set_reaches_into_lists(tmp_path):
+    file = write(
+        tmp_path,
+        "variants: {axes: {attention: [gqa, {name: mha, window: 8}], train.lr: [1e-3]}}\n"
+        "model: {attention: {pattern: [{name: mha, window: 16}, mha]}}\n"
+        "hypotheses: [{variant: a, direction: better}]\ntrain: {steps: 1}\n",
+    )
+    sets = (
+        "variants.axes.attention.0.qk_norm=true",
+        "variants.axes.attention.1=mqa",
+        "variants.axes.train.lr.0=2e-3",
+        "attention.pattern.0.window=32",
+        "hypotheses.0.direction=worse",
+    )
+    loaded = experiment.load(file, sets).experiment
+    assert loaded.variants.axes == {
+        "attention": [{"name": "gqa", "qk_norm": True}, "mqa"],
+        "train.lr": [2e-3],
+    }
+    assert loaded.model.attention == {"pattern": [{"name": "mha", "window": 32}, "mha"]}
+    assert loaded.hypotheses[0].direction == "worse"
+    for wrong in ("variants.axes.attention.2=mha", "hypotheses.first.direction=worse"):
+        with pytest.raises(ConfigError, match=r"^--set .*: \S+ has the entries 0 to [01]$"):
+            experiment.load(file, (wrong,))
+
+
 @pytest.mark.parametrize("name", experiment.presets())
 def test_every_preset_is_a_valid_recipe(name):
     assert experiment.preset(name).model.vocab is not None

@@ -49,7 +49,9 @@ def test_a_committed_record_reads_back_as_it_was(store):
 def test_results_are_opened_by_a_path_or_its_text(store):
     assert Store.open(str(store.root)).plan == Store.open(store.root).plan
     with pytest.raises(ConfigError, match="holds no results"):
-        Store.open(str(store.root / "runs"))
+        Store.open(str(store.root / "working"))
+    with pytest.raises(ConfigError, match="there is no folder"):
+        Store.open(str(store.root / "nowhere"))
 
 
 def test_user_text_stays_inside_json_and_never_names_a_folder(store):
@@ -251,7 +253,7 @@ def test_values_that_are_empty_or_zero_are_stored_as_such(store):
 def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
     with pytest.raises(ConfigError, match=r"holds no results.*allowed: x"):
         Store.open(tmp_path)
-    with pytest.raises(ConfigError, match="holds no results"):
+    with pytest.raises(ConfigError, match=r"there is no folder '.*y'; allowed: x"):
         Store.open(tmp_path / "y")
     assert Store.open(store.root).plan.runs
 

@@ -105,7 +105,8 @@ def _done(command: str, options: Options) -> int:
     try:
         if "LLAMA_ABLATE_ENDS_WITH_STDIN" in os.environ:  # as a judge starts commands
             import_module("llama_ablate.launch.processes").leave_after(sys.stdin.read)
-        plugins.load(options.plugins)
+        if command != "help":  # which is there in a tenth of a second
+            plugins.load(options.plugins)
         answer = COMMANDS[command].run(options)
         with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())

@@ -4,11 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_ablate.commands.run import RunOptions
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import (
-    DEVICE,
-    Device,
-    ExperimentOptions,
     difference,
     option,
 )
@@ -28,10 +26,9 @@ EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(ExperimentOptions):
-    """The experiment, and which difference it is to show."""
+class PlanOptions(RunOptions):
+    """Options of `run`, for what they would do, and the difference to show."""
 
-    device: Device = option("auto", DEVICE)
     power: str | None = option(
         None,
         "how many seeds would show X, and what they cost; with looks, how many runs to expect",
@@ -76,7 +73,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
 
-    device = pick_device(options.device)
+    device = pick_device(options.launch.device)
     plan = make(source)
     spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
     with source.located():  # what does not fit this machine
@@ -90,7 +87,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
     workers = local.default_workers(device, parallel.data)
     fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
-    workers = min(workers, fitting * local.devices(device))
+    workers = options.launch.workers or min(workers, fitting * local.devices(device))
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()).named(), expected)
     predicted = forecast.forecast(document, compute, workers, need)

@@ -72,7 +72,7 @@ def _once(results: "Results") -> Answer:
 
         shown.append(progress.cells(results, running))
     if why := [run for run in told if run.outcome not in ("ok", "running", "pending")]:
-        shown.append("\n".join(f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in why))
+        shown.append("\n".join(f"{r.name}: {r.outcome}: {r.reason}" for r in why))
     values = {"runs": [_plain(run) for run in runs], "outcomes": counts}
     return Answer(shown if running else "\n\n".join(map(str, shown)), values, 1 if bad else 0)
 

@@ -39,7 +39,7 @@ def run(options: TrackOptions) -> Answer:
     """Send what has finished and what is being trained; with `--follow`, go on doing so."""
     from llama_ablate.results import Results
     from llama_ablate.track.follower import Follower, alone
-    from llama_ablate.track.sinks import checked
+    from llama_ablate.track.sinks import SINKS, checked
 
     sinks = checked(options.sinks, "--to")
     sent = {}
@@ -55,7 +55,13 @@ def run(options: TrackOptions) -> Answer:
             else:
                 _send(follower, name)
         sent[name] = follower.sent
-    lines = [f"{options.folder}: {count} runs sent to {name}" for name, count in sent.items()]
+    lines = []
+    for name, count in sent.items():
+        viewer = getattr(SINKS.get(name), "viewer", "")
+        lines.append(f"{options.folder}: {count} runs sent to {name}")
+        if viewer:
+            folder = Results.open(options.folder).track
+            lines.append(f"to look at them: {viewer.format(folder=folder)}")
     return Answer("\n".join(lines), {"sent": sent})
 
 

@@ -18,7 +18,7 @@ from llama_ablate.config.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Experiment, Hypothesis
 from llama_ablate.config.section_keys import About, Data, Model, Preset, Train
-from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.errors import ConfigError, Where, dotted, nearest
 from llama_ablate.files.slugs import slug
 
 __all__ = [
@@ -41,7 +41,7 @@ _MERGED = ("model", "data", "train")  # sections laid over the base key by key
 #: Sections whose keys may hold dots.
 _OF_PATHS = (("variants", "axes"), ("controls", "positive"))
 #: Keys that say the same thing: of a base or before a `--set`, one stands in for the others.
-_ONE_OF: tuple[tuple[tuple[str, ...], ...], ...] = (
+_ONE_OF: tuple[tuple[Where, ...], ...] = (
     (("train", "tokens"), ("train", "steps"), ("sizes", "tokens_per_parameter")),
     (("texts",), ("data",)),
 )
@@ -188,20 +188,23 @@ def _over_base(
 
 
 def _override(marked: Marked, text: str) -> None:
+    """Set the key of a `--set`, and its place."""
     key, equals, value = text.partition("=")
     where = _path_of(key)
-    if not equals or not all(where):
+    if not equals or "" in where:
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     is_path = value.startswith(("/", ".")) and not isinstance(scalar(value), int | float)
     # Else it is read as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`.
     given = value if is_path else parse(f"value: {value}", f"--set {text}").values["value"]
     inner: Any = marked.values
-    for depth, part in enumerate(where[:-1]):
-        if isinstance(inner.get(part), str):
-            inner[part] = {"name": inner[part]}  # an option of a component given by its bare name
-        inner = inner.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {text}: '{'.'.join(where[: depth + 1])}' holds no keys")
+    for depth, part in enumerate(where):
+        if isinstance(inner, list) and not (isinstance(part, int) and part < len(inner)):
+            place = dotted(where[:depth])
+            raise ConfigError(f"--set {text}: {place} has the entries 0 to {len(inner) - 1}")
+        if not isinstance(inner, dict | list):
+            raise ConfigError(f"--set {text}: '{dotted(where[:depth])}' holds no keys")
+        if depth + 1 < len(where):
+            inner = _section(inner, part)
     inner[where[-1]] = given
     for known in [w for w in marked.marks if w[: len(where)] == where]:
         del marked.marks[known]
@@ -212,21 +215,35 @@ def _override(marked: Marked, text: str) -> None:
     _drop_others(marked.values, {where})
 
 
-def _path_of(key: str) -> tuple[str, ...]:
-    """Return the keys of a `--set`.
+def _section(values: Any, key: Any) -> Any:
+    """Return what stands at a key, made where nothing does.
 
-    What stands behind `variants.axes` is one key, `train.lr`; `position.theta` is one of `model`.
+    A component that is given by its bare name becomes a mapping, so that it can have options.
     """
-    parts = tuple(key.split("."))
+    found = values[key] if isinstance(values, list) else values.setdefault(key, {})
+    if isinstance(found, str):
+        values[key] = found = {"name": found}
+    return found
+
+
+def _path_of(key: str) -> Where:
+    """Return the keys of a `--set`; a number stands for an entry of a list.
+
+    What stands behind `variants.axes`, up to a number, is one key, `train.lr`; `position.theta` is
+    one of `model`.
+    """
+    parts: Where = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
     if parts[0] in Model.model_fields:
         parts = ("model", *parts)
     for section in _OF_PATHS:
-        if parts[: len(section)] == section and all(rest := parts[len(section) :]):
-            return (*section, ".".join(rest)) if rest else parts
+        if parts[: len(section)] == section and (rest := parts[len(section) :]) and "" not in rest:
+            ends = [i for i, part in enumerate(rest) if isinstance(part, int)]
+            names, behind = (rest[: ends[0]], rest[ends[0] :]) if ends else (rest, ())
+            return (*section, ".".join(map(str, names)), *behind)
     return parts
 
 
-def _holds(values: Any, where: tuple[str, ...]) -> bool:
+def _holds(values: Any, where: Where) -> bool:
     for key in where:
         if not isinstance(values, dict) or key not in values:
             return False
@@ -234,7 +251,7 @@ def _holds(values: Any, where: tuple[str, ...]) -> bool:
     return True
 
 
-def _drop_others(values: dict[str, Any], named: set[tuple[str, ...]]) -> None:
+def _drop_others(values: dict[Any, Any], named: set[Where]) -> None:
     """Remove what says the same as one of the keys that are named."""
     for group in _ONE_OF:
         for where in {*group} - named if named & {*group} else ():

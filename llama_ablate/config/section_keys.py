@@ -1,5 +1,6 @@
 """Sections of an experiment file: `model`, `data`, `train`."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,9 @@ from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Keys, at, shown
 from llama_ablate.errors import nearest
+
+_SUFFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9}
+_SUFFIXED = re.compile(r"(\d+(?:\.\d+)?) ?([kMBG])", re.ASCII)
 
 #: A decay rate of AdamW's running means.
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -205,6 +209,23 @@ class Train(Keys):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"names '{twice[0]}' twice")
         return losses
+
+    @field_validator("warmup", mode="before")
+    @classmethod
+    def _share(cls, value: object) -> object:
+        if isinstance(value, int | float) and value >= 1:
+            raise ValueError(f"{value:g} is no share of the steps, as 0.05 is; allowed: 0 to 1")
+        return value
+
+    @field_validator("tokens", "steps", mode="before")
+    @classmethod
+    def _with_suffix(cls, value: object) -> object:
+        """Read `20k` and `1.5M` as a number."""
+        match = _SUFFIXED.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return value
+        number = float(match[1]) * _SUFFIXES[match[2]]
+        return int(number) if number.is_integer() else value
 
     @field_validator("betas", mode="before")
     @classmethod

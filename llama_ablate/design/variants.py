@@ -297,7 +297,7 @@ def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) 
         "list": "one entry is one variant",
         "one-at-a-time": "every value is the base's own",
         "path": "every value is the base's own",
-    }.get(section.design, "one value on every axis is one variant")
+    }.get(section.design, "one value on every axis is one variant: write the base's value too")
     raise ConfigError(
         f"{why}, so there is nothing to compare; without '{key}' the base alone is trained",
         ("variants", key),

@@ -520,6 +520,13 @@ class PlanDocument(StoredPart):
             tables.append(table.model_copy(update={"variants": variants}))
         return self.model_copy(update={"tables": tables})
 
+    def run_name(self, run: PlannedRun) -> str:
+        """Return label and seed, table of several and tuned values: `relu s0 (dim 64, lr=0.01)`."""
+        table = self.table_of(run.id)
+        label = table.variant(run.variant).label
+        details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]
+        return f"{label} s{run.seed}" + f" ({', '.join(details)})" * bool(details)
+
     def table_of(self, run: str) -> PlannedTable:
         """Return the first table that contains a run. Raises KeyError if none does."""
         return self._table_of[run]

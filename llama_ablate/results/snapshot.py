@@ -38,6 +38,8 @@ class RunStatus:
     outcome: str = "pending"
     reason: str = ""
     live: Live | None = None
+    #: Label and seed, table of several and tuned values.
+    name: str = ""
 
 
 class Results:
@@ -109,7 +111,8 @@ class Results:
                 outcome, reason = finished.outcome()
             if outcome not in FINAL and self._source.is_leased(run.id):
                 outcome, reason, live = "running", "", self.live.get(run.id)
-            statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason, live))
+            label, name = labels[run.variant], self.plan.run_name(run)
+            statuses.append(RunStatus(run.id, label, run.seed, outcome, reason, live, name))
         return statuses
 
     @cached_property

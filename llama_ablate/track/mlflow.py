@@ -24,6 +24,7 @@ class MLflow:
     """A run of MLflow that has our id as a tag, by which it is found again."""
 
     package = "mlflow"
+    viewer = "mlflow ui, of the server or database in MLFLOW_TRACKING_URI"
 
     def __init__(self, folder: Path) -> None:
         del folder  # where runs are kept is what the user has set up for MLflow

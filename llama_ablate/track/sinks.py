@@ -37,7 +37,6 @@ class TrackedRun:
         table = plan.table_of(run.id)
         variant = table.variant(run.variant)
         text = table.text_of(variant)
-        details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]
         config = {
             "experiment": plan.experiment.name,
             "table": table.name,
@@ -57,8 +56,7 @@ class TrackedRun:
             "model": variant.model,
             "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
         }
-        name = f"{variant.label} s{run.seed}" + f" ({', '.join(details)})" * bool(details)
-        return cls(run.id, plan.experiment.name, variant.label, name, config)
+        return cls(run.id, plan.experiment.name, variant.label, plan.run_name(run), config)
 
 
 class Sink(Protocol):
@@ -66,6 +64,8 @@ class Sink(Protocol):
 
     #: The module that has to be installed; "" for none.
     package: str
+    #: How to look at what was sent; `{folder}` stands for the folder of the sink's files.
+    viewer: str
 
     def open(self, run: TrackedRun) -> int:
         """Begin a run, or go on with the one of this id; return the last step it has, or -1."""

@@ -15,6 +15,7 @@ class TensorBoard:
     """Event files below `track/tensorboard`, a folder for each run, written anew each time."""
 
     package = "tensorboard"
+    viewer = "tensorboard --logdir {folder}/tensorboard"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

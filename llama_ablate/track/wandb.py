@@ -13,6 +13,7 @@ class WandB:
     """A run of Weights & Biases under its own id, which is gone on with where it is there."""
 
     package = "wandb"
+    viewer = "your page at W&B; offline: wandb sync {folder}/wandb/offline-run-*"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -144,10 +144,10 @@ def test_of_other_sizes_the_same_folder_computes_as_a_new_one(experiment_file, b
 def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
     spec, monkeypatch, most, rows
 ):
-    seen, update, one = [], computing.update, spec(layers=1)
+    seen, forward, one = [], computing._forward, spec(layers=1)
     a_sequence = count(one).train_flops_per_token * one.context
     monkeypatch.setattr(
-        computing, "update", lambda *g, **k: seen.append(g[2][0].shape) or update(*g, **k)
+        computing, "_forward", lambda *g, **k: seen.append(g[1][0].shape) or forward(*g, **k)
     )
     monkeypatch.setitem(computing._TIMED_FLOPS, "cpu", most * a_sequence)
     timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"), rounds=1)

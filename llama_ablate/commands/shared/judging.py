@@ -449,7 +449,7 @@ def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
     runs = (ledger.root / "runs" / place for place in (*places, "controls"))
     pilot = next(filter(Path.is_dir, runs), None)
     power, file = source.experiment.margin if pilot else None, Path(begun.label)
-    asked = planning.PlanOptions(file=file, device=launch.device, power=power, pilot=pilot)
+    asked = planning.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
     planned = planning.of_source(source, asked)
     said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided) at gate "
     said += f"one, as below; {ledger.terms.confirm} more seeds at gate two"

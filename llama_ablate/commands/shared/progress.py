@@ -24,7 +24,7 @@ def cells(results: Results, runs: Sequence[RunStatus]) -> pd.DataFrame:
 
 
 def _row(results: Results, run: RunStatus) -> dict[str, str]:
-    row = dict.fromkeys(COLUMNS, "") | {"run": f"{run.label} s{run.seed}", "state": run.outcome}
+    row = dict.fromkeys(COLUMNS, "") | {"run": run.name, "state": run.outcome}
     if live := run.live:
         silent = time.time() - live.updated
         if live.step == live.steps:
