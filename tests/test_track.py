@@ -304,7 +304,9 @@ def sent(store, name, **environment):
     committed(store, test_loss_nats=1.5)
     for _ in range(2):
         done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
-        assert done.stdout == f"{store.root}: 1 runs sent to {name}\n"
+        sent, viewer = done.stdout.splitlines()
+        assert sent == f"{store.root}: 1 runs sent to {name}"
+        assert viewer.startswith("to look at them: ")
     yield
     Results(store).refuse_links()
 
@@ -371,7 +373,10 @@ sys.exit(main(["track", sys.argv[1], "--to", "tensorboard"]))
     assert subprocess.run(words, check=False, capture_output=True).returncode == -9
     words = [sys.executable, "-m", "llama_ablate", "track", store.root, "--to", "tensorboard"]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert done.stdout == f"{store.root}: 2 runs sent to tensorboard\n"
+    place = f"{store.root}/track/tensorboard"
+    assert done.stdout == (
+        f"{store.root}: 2 runs sent to tensorboard\nto look at them: tensorboard --logdir {place}\n"
+    )
     read = in_tensorboard(store)
     assert len(read) == 2
     for scalars, _ in read.values():

@@ -60,12 +60,14 @@ class TrackedRun:
 
 
 class Sink(Protocol):
-    """Sends one run to a tracker; what it raises is said once, and the run is sent again later."""
+    """Sends one run to a tracker; what it raises is said once, and the run is sent again later.
+
+    A class attribute `viewer`, if there is one, says how to look at what was sent; `{folder}` in it
+    stands for the folder of the sink's files.
+    """
 
     #: The module that has to be installed; "" for none.
     package: str
-    #: How to look at what was sent; `{folder}` stands for the folder of the sink's files.
-    viewer: str
 
     def open(self, run: TrackedRun) -> int:
         """Begin a run, or go on with the one of this id; return the last step it has, or -1."""
