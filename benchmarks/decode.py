@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import resolve
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Compile, Generation, Sampling
-from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -46,7 +46,7 @@ BATCH = 64
 def model_of(sizes: dict[str, int], dtype: torch.dtype, **changes: Any) -> Decoder:
     """Build a Llama with random weights."""
     recipe = {"vocab": VOCAB, "context": 1024, "feedforward": "swiglu", **sizes, **changes}
-    spec = resolve(Model.check(recipe), REGISTRIES)
+    spec = resolve(Model.check(recipe))
     return init_weights(build(spec), 0).to(dtype).eval()
 
 

@@ -18,8 +18,8 @@ from functools import partial
 import torch
 
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.specs import resolve
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.design.variants import resolve
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute, settle, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -41,7 +41,7 @@ def step_s(name: str, separator: int | None, options: argparse.Namespace) -> par
     kernel, changes = MIXERS[name]
     sizes = {"dim": options.dim, "layers": options.layers, "heads": options.dim // 32}
     recipe = Model.check({**sizes, "context": options.context, "vocab": VOCAB, **changes})
-    spec = replace(resolve(recipe, REGISTRIES), separator=separator)
+    spec = replace(resolve(recipe), separator=separator)
     compute = Compute(options.device, options.threads, options.precision, kernel)
     objective = Objective(compute.prepare(init_weights(build(spec), 0)))
     train = Train.check({"steps": 1, "batch": options.batch})

@@ -20,8 +20,8 @@ from typing import get_args
 import torch
 
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.specs import resolve
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.design.variants import resolve
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute, choose, update
 from llama_ablate.training.losses import Objective
@@ -35,7 +35,7 @@ PAIRS = [*itertools.product(("float32", "bfloat16"), get_args(Kernel))]
 def row(dim: int, head_dim: int, context: int, batch: int, options: argparse.Namespace) -> str:
     """Time a step of each pair; return their ratios to the fastest."""
     sizes = {"dim": dim, "layers": 1, "heads": dim // head_dim, "context": context, "vocab": VOCAB}
-    spec = resolve(Model.check(sizes), REGISTRIES)
+    spec = resolve(Model.check(sizes))
     train = Train.check({"steps": 1, "batch": batch})
     computes = {pair: Compute(options.device, 1, *pair) for pair in PAIRS}
     objective = Objective(computes[PAIRS[0]].prepare(init_weights(build(spec), 0)))

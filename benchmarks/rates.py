@@ -17,7 +17,7 @@ from functools import partial
 import torch
 
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import resolve
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.specs import resolve
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.design.variants import resolve
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -65,7 +65,7 @@ def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], T
             "feedforward": {"name": "swiglu", "width": width(dim)},
         }
     )
-    model = init_weights(build(resolve(recipe, REGISTRIES)), 0)
+    model = init_weights(build(resolve(recipe)), 0)
     model.kernel = kernel
     return model
 

@@ -18,9 +18,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.design.variants import variants_of
 from llama_ablate.launch import local
 from llama_ablate.launch.environment import cores
-from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results import Store
-from llama_ablate.training.registries import REGISTRIES as TRAINING
 from tests.in_process import run_in_process
 from tests.quiet import within
 from tests.texts import sentences
@@ -290,7 +288,7 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
         assert main(["init", name]) == 0
         loaded = experiment.load(tmp_path / f"{name}.yaml").experiment
         assert loaded.name == name
-        variants_of(loaded, {**REGISTRIES, **TRAINING}, 256)
+        variants_of(loaded, 256)
     assert main(["init"]) == 2
     (tmp_path / "mine.yaml").write_text("mine")
     assert main(["init", "norm", "--to", "mine.yaml"]) == 2

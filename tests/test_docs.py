@@ -258,13 +258,12 @@ def test_contributing_counts_the_lines_of_its_examples_right():
 def test_the_pattern_of_contributing_is_one():
     from llama_ablate.config.experiment import Model
     from llama_ablate.config.marked_yaml import parse
-    from llama_ablate.design import specs
-    from llama_ablate.model.decoder import REGISTRIES
+    from llama_ablate.design import variants
 
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     model = Model.check(parse(block, "CONTRIBUTING.md").values["model"])
-    resolved = specs.resolve(model, REGISTRIES)
+    resolved = variants.resolve(model)
     names = [resolved.layer(i).attention.name for i in range(4)]
     assert names == ["mha", "gated_delta", "mha", "mha"]
 

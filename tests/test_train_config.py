@@ -4,10 +4,10 @@ import pytest
 
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.registry import Registry
-from llama_ablate.design import runs, train_config
+from llama_ablate.design import table
+from llama_ablate.design import variants as resolving
 from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training.optimizers import optimizer_bytes
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -27,12 +27,10 @@ def planned(train=None, tune=None, **variants):
             "seeds": 1,
         }
     )
-    resolved = train_config.resolved(experiment.train, TRAINING)
+    resolved = resolving.resolved(experiment.train)
     experiment = experiment.model_copy(update={"train": resolved})
-    arms = variants_of(experiment, REGISTRIES | TRAINING, 64)
-    of_arms = runs.runs(
-        {}, experiment, arms, lambda _: 1, lambda _: ["text"], TRAINING, lambda *_: []
-    )
+    arms = variants_of(experiment, 64)
+    of_arms = table.runs({}, experiment, arms, lambda _: 1, lambda _: ["text"], lambda *_: [])
     return arms, of_arms
 
 
@@ -99,18 +97,20 @@ def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
 
 def test_the_default_optimizer_and_schedule_are_no_part_of_an_id():
     assert run_ids() == run_ids({"optimizer": "adamw", "schedule": "cosine"})
-    config = train_config.resolved(Train(steps=1, optimizer={"name": "adamw"}), TRAINING)
+    config = resolving.resolved(Train(steps=1, optimizer={"name": "adamw"}))
     assert config.identity("steps") == {}
 
 
-def test_an_option_that_an_optimizer_gains_later_changes_no_entry():
+def test_an_option_that_an_optimizer_gains_later_changes_no_entry(monkeypatch):
     registry = Registry("optimizer")
 
     @registry.register("gd")
     def gd(weights, *, factor: float = 1.0, later: int = 3) -> None: ...
 
     train = Train(steps=1, optimizer={"name": "gd", "factor": 2.0, "later": 3})
-    assert train_config.resolved(train, {"optimizer": registry}).optimizer == {
+    monkeypatch.setitem(TRAINING, "optimizer", registry)
+    monkeypatch.setitem(resolving.REGISTRIES, "optimizer", registry)
+    assert resolving.resolved(train).optimizer == {
         "name": "gd",
         "factor": 2.0,
     }
@@ -128,7 +128,7 @@ def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themse
 
 def test_a_key_that_may_not_vary_is_refused_where_it_stands():
     with pytest.raises(ConfigError, match="'steps' is not a key of train that may vary") as error:
-        train_config.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0), TRAINING)
+        resolving.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0))
     assert error.value.where == ("tune", "steps")
 
 

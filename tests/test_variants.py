@@ -3,11 +3,10 @@ import yaml
 
 from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Data, Experiment
-from llama_ablate.design import matching, runs, specs
+from llama_ablate.design import matching, table, variants
 from llama_ablate.design.variants import counted, variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.model.feedforward import llama_width
 from tests.quiet import cpu_seconds
 
@@ -31,7 +30,7 @@ def of(design, model=None, cost=None, **variants):
             "variants": {"design": design, **variants},
         }
     )
-    return variants_of(experiment, REGISTRIES, 64, cost)
+    return variants_of(experiment, 64, cost)
 
 
 def labels(variants):
@@ -258,7 +257,7 @@ def test_a_budget_that_no_width_can_meet_is_refused():
 def runs_of(variants, text="f", tune=None, steps=1, **train):
     values = {"name": "x", "train": {"steps": 1, **train}, "variants": {}, "tune": tune or {}}
     experiment = Experiment.check({**values, "seeds": 2})
-    return runs.runs({}, experiment, variants, lambda _: steps, lambda _: [text], {}, lambda *_: [])
+    return table.runs({}, experiment, variants, lambda _: steps, lambda _: [text], lambda *_: [])
 
 
 def test_runs_are_named_by_all_that_they_depend_on():
@@ -495,7 +494,7 @@ def test_the_base_alone_may_be_trained_and_one_variant_where_something_else_vari
     tuned = {"name": "x", "model": SIZES, "train": {"steps": 1}, "variants": section}
     for more in ({"tune": {"lr": [0.1, 0.2]}}, {"budget": ["tokens", "flops"]}):
         experiment = Experiment.check({**tuned, **more})
-        assert labels(variants_of(experiment, REGISTRIES, 64)) == ["only"]
+        assert labels(variants_of(experiment, 64)) == ["only"]
 
 
 def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
@@ -515,7 +514,7 @@ def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
             }
         )
         with pytest.raises(ConfigError, match=r"adds no bytes.*match: state_bytes"):
-            variants_of(experiment, REGISTRIES, 64, cost, "kv_bytes")
+            variants_of(experiment, 64, cost, "kv_bytes")
 
 
 def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_none_is_not():
@@ -532,6 +531,6 @@ def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_n
         "norm": {"name": "rmsnorm", "eps": 1e-4},
     }
     model = Experiment.check({"name": "x", "model": own, "train": {"steps": 1}}).model
-    (lost,) = specs.resets(model, base, REGISTRIES)
+    (lost,) = variants.resets(model, base)
     assert lost.where == ("model", "feedforward")
     assert "multiple_of: 8, not 32" in lost.message

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.components.timing import Controls, Ratio, Setup, Table, Work, in_turns, more
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.specs import resolve
-from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.design.variants import resolve
+from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute
 
@@ -74,7 +74,7 @@ def ratios(tables: Sequence[Table]) -> list[Ratio]:
 
 
 def _model(attention: str, setup: Setup) -> Decoder:
-    spec = resolve(Model.check(_MODEL | {"attention": attention}), REGISTRIES)
+    spec = resolve(Model.check(_MODEL | {"attention": attention}))
     compute = Compute(setup.device, setup.threads, setup.dtype)
     return compute.prepare(init_weights(build(spec), 0)).to(setup.torch_dtype).eval()
 

@@ -17,9 +17,9 @@ from benchmarks.components.timing import (
     more,
 )
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import resolve
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.kernels import Kernel
 
 _CONTEXT = 512
@@ -55,7 +55,7 @@ def _alone(setup: Setup) -> Table:
     def of(attention: str, kernel: Kernel = "fused", size: int = batch) -> Work:
         sizes = {"dim": setup.dim, "layers": 1, "heads": max(1, setup.dim // 64)}
         entry = {"attention": attention, "context": context, "vocab": 256}
-        spec = resolve(Model.check(sizes | entry), REGISTRIES)
+        spec = resolve(Model.check(sizes | entry))
         model = init_weights(build(spec, setup.device), 0)
         model.position.reach(context)
         ctx = Context(0, context, model.position, kernel=kernel, device=setup.device)

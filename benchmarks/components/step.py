@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.components.timing import Controls, Setup, Table, Work, in_turns
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.specs import resolve
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.design.variants import resolve
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -49,7 +49,7 @@ def _step(swap_in: Mapping[str, Any], setup: Setup) -> Work:
         swap = changes.pop("norm")
     values = {"steps": 1, "batch": _BATCH, "optimizer": changes.pop("optimizer", "adamw")}
     train = Train.check(values)
-    spec = resolve(Model.check(_MODEL | changes), REGISTRIES)
+    spec = resolve(Model.check(_MODEL | changes))
     compute = Compute(setup.device, setup.threads, setup.dtype)
     model = init_weights(build(spec), 0)
     if swap:

@@ -64,11 +64,10 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import checks, forecast, memory, specs
+    from llama_ablate.design import checks, forecast, memory, variants
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
-    from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
@@ -96,7 +95,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     values = predicted.to_dict(warnings.planned) | of_margin
     resets = [
         str(source.locate(error))
-        for error in specs.resets(plan.experiment.model, source.base_model, REGISTRIES)
+        for error in variants.resets(plan.experiment.model, source.base_model)
     ]
     values["resets"] = resets
     if resets:

@@ -12,10 +12,8 @@ from llama_ablate.config.experiment import Data, Experiment, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
-from llama_ablate.design import runs
-from llama_ablate.design.table import Table
-from llama_ablate.design.table_text import TableText
-from llama_ablate.design.variants import Variant
+from llama_ablate.design.table import Table, points
+from llama_ablate.design.variants import TableText, Variant
 from llama_ablate.errors import ConfigError, Where, dotted, nearest
 from llama_ablate.model import laws
 from llama_ablate.model.counts import distinct
@@ -23,7 +21,6 @@ from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training import optimizer_laws
 from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
-from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 MAX_OVERLAP = 0.01  # of the held-out tokens, that also stand in a training text
 
@@ -298,8 +295,7 @@ def check_plugins(tables: tuple[Table, ...]) -> None:
 
 def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     """Refuse inconsistent options of optimizers or losses, and plug-ins that break a law."""
-    points = runs.points(experiment, TRAINING)
-    for table, point in itertools.product(tables, points):
+    for table, point in itertools.product(tables, points(experiment)):
         for variant in table.variants:
             try:
                 optimizer = table.optimizer({**variant.train, **point})

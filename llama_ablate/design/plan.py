@@ -14,19 +14,21 @@ from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import overlap, tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
-from llama_ablate.design import checks, runs, train_config
-from llama_ablate.design.designs import Change
+from llama_ablate.design import checks
 from llama_ablate.design.matching import Cost
-from llama_ablate.design.runs import Run
-from llama_ablate.design.table import Table
-from llama_ablate.design.table_text import TableText
-from llama_ablate.design.variants import Variant, counted, variants_of
+from llama_ablate.design.table import Run, Table, points
+from llama_ablate.design.variants import (
+    Change,
+    TableText,
+    Variant,
+    counted,
+    resolved,
+    variants_of,
+)
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, exact, states
-from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
-from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
 Pace = Callable[[Table], Sequence[float]]
@@ -118,7 +120,7 @@ def make(source: ExperimentFile) -> Plan:
         )
         shortest = [choice.shortest() for choice in metrics]
         experiment = checks.guarded(experiment.model_copy(update={"measure": shortest}), metrics)
-        runs.points(experiment, TRAINING)
+        points(experiment)
         checks.check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
         checks.check_metrics(metrics, tables)
@@ -136,7 +138,7 @@ def make(source: ExperimentFile) -> Plan:
 def _resolved(experiment: Experiment) -> Experiment:
     """Return an experiment whose train config has its entries in their shortest form."""
     try:
-        train = train_config.resolved(experiment.train, TRAINING)
+        train = resolved(experiment.train)
     except ConfigError as error:
         raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
@@ -177,7 +179,6 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         prepared.append(text)
     checks.check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
-    registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, TableText] = {}  # of variants that have their own, opened once
     tables = []
     readings: list[Reading | Literal[""]] = [*experiment.evaluation.documents] or [""]
@@ -189,7 +190,6 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         try:
             variants = variants_of(
                 at,
-                registries,
                 text.tokens.vocab,
                 _cost(match, at),
                 match,

@@ -7,10 +7,9 @@ import torch
 
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design import specs
+from llama_ablate.design import variants
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts, skeleton
-from llama_ablate.model.decoder import REGISTRIES
 
 
 def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experiment.About]:
@@ -20,7 +19,7 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, expe
     """
     preset = experiment.preset(name, tuple(sets))
     try:
-        spec = specs.resolve(preset.model, REGISTRIES)
+        spec = variants.resolve(preset.model)
         parts(spec)
     except ConfigError as error:
         own = error if error.where[:1] == ("model",) else error.under("model")

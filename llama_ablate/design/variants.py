@@ -1,56 +1,89 @@
-"""From a design to its variants: every default filled in, budgets matched, controls added.
+"""Variants of an experiment: axes, designs, labels, resolved specs, matched budgets, controls."""
 
-The registries and the counting function are handed in, so this needs no torch.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal
 
-from llama_ablate.config import baselines
-from llama_ablate.config.experiment import Data, Experiment
-from llama_ablate.config.spec import ModelSpec, digest
+from llama_ablate.config import baselines, patterns
+from llama_ablate.config import spec as specs
+from llama_ablate.config.experiment import Data, Experiment, Model, Train
+from llama_ablate.config.registry import Registry, entry_text, laid_over, written
+from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
 from llama_ablate.config.validation import shown
-from llama_ablate.design import train_config
-from llama_ablate.design.designs import DATA, DESIGNS, DRAWS, TOKENIZER, TRAIN, Change
-from llama_ablate.design.labels import check_label, label_of, left_out
+from llama_ablate.data.overlap import Overlap
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
-from llama_ablate.design.specs import change_of, check_key, model_of, parts, spec_of
-from llama_ablate.design.table_text import TableText
-from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.model.decoder import REGISTRIES as MODEL
+from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
+from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 Role = Literal["", "aa", "positive"]
+#: Registries of what an axis may name, by key.
+REGISTRIES: Mapping[str, Registry] = {**MODEL, **TRAINING, "data.tokenizer": TOKENIZERS}
+
+#: Sizes of the model that an axis may have.
+SIZES = tuple(size for size in specs.SIZES if size not in ("vocab", "separator"))
+TRAIN = "train."  # prefix of a key of `train` on an axis
+TOKENIZER = "data.tokenizer"
+#: Keys of `data` that change what a variant is trained on, not what it is evaluated on.
+DATA = ("data.documents", "data.order", "data.mixture")
+DRAWS = "draws"  # of an entry of a list: `init`, `order` or `both` are drawn with another seed
+#: Keys of `train` that may not be tuned: the length of a run, how it is computed, its evaluations.
+_LENGTH = ("tokens", "steps", "batch", "accumulate", "timeout_s")
+_COMPUTED, _EVALUATED = ("precision", "kernel", "compile"), ("evals", "branches")
+TUNED = tuple(k for k in Train.model_fields if k not in (*_LENGTH, *_COMPUTED, *_EVALUATED))
+#: Keys of `train` that may differ between variants.
+VARIED = (*TUNED, "batch", "precision")
+#: Keys whose values may be mappings.
+_ENTRIES = (
+    *(*SLOTS, *RULES, "dropout", TOKENIZER),
+    *(f"{TRAIN}{key}" for key in ("optimizer", "schedule", "losses")),
+)
+_MODEL_KEYS = (*SLOTS, *RULES, *SIZES, "dropout")
+_KEYS = (*SLOTS, *RULES, *SIZES, "dropout", TOKENIZER, *DATA, *(TRAIN + key for key in VARIED))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the base: a key, its new value, and its place in the file."""
+
+    #: A slot, a size, `train.lr`, or an option of a slot's component, `position.theta`.
+    key: str
+    value: Any
+    where: Where
+    #: Its name in labels, where the file gives one.
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """An architecture and what it changes of training, under a label for readers."""
+    """An architecture and its changes of training, under a label for readers."""
 
     label: str
     spec: ModelSpec
     is_baseline: bool = False
-    #: The relative residual of the matched budget, and what matching changed: "feed-forward
-    #: width 176".
+    #: Relative residual of the matched budget, and the matched size: "feed-forward width 176".
     residual: float = 0.0
     solved: str = ""
-    #: What it changes of the experiment's `train`.
+    #: Changes of the experiment's `train`.
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: And of its table's `data`: what it is trained on.
+    #: Changes of its table's `data`.
     data: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Its own text, where its tokenizer is not that of the table.
-    text: TableText | None = field(default=None, compare=False)
-    #: The kind of a control; what gets another seed than the baseline: "init", "order" or "both".
+    text: "TableText | None" = field(default=None, compare=False)
+    #: Kind of a control; what has another seed than the baseline: "init", "order" or "both".
     role: Role = ""
     reseed: str = ""
-    #: In a factorial design: which of its axis' values each factor has.
+    #: In a factorial design: the index of each factor's value on its axis, and its label.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
-    #: And what the file calls it, where it does.
     level_labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: Labels of levels that change nothing, so that they are this variant.
     covers: tuple[str, ...] = field(default=(), compare=False)
-    #: Which keys vary, and where they stand in the file.
+    #: Keys that vary, with their places in the file.
     varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
 
     @property
@@ -80,9 +113,49 @@ class Variant:
         return self.spec == spec and not (self.train or self.data or self.text or self.reseed)
 
 
+@dataclass(frozen=True)
+class TableText:
+    """A corpus with a tokenizer, prepared."""
+
+    data: Data
+    tokens: Tokens
+    #: The place of its section in the file.
+    where: Where = ("data",)
+    #: Those that a mixture may name, by the same tokenizer; `corpus` is the text's own.
+    sources: Mapping[str, Tokens] = field(default_factory=dict)
+    #: Held-out text that also stands in a training text, by its name; and how many documents were
+    #: left out for that.
+    overlaps: Mapping[str, Overlap] = field(default_factory=dict)
+    left_out: int = 0
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The mean over the training split."""
+        return self.tokens.bytes["train"] / self.tokens.counts["train"]
+
+    def planned(self) -> PlannedText:
+        """Return the plan's entry."""
+        tokens = self.tokens
+        return PlannedText(
+            fingerprint=tokens.fingerprint,
+            corpus=tokens.corpus,
+            vocab=tokens.vocab,
+            tokens=tokens.counts,
+            bytes=tokens.bytes,
+            documents=tokens.document_counts,
+            lost=tokens.lost or "",
+            overlaps={
+                name: PlannedOverlap(**asdict(found))
+                for name, found in self.overlaps.items()
+                if found.documents or found.tokens or found.near
+            },
+            left_out=self.left_out,
+            source=self.data,
+        )
+
+
 def variants_of(
     experiment: Experiment,
-    registries: Registries,
     vocab: int,
     cost: Cost | None = None,
     match: str = "parameters",
@@ -97,19 +170,19 @@ def variants_of(
     """
     arms: list[Variant] = []
     covered: list[str] = []
-    base = spec_of(experiment.model, (), registries, vocab)
+    base = resolve(experiment.model, vocab)
     design = experiment.variants.design
     axes = _changes(experiment)
-    is_left_out = left_out(experiment, axes, registries)
+    is_left_out = left_out(experiment, axes)
     for changes in DESIGNS[design](axes):
         if is_left_out(changes):
             continue
         text = next((text_of(c) for c in changes if c.key == TOKENIZER), None)
         own_vocab = text.tokens.vocab if text else vocab
-        spec = spec_of(experiment.model, changes, registries, own_vocab)
-        train = _trained(experiment, changes, registries)
+        spec = spec_of(experiment.model, base, changes, own_vocab)
+        train = _trained(experiment, changes)
         own_data = _read(experiment.data, changes)
-        label = label_of(experiment, changes, registries)
+        label = label_of(experiment, changes)
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
@@ -142,7 +215,7 @@ def variants_of(
     ]
     arms.sort(key=lambda v: not v.is_baseline)
     if len(arms) > 1:  # else there is nothing to control
-        arms += _controls(experiment, arms[0], registries)
+        arms += _controls(experiment, arms[0])
     _distinct(arms)
     if cost is not None:
         target = counted(arms[0], cost)
@@ -186,7 +259,7 @@ def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
         raise ConfigError(error.message, place) from None
 
 
-def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
+def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
     """Yield the control arms: A/A arms, and the positive control."""
     controls = experiment.controls
     for reseed in controls.aa:
@@ -210,10 +283,8 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
         if key == TOKENIZER:
             raise ConfigError("a control changes the model or its training, not the text", where)
         changes.append(change_of(key, value, where))
-    spec = spec_of(
-        model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
-    )
-    train = {**base.train, **_trained(experiment, tuple(changes), registries)}
+    spec = spec_of(model_of(base.spec, experiment.model), base.spec, changes)
+    train = {**base.train, **_trained(experiment, tuple(changes))}
     yield Variant(
         "positive control",
         spec,
@@ -225,19 +296,14 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
     )
 
 
-def _trained(
-    experiment: Experiment, changes: tuple[Change, ...], registries: Registries
-) -> dict[str, Any]:
+def _trained(experiment: Experiment, changes: tuple[Change, ...]) -> dict[str, Any]:
     """Return the validated changes of `train` that differ from the file's own values.
 
     A shorter context has as many more rows in a batch: all variants read as much in a step.
     """
     train = experiment.train
     keys = {c.key.removeprefix(TRAIN): c for c in changes if c.key.startswith(TRAIN)}
-    values = {
-        key: train_config.changed(train, key, c.value, c.where, registries)
-        for key, c in keys.items()
-    }
+    values = {key: changed(train, key, c.value, c.where) for key, c in keys.items()}
     for change in (change for change in changes if change.key == "context"):
         values["batch"] = values.get("batch", train.batch) * parts(experiment.model, change)
     if "precision" in keys and "auto" in (values["precision"], train.precision):
@@ -333,3 +399,349 @@ def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     except ConfigError as error:
         raise ConfigError(f"'{variant.label}' {error.message}", variant.where) from None
     return replace(variant, spec=solved.spec, residual=solved.residual, solved=solved.change)
+
+
+def _one_at_a_time(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
+    yield ()
+    yield from ((change,) for axis in axes for change in axis)
+
+
+def _path(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
+    steps = [change for axis in axes for change in axis]
+    yield from (tuple(steps[:n]) for n in range(len(steps) + 1))
+
+
+def _fraction(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
+    for axis in axes:
+        if len(axis) != 2:
+            raise ConfigError(
+                f"design 'fraction' needs two values on every axis, not {len(axis)}",
+                axis[0].where[:-1],
+            )
+    for run in half_fraction(len(axes)):
+        yield tuple(axis[level] for axis, level in zip(axes, run, strict=True))
+
+
+def half_fraction(factors: int) -> list[tuple[int, ...]]:
+    """Return the runs of a 2^(k-1) design, each a tuple of levels 0 and 1, the all-0 run first.
+
+    The last factor is the sum of the others modulo two, so that the product of all signs is the
+    same in every run: resolution k, which for five factors or more keeps main effects and two-way
+    interactions clear of each other (Box, Hunter & Hunter 2005, Statistics for Experimenters,
+    chapter 6). For fewer it could not, and all 2^k runs are returned.
+    """
+    if factors < 5:
+        return list(product((0, 1), repeat=factors))
+    return [(*run, sum(run) % 2) for run in product((0, 1), repeat=factors - 1)]
+
+
+#: How axes (lists of alternatives) become variants (tuples of changes).
+DESIGNS: dict[str, Callable[[list[list[Change]]], Iterable[tuple[Change, ...]]]] = {
+    "one-at-a-time": _one_at_a_time,
+    "product": lambda axes: product(*axes),
+    "fraction": _fraction,
+    "path": _path,
+    "list": lambda entries: (tuple(entry) for entry in entries),
+}
+
+
+def change_of(key: str, level: Any, where: Where) -> Change:
+    """Return the change that a level makes: a value, or one with a label.
+
+    A component's label stands beside its name, `{label: local, name: mha, window: 64}`; that of any
+    other value beside `value`, `{label: wide, value: 128}`.
+    """
+    if not isinstance(level, Mapping) or "label" not in level:
+        return Change(key, level, where)
+    check_label(level["label"], (*where, "label"))
+    rest = {k: v for k, v in level.items() if k != "label"}
+    if [*rest] == ["value"]:
+        return Change(key, rest["value"], where, str(level["label"]))
+    if key in _ENTRIES and rest:
+        return Change(key, rest, where, str(level["label"]))
+    what = f"a value with a label is {{label: ..., value: ...}}, not {shown(level)}"
+    raise ConfigError(what, where)
+
+
+def check_key(key: str, where: Where) -> None:
+    """Refuse a key that no axis can have."""
+    slot, _, option = key.partition(".")
+    if key not in _KEYS and not (slot in (*SLOTS, *RULES) and option):
+        raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, _KEYS)}", where)
+
+
+def left_out(
+    experiment: Experiment, axes: list[list[Change]]
+) -> Callable[[Sequence[Change]], bool]:
+    """Return what says whether `exclude` leaves a combination out.
+
+    Raises ConfigError for a key that is no axis, a value that its axis has not, and where no
+    combination would be left.
+    """
+    levels = {axis[0].key: axis for axis in axes if axis}
+    entries: list[list[tuple[str, list[Where]]]] = []
+    for i, entry in enumerate(experiment.variants.exclude):
+        where: Where = ("variants", "exclude", i)
+        if not entry:
+            raise ConfigError("names no combination: give values of axes", where)
+        wanted = []
+        for key, value in entry.items():
+            if key not in levels:
+                raise ConfigError(f"'{key}' is no axis{nearest(key, levels)}", (*where, key))
+            named = {id(c): _level_names(c) for c in levels[key]}
+            places = [c.where for c in levels[key] if value == c.value or value in named[id(c)]]
+            if not places:
+                known = dict.fromkeys(names[0] for names in named.values())
+                raise ConfigError(
+                    f"{shown(value)} is no value of the axis '{key}'{nearest(value, known)}",
+                    (*where, key),
+                )
+            wanted.append((key, places))
+        entries.append(wanted)
+
+    def left_out(changes: Sequence[Change]) -> bool:
+        at = {change.key: change.where for change in changes}
+        return any(all(at[key] in places for key, places in wanted) for wanted in entries)
+
+    if entries and all(map(left_out, product(*axes))):
+        raise ConfigError("leaves no combination", ("variants", "exclude"))
+    return left_out
+
+
+def _level_names(change: Change) -> list[Any]:
+    """Return what `exclude` may call a level: its label, its component's name."""
+    value = change.value
+    name = value.get("name") if isinstance(value, Mapping) else value
+    return [change.label or (name if isinstance(name, str) else _name(change)), name]
+
+
+def check_label(label: Any, where: Where) -> None:
+    """Refuse a label that is no text of one line, or a long one."""
+    words = isinstance(label, str | int | float) and str(label)
+    if not words or len(words) > 80 or not words.isprintable():
+        raise ConfigError("a label is one line of 1 to 80 characters", where)
+
+
+def label_of(experiment: Experiment, changes: tuple[Change, ...]) -> str:
+    """Return the label of a combination of changes: the one given, or their names."""
+    given = next((change.value for change in changes if change.key == "label"), None)
+    if given is not None:
+        return str(given)
+    if not changes:
+        return "baseline"
+    names = [_name(change) for change in changes]
+    return f"+{names[-1]}" if experiment.variants.design == "path" else " ".join(names)
+
+
+def _name(change: Change) -> str:
+    """Return the name of a change: its label, its component, or key and value."""
+    key, value = change.key, change.value
+    if change.label:
+        return change.label
+    if key in SLOTS:
+        return patterns.label(REGISTRIES[key], value, change.where)
+    option = key.removeprefix(TRAIN).rpartition(".")[2]
+    registry = TRAINING.get(option) if key.startswith(TRAIN) else REGISTRIES.get(key)
+    if registry is not None:
+        entries = value if isinstance(value, list) else [value]
+        name = "+".join(registry.label(entry, change.where) for entry in entries) or "none"
+        # `linear` alone says too little.
+        return f"{option}={name}" if option in ("schedule", "losses") else name
+    if key == "dropout" and isinstance(value, Mapping):
+        return "-".join([key, *(f"{kind}={written(rate)}" for kind, rate in value.items())])
+    return f"{option}={written(value)}"
+
+
+def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
+    """Return the spec of a `model` section, with every default filled in.
+
+    The vocabulary is `vocab`, else the section's own, else 256. Raises ConfigError with the path of
+    the offending key.
+    """
+    try:
+        return _resolved(model, vocab or model.vocab or 256)
+    except ConfigError as error:
+        raise error.under("model") from None
+
+
+def spec_of(
+    model: Model, base: ModelSpec, changes: Sequence[Change], vocab: int | None = None
+) -> ModelSpec:
+    """Return the spec of a `model` section with changes; `base` is its spec without them.
+
+    Only what changes is validated. Raises ConfigError at the change, or in `model`.
+    """
+    at: dict[str, Where] = {}
+    values: dict[str, Any] = {}
+    # An option belongs to the component that the variant has, so components come first.
+    for change in sorted(changes, key=lambda change: "." in change.key):
+        slot, _, option = change.key.partition(".")
+        if change.key not in _MODEL_KEYS and not (slot in (*SLOTS, *RULES) and option):
+            continue  # of `train`, `data`, or of the entry itself
+        value, before = change.value, values.get(slot, getattr(model, slot))
+        if option:
+            value = _with_option(before, option, value, change)
+        elif slot in (*SLOTS, *RULES):
+            value = laid_over(before, value)
+        values[slot], at[change.key] = value, change.where
+    try:
+        changed = Model.check(values)
+        merged = model.model_copy(update={key: getattr(changed, key) for key in values})
+        return _resolved(merged, base.vocab if vocab is None else vocab, base, {*values})
+    except ConfigError as error:
+        key, *rest = map(str, error.where or ("",))
+        place = at.get(f"{key}.{rest[0]}") if rest else None
+        whole = (*at.get(key, ("model", key)), *error.where[1:])
+        raise ConfigError(error.message, place or whole) from None
+
+
+def _resolved(
+    model: Model, vocab: int, base: ModelSpec | None = None, changed: Collection[str] = ()
+) -> ModelSpec:
+    """Resolve a section; with a `base`, only components whose keys or depth have changed."""
+    components: dict[str, Any] = {}
+    for key in (*SLOTS, *RULES):
+        entry = getattr(model, key)
+        if base and not {key, "layers"} & {*changed}:
+            components[key] = getattr(base, key)
+        elif key in SLOTS:
+            components[key] = patterns.resolve(REGISTRIES[key], entry, model.layers, (key,))
+        else:
+            components[key] = REGISTRIES[key].resolve(entry, (key,))
+    if model.head_dim is None and model.dim % model.heads:
+        divisors = [str(n) for n in range(1, model.dim + 1) if model.dim % n == 0]
+        key = next((key for key in ("heads", "dim") if key in changed), "heads")
+        raise ConfigError(
+            f"{model.heads} heads do not divide dim {model.dim}; allowed: {', '.join(divisors)}",
+            (key,),
+        )
+    sizes = {key: getattr(model, key) for key in SIZES}
+    if model.init_std == "1/sqrt(dim)":
+        if components["parametrization"] != STANDARD:
+            name = components["parametrization"].name
+            raise ConfigError(
+                f"'1/sqrt(dim)': '{name}' scales initial weights itself; give the base's number",
+                ("init_std",),
+            )
+        sizes["init_std"] = model.dim**-0.5
+    dropout = model.dropout
+    rates = dropout if isinstance(dropout, int | float) else dropout.model_dump()
+    sizes["head_dim"] = model.head_dim or model.dim // model.heads
+    return ModelSpec(vocab=vocab, dropout=DropoutRates.of(rates), **sizes, **components)
+
+
+def _with_option(entry: Any, option: str, value: Any, change: Change) -> dict[str, Any]:
+    """Return a component's entry with an option set. Raises ConfigError for a pattern."""
+    if isinstance(entry, Mapping) and "name" not in entry:
+        slot = change.key.partition(".")[0]
+        raise ConfigError(
+            f"'{slot}' is a pattern here, so '{option}' is an option of several components: give "
+            f"'{slot}' as a whole",
+            change.where,
+        )
+    return {**({"name": entry} if isinstance(entry, str) else entry), option: value}
+
+
+def model_of(spec: ModelSpec, model: Model) -> Model:
+    """Return the `model` section that resolves to this spec."""
+    values = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
+    return model.model_copy(update=values)
+
+
+def parts(model: Model, change: Change) -> int:
+    """Return into how many windows of another context the base's are cut."""
+    if model.context % change.value:
+        divisors = [n for n in range(1, model.context) if model.context % n == 0]
+        raise ConfigError(
+            f"{change.value} does not divide the base's context of {model.context}, which is the "
+            f"longest and whose text the others cut in parts; allowed: {shown(divisors[-6:])}",
+            change.where,
+        )
+    return model.context // int(change.value)
+
+
+def resets(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
+    """Return where `model` names the base's own component, and loses options that the base set.
+
+    `base` is the base's `model` section. In a file an entry stands for a whole component, so what
+    it does not give has the component's default.
+    """
+    lost = []
+    for slot in (*SLOTS, *RULES):
+        entry, own = base.get(slot, ()), getattr(model, slot)
+        if not (_is_single(entry) and _is_single(own)):
+            continue
+        before, after = (REGISTRIES[slot].resolve(one) for one in (entry, own))
+        if before.name != after.name:
+            continue
+        given = own if isinstance(own, Mapping) else {}
+        gone = [
+            f"{key}: {written(after[key])}, not {written(value)}"
+            for key, value in before.options
+            if value != after[key] and key not in given
+        ]
+        if gone:
+            what = f"'{after.name}' has its default here, not what the base has ({'; '.join(gone)})"
+            lost.append(ConfigError(what, ("model", slot)))
+    return lost
+
+
+def _is_single(entry: Any) -> bool:
+    """Return whether an entry is one component, and no pattern of several."""
+    return isinstance(entry, str) or (isinstance(entry, Mapping) and "name" in entry)
+
+
+def resolved(train: Train) -> Train:
+    """Return a train config whose entries are in their shortest form.
+
+    `registries` are looked up by the key of `train`. Raises ConfigError, at the key, for a
+    component that there is not, and for an option that it does not have.
+    """
+    entries: dict[str, Any] = {}
+    for key in TRAINING.keys() & Train.model_fields.keys():
+        value, registry = getattr(train, key), REGISTRIES[key]
+        entries[key] = (
+            [registry.resolve(one, (key, i)).shortest() for i, one in enumerate(value)]
+            if isinstance(value, list)
+            else registry.resolve(value, (key,)).shortest()
+        )
+    schedule = entry_text(entries.get("schedule", train.schedule), options=False)
+    if train.branches and schedule != "wsd":
+        message = f"'branches' need the schedule 'wsd', not '{schedule}'"
+        raise ConfigError(message, ("branches",))
+    return train.model_copy(update=entries)
+
+
+def changed(train: Train, key: str, value: Any, where: Where, *, tuned: bool = False) -> Any:
+    """Return the value that a key of `train` gets, as plain JSON.
+
+    An entry that names the config's own component changes only the options that it gives. Raises
+    ConfigError for a key that may not vary, and for a value that it cannot have.
+    """
+    if key not in (allowed := TUNED if tuned else VARIED):
+        raise ConfigError(
+            f"'{key}' is not a key of train that may vary{nearest(key, allowed)}",
+            where[:-1] if isinstance(where[-1], int) else where,
+        )
+    if key in TRAINING and not isinstance(getattr(train, key), list):
+        value = laid_over(getattr(train, key), value)
+    try:
+        config = resolved(Train.check({**train.model_dump(), key: value}))
+    except ConfigError as error:
+        within = error.where[1:] if error.where[:1] == (key,) else ()
+        raise ConfigError(error.message, (*where, *within)) from None
+    return config.model_dump(mode="json")[key]
+
+
+def components(train: Train) -> list[tuple[str, Callable[..., Any]]]:
+    """Return every component that a train config names, by name."""
+    names = [
+        (key, entry_text(entry, options=False))
+        for key in TRAINING.keys() & Train.model_fields.keys()
+        for entry in _listed(getattr(train, key))
+    ]
+    return [(name, REGISTRIES[key].get(name)) for key, name in names]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import resolve
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import REGISTRIES, Decoder, build
+from llama_ablate.model.decoder import Decoder, build
 
 _LARGEST_JSON = 64 << 20  # bytes: an index of a thousand shards has a few
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -64,7 +64,7 @@ def spec_of(values: Mapping[str, Any], where: Path) -> ModelSpec:
     Raises ConfigError, naming the file, for sizes that make no model.
     """
     try:
-        spec = resolve(Model.check(dict(values)), REGISTRIES)
+        spec = resolve(Model.check(dict(values)))
         count(spec)
     except ConfigError as error:
         key = f"{error.where[-1]}: " if error.where else ""

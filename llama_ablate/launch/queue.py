@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llama_ablate.design.plan import Plan
-from llama_ablate.design.runs import Run
+from llama_ablate.design.table import Run
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.results import FINAL, Record, Settings, Store, live

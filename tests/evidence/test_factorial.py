@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llama_ablate.design.designs import half_fraction
+from llama_ablate.design.variants import half_fraction
 from llama_ablate.evidence import StandardError, contrasts
 from llama_ablate.evidence.factorial import FactorEffect, weights
 from llama_ablate.evidence.intervals import joined_df

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import DropoutRates
-from llama_ablate.design import specs
+from llama_ablate.design import variants
 from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
@@ -272,7 +272,7 @@ def test_a_model_learns_through_its_dropout():
 
 
 def resolved(**values):
-    return specs.resolve(Model.check({"dim": 16, "heads": 2, **values}), REGISTRIES)
+    return variants.resolve(Model.check({"dim": 16, "heads": 2, **values}))
 
 
 def test_one_rate_and_the_same_for_each_place_are_one_architecture_and_no_rate_is_the_default():
@@ -314,7 +314,7 @@ def test_dropout_may_be_an_axis_whose_levels_are_rates_or_rates_by_place(tmp_pat
         "controls: {aa: []}\n",
         "utf-8",
     )
-    arms = variants_of(experiment.load(file).experiment, REGISTRIES, 256)
+    arms = variants_of(experiment.load(file).experiment, 256)
     assert [(arm.label, arm.spec.dropout) for arm in arms] == [
         ("baseline", DropoutRates()),
         ("dropout=0.1", DropoutRates(0.1, 0.1, 0.1)),

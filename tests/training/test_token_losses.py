@@ -107,14 +107,14 @@ def test_a_loss_of_tokens_may_ask_for_targets_and_nothing_else(spec, monkeypatch
 STEP = """
 import torch
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import resolve
 from llama_ablate.measure.live_bytes import most_resident
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective, losses_of
 from llama_ablate.training.optimizers import make_optimizer
 values = {"vocab": 128_000, "dim": 16, "layers": 1, "heads": 2, "context": 256}
-model = init_weights(build(resolve(Model.check(values), REGISTRIES)), 0)
+model = init_weights(build(resolve(Model.check(values))), 0)
 train = Train.check({"steps": 1, "batch": 16, "losses": ["z_loss"]})
 objective = Objective(model, losses_of(train))
 compute = Compute("cpu", 1, "bfloat16", "fused")

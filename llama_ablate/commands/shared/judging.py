@@ -24,9 +24,9 @@ from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
 from llama_ablate.data.overlap import overlaps
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.design import checks, train_config
-from llama_ablate.design.labels import check_label
+from llama_ablate.design import checks, variants
 from llama_ablate.design.plan import make
+from llama_ablate.design.variants import check_label
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.findings import judgement
@@ -392,7 +392,7 @@ def _other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
     """Say that an experiment was planned other than stated, as its code planned too, or nothing."""
     stated = experiment.from_mapping(values).experiment
     stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
-    train = train_config.resolved(stated.train, TRAINING)
+    train = variants.resolved(stated.train)
     planned = frames.plan.experiment.model_copy(update={"measure": stated.measure})
     texts = {table.text.fingerprint for table in frames.plan.tables}
     same = planned == stated.model_copy(update={"train": train}) and texts == {text}
