@@ -17,7 +17,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from llama_ablate.config.registry import Choice
-from llama_ablate.design.summary import resolve_preset
+from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import REGISTRIES, build
 from llama_ablate.report.plots import blank, save

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from llama_ablate.config import experiment
-from llama_ablate.design.memory import WITHIN, estimate_peak_bytes
+from llama_ablate.design.forecast import WITHIN, estimate_peak_bytes
 from llama_ablate.design.plan import make
 from llama_ablate.launch.local import Local
 from llama_ablate.results import Settings, Store

@@ -14,7 +14,7 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
-from llama_ablate.design import memory
+from llama_ablate.design import forecast
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count, skeleton, states
@@ -492,7 +492,7 @@ def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit
     assert main(["plan", str(file), "--json"]) == 0
     needed = json.loads(capsys.readouterr().out)["memory"]["bytes"]
     for share, code in ((1.1, 0), (0.9, 0), (0.5, 2)):
-        monkeypatch.setattr(memory, "_total_bytes", lambda _, has=share * needed: has)
+        monkeypatch.setattr(forecast, "_total_bytes", lambda _, has=share * needed: has)
         assert main(["plan", str(file)]) == code
         told = capsys.readouterr()
         assert ("is predicted to need" in told.out + told.err) == (share < 1)

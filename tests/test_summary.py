@@ -6,8 +6,8 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
-from llama_ablate.design.summary import resolve_preset, summarize
-from llama_ablate.model.counts import count
+from llama_ablate.design.variants import resolve_preset
+from llama_ablate.model.counts import count, summarize
 from llama_ablate.model.decoder import build
 from tests.quiet import cpu_seconds
 

@@ -64,7 +64,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import checks, forecast, memory, variants
+    from llama_ablate.design import checks, forecast, variants
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
@@ -78,8 +78,8 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
         compute = replace(choose(spec, train, device), ranks=parallel.data)
-        need = memory.needed(plan, compute)
-        short = memory.check(need, device)
+        need = forecast.largest_memory(plan, compute)
+        short = forecast.check_memory(need, device)
     say("timing a training step")
     compute = measured(spec, train, compute)
     # A forecast: FLOPs stand in for measured seconds.

@@ -246,7 +246,7 @@ def _write_plan(
 
     from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
-    from llama_ablate.design import checks, memory
+    from llama_ablate.design import checks, forecast
     from llama_ablate.findings import noise
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
@@ -261,7 +261,8 @@ def _write_plan(
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     with source.located():  # what does not fit this machine
         checks.check_precisions(plan.tables, device)
-        memory.check(memory.needed(plan, choose(spec, train, device)), device)
+        needed = forecast.largest_memory(plan, choose(spec, train, device))
+        forecast.check_memory(needed, device)
         chosen = store.measure_once(
             "compute",
             f"{asked}, {sizes}",

@@ -54,7 +54,8 @@ def run(options: SummaryOptions) -> Answer:
 
 def _values(name: str, options: SummaryOptions) -> dict[str, Any]:
     from llama_ablate.config import experiment
-    from llama_ablate.design.summary import resolve_preset, summarize
+    from llama_ablate.design.variants import resolve_preset
+    from llama_ablate.model.counts import summarize
 
     if name in experiment.presets() or not Path(name).exists():
         spec, about = resolve_preset(name, options.sets)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from llama_ablate.config import baselines, patterns
 from llama_ablate.config import spec as specs
-from llama_ablate.config.experiment import Data, Experiment, Model, Train
+from llama_ablate.config.experiment import About, Data, Experiment, Model, Train, preset
 from llama_ablate.config.registry import Registry, entry_text, laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
 from llama_ablate.config.validation import shown
@@ -16,7 +16,8 @@ from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
-from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.errors import ConfigError, Where, dotted, nearest
+from llama_ablate.model.counts import parts as parts_of
 from llama_ablate.model.decoder import REGISTRIES as MODEL
 from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
 from llama_ablate.training.registries import REGISTRIES as TRAINING
@@ -562,6 +563,21 @@ def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
         return _resolved(model, vocab or model.vocab or 256)
     except ConfigError as error:
         raise error.under("model") from None
+
+
+def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, About]:
+    """Return a preset's spec, with the notes about it.
+
+    Raises ConfigError for an unknown preset, or a `--set` that does not fit.
+    """
+    found = preset(name, tuple(sets))
+    try:
+        spec = resolve(found.model)
+        parts_of(spec)
+    except ConfigError as error:
+        own = error if error.where[:1] == ("model",) else error.under("model")
+        raise ConfigError(f"{dotted(own.where)}: {error.message}") from None
+    return spec, found.about
 
 
 def spec_of(

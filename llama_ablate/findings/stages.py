@@ -28,7 +28,7 @@ from llama_ablate.findings import comparison, heldout, tuning
 from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.rows import RunRow
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan_document import PlanDocument, PlannedTable
+from llama_ablate.results.plan_document import PlannedTable
 
 _ALPHA = 0.05
 
@@ -252,22 +252,3 @@ def _raced(planned: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, 
         elif run.outcome not in FINAL and states[run.variant] == "ok":
             states[run.variant] = "failed"
     return states | {variant: states[other] for variant, other in repeated.items()}
-
-
-def bounds(plan: PlanDocument) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the fewest and the most of the planned runs that may be needed, by id.
-
-    Which tuned point a race will choose is not known: the first stands for any.
-    """
-    experiment = plan.experiment
-    if not experiment.is_staged:
-        every = frozenset(plan.runs)
-        return every, every
-    most = {
-        run.id: run.seed
-        for table in plan.tables
-        for run in table.runs
-        if run.seed in experiment.race_seeds or run.tuned == table.runs[0].tuned
-    }
-    first = experiment.race_seeds + experiment.seed_list[: experiment.looks[0]]
-    return frozenset(id_ for id_, seed in most.items() if seed in first), frozenset(most)

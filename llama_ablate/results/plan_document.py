@@ -411,6 +411,25 @@ class PlanDocument(StoredPart):
         return {run.id: run for table in self.tables for run in table.runs}
 
     @property
+    def run_bounds(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The fewest and the most of the planned runs that may be needed, by id.
+
+        Which tuned point a race will choose is not known: the first stands for any.
+        """
+        experiment = self.experiment
+        if not experiment.is_staged:
+            every = frozenset(self.runs)
+            return every, every
+        most = {
+            run.id: run.seed
+            for table in self.tables
+            for run in table.runs
+            if run.seed in experiment.race_seeds or run.tuned == table.runs[0].tuned
+        }
+        first = experiment.race_seeds + experiment.seed_list[: experiment.looks[0]]
+        return frozenset(id_ for id_, seed in most.items() if seed in first), frozenset(most)
+
+    @property
     def variant_ids(self) -> list[str]:
         """Variant ids of all tables, each once."""
         return list({variant.id: None for table in self.tables for variant in table.variants})

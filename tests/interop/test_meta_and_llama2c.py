@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from llama_ablate.commands.cli import main
-from llama_ablate.design.summary import resolve_preset
+from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.loader import open_model

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.commands.cli import main
-from llama_ablate.design.summary import resolve_preset
+from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import loader
 from llama_ablate.interop.loader import open_preset

@@ -1,6 +1,6 @@
 import pytest
 
-from llama_ablate.design.summary import resolve_preset
+from llama_ablate.design.variants import resolve_preset
 from llama_ablate.model.counts import count
 
 

@@ -231,11 +231,11 @@ def test_the_fewest_and_the_most_runs_of_a_plan():
     plan = plans.document(
         plans.table([plans.variant("a"), plans.variant("b")], runs), seeds=LOOKS, **RACE
     )
-    fewest, most = stages.bounds(plan)
+    fewest, most = plan.run_bounds
     assert (len(fewest), len(most)) == (12 + 6, 12 + 24)
     assert fewest < most
     plain = plans.of_runs("0", "1", "2")
-    assert stages.bounds(plain) == ({"0", "1", "2"}, {"0", "1", "2"})
+    assert plain.run_bounds == ({"0", "1", "2"}, {"0", "1", "2"})
 
 
 def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot():
