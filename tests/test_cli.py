@@ -65,6 +65,10 @@ def test_components_lists_every_slot_with_options_and_sources(capsys):
     assert main(["components", "position", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["slot"] for row in rows} == {"position"}
+    assert main(["components", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        for name, option in row["options"].items():
+            assert option["about"], f"what does {name} of {row['name']} do? (config/options.yaml)"
     assert main(["components", "nrom"]) == 2
     assert "did you mean 'norm'?" in capsys.readouterr().err
 

@@ -24,8 +24,8 @@ class ComponentsOptions(Options):
 
     slot: str | None = argument(
         "SLOT",
-        "norm, position, attention, feedforward, block, optimizer, schedule, losses, "
-        "corpus, tokenizer or metric",
+        "norm, position, attention, feedforward, block, init, parametrization, optimizer, "
+        "schedule, losses, corpus, tokenizer or metric",
         None,
         "?",
     )
@@ -50,7 +50,8 @@ def listing(slot: str | None = None) -> list[dict[str, Any]]:
             "slot": kind,
             "name": name,
             "options": {
-                o.name: {"type": o.kind, "default": o.default} for o in registry.options(name)
+                o.name: {"type": o.kind, "default": o.default, "about": o.about}
+                for o in registry.options(name)
             },
             "summary": registry.summary(name),
         }
@@ -72,10 +73,10 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
         for row in (row for row in rows if row["slot"] == slot):
             about = row["summary"] or "(no docstring)"
             lines.append(wrapped(about, f"  {row['name']:14s} ", _INDENT))
-            lines += [
-                wrapped(f"{n}: {o['type']} = {written(o['default'])}", _INDENT, f"{_INDENT}  ")
-                for n, o in row["options"].items()
-            ]
+            for name, option in row["options"].items():
+                words = f"{name}: {option['type']} = {written(option['default'])}"
+                words += f" - {option['about']}" * bool(option["about"])
+                lines.append(wrapped(words, _INDENT, f"{_INDENT}  "))
     return "\n".join(lines)
 
 

@@ -7,11 +7,13 @@ once, where it is written, and nowhere else.
 """
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import PydanticUserError, create_model
@@ -98,6 +100,8 @@ class Option:
     name: str
     kind: str
     default: Any
+    #: What it does.
+    about: str
 
 
 class Registry:
@@ -170,9 +174,10 @@ class Registry:
 
     def options(self, name: str) -> list[Option]:
         """List what YAML may set on `name`."""
+        component = self._components[name]
         return [
-            Option(p.name, _in_words(hint), p.default)
-            for p, hint in _options(self._components[name])
+            Option(p.name, _in_words(hint), p.default, _about(component, p.name))
+            for p, hint in _options(component)
         ]
 
     def sizes(self, name: str) -> list[str]:
@@ -311,6 +316,26 @@ def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter,
                 if parameter.name not in hints:
                     raise TypeError(f"its option '{parameter.name}' needs a type")
                 yield parameter, hints[parameter.name]
+
+
+def _about(component: Callable[..., Any], option: str) -> str:
+    """Return the sentence of a component's docstring that names an option, or a general one."""
+    classes = getattr(component, "__mro__", (component,))
+    for documented in classes[:-1] if len(classes) > 1 else classes:
+        text = " ".join(inspect.cleandoc(vars(documented).get("__doc__") or "").split())
+        for sentence in re.split(r"(?<=[.;:]) (?=[A-Z`])", text):
+            if re.search(rf"`{option}[`:=]", sentence):
+                return sentence
+    return _general_options().get(option, "")
+
+
+@cache
+def _general_options() -> dict[str, str]:
+    """Return what an option does by its name, for docstrings that do not say it."""
+    import yaml
+
+    read: dict[str, str] = yaml.safe_load((Path(__file__).parent / "options.yaml").read_text())
+    return read
 
 
 def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
