@@ -320,9 +320,11 @@ def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter,
 
 def _about(component: Callable[..., Any], option: str) -> str:
     """Return the sentence of a component's docstring that names an option, or a general one."""
-    classes = getattr(component, "__mro__", (component,))
-    for documented in classes[:-1] if len(classes) > 1 else classes:
-        text = " ".join(inspect.cleandoc(vars(documented).get("__doc__") or "").split())
+    docstrings = [component.__doc__]
+    if inspect.isclass(component):
+        docstrings = [vars(cls).get("__doc__") for cls in component.__mro__[:-1]]
+    for docstring in docstrings:
+        text = " ".join((docstring or "").split())
         for sentence in re.split(r"(?<=[.;:]) (?=[A-Z`])", text):
             if re.search(rf"`{option}[`:=]", sentence):
                 return sentence
