@@ -99,7 +99,9 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
         "margin: none is stated, so no row can be equivalent",
     ]
     assert said["runs"] == 4
-    assert said["predicted_s"] > 0
+    parts = [said[f"{part}_s"] for part in ("training", "evaluation", "measuring")]
+    assert min(parts) >= 0
+    assert said["predicted_s"] == pytest.approx(sum(parts))
     assert said["workers"] == cores()
     assert main(["plan", str(file), "--set", "parallel={data: 2}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["workers"] == max(1, cores() // 2)

@@ -48,7 +48,7 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
     experiment_file, tmp_path, capsys, monkeypatch
 ):
     """A real grid: three workers at a time, and speeds from a process that is started anew."""
-    monkeypatch.setattr(measurement, "_PROCESSES", 1)  # test_measuring.py: from five
+    monkeypatch.setattr(measurement, "PROCESSES", 1)  # test_measuring.py: from five
     file = experiment_file(measure="[perplexity, train_speed, kv_cache]", train=LEARNS)
     assert run(file, tmp_path / "r", "--json", "--workers", "3") == 0
     said = json.loads(capsys.readouterr().out)

@@ -229,8 +229,8 @@ def test_a_bar_is_shown_within_half_a_second_and_not_for_what_is_done_at_once():
 
 
 def test_a_bar_does_not_show_the_loss_of_the_run_before():
-    with on_terminal(COLUMNS="80") as shown, Progress("grid", 1) as bars:
-        bars.begin("", total=2, done=0)
+    with on_terminal(COLUMNS="80") as shown, Progress("grid") as bars:
+        bars.begin("", total=2, done=0, workers=1)
         bars.start(0, "first", 10)
         bars.step(0, 10, 3.25)
         bars.finish(0, "first", RECORD)

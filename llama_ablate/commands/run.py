@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 HELP = "train, measure and report; a grid that was stopped goes on"
 EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
-_BARS = 32  # more would fill any terminal
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
@@ -128,11 +127,11 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     tokens.look(source)
     say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
+    from llama_ablate.design import forecast
     from llama_ablate.design.plan import make
     from llama_ablate.launch import measurement
     from llama_ablate.launch.progress import Progress
     from llama_ablate.launch.queue import Queue
-    from llama_ablate.terminal import Bar
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(launch.device)
@@ -159,35 +158,37 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
         raise
     ids = [run.id for run in plan.runs]
     say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
+    _verify(store, ids, redo)
+    wanted = {run for runs in only.values() for run in runs} if only else None
+    measuring_s = forecast.measuring_seconds(store.plan)
+    with beside(store.root, sinks):
+        with Progress(plan.experiment.name, measuring_s) as progress:
+            with _launcher(launch, store, device, compute.ranks, plan) as launcher:
+                queue = Queue(store, plan, compute, settings, progress)
+                _work(queue, launcher, store, plan, wanted)
+            store.sweep(unfinished=False)  # a worker may have come late to a finished run
+            if not only or {*ids} <= store.runs.final_ids():
+                measurement.measure(store, plan, compute, progress.measure)
+            else:
+                notes.note(
+                    "speeds are measured of all variants together: run without --only for them"
+                )
+        return report.write(Results(store))
+
+
+def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
+    """Set aside what is damaged or to be trained again, with a note for each."""
+    from llama_ablate.commands.shared import notes
+    from llama_ablate.terminal import Bar
+
     notes.left_out(store, set(ids))
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             notes.note(f"damaged, kept as '{damaged}', and trained again")
-    _redo(store, redo)
-    store.sweep()
-    wanted = {run for runs in only.values() for run in runs} if only else None
-    with beside(store.root, sinks):
-        with (
-            _launcher(launch, store, device, compute.ranks, plan) as launcher,
-            Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
-        ):
-            _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
-        store.sweep(unfinished=False)  # a worker may have come late to a finished run
-        if only and not {*ids} <= store.runs.final_ids():
-            notes.note("speeds are measured of all variants together: run without --only for them")
-            return report.write(Results(store))
-        with Bar("measuring, variants in turn") as bar:
-            measurement.measure(store, plan, compute, bar.update)
-        return report.write(Results(store))
-
-
-def _redo(store: "Store", redo: Mapping[str, Sequence[str]]) -> None:
-    """Set aside the records of runs for retraining, and remove their checkpoints."""
-    from llama_ablate.commands.shared import notes
-
     for label, runs in redo.items():
         for moved in store.redo(label, runs):
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
+    store.sweep()
 
 
 def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:

@@ -12,6 +12,8 @@ from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.plan import Plan
 from llama_ablate.errors import ConfigError
+from llama_ablate.measure import METRICS
+from llama_ablate.measure.turns import PROCESSES, ROUNDS
 from llama_ablate.model.counts import count, skeleton
 from llama_ablate.model.mixers.attention import Attention
 from llama_ablate.model.mixture import MixtureOfExperts
@@ -21,6 +23,7 @@ from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import LOGITS, even_share
 
 _BYTES = 4  # per parameter: weights are stored in float32
+_PROCESS_S, _TURN_S = 4.0, 0.5  # to start a process that measures, and of a metric in a round
 _RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
 #: Largest ratio of measured peak and closed form, in either direction, on the benchmark's specs.
 WITHIN = 1.5
@@ -46,6 +49,11 @@ class Cost:
     runs: int
     #: NaN where a component does not count its FLOPs.
     training_flops: float
+    #: Training, and reading held-out text for curves and metrics, by all workers.
+    training_s: float
+    evaluation_s: float
+    #: Timed metrics of all variants in turn, by one process.
+    measuring_s: float
     predicted_s: float
 
 
@@ -105,7 +113,9 @@ def forecast(
     """Forecast the cost of a plan from a compute with measured speed."""
     train = plan.experiment.train
     flops: dict[str, float] = {}
-    work: dict[str, float] = {}  # FLOPs that predict the time, with evaluation
+    #: FLOPs that predict the time, of training and of reading held-out text.
+    work: dict[str, float] = {}
+    reading: dict[str, float] = {}
     slower = _float32_times(compute)
     is_cut = train.accumulate > 1 or plan.experiment.parallel.data > 1
     for table in plan.tables:
@@ -117,16 +127,28 @@ def forecast(
             # Shares of experts in the whole step take another forward pass, a third of the step.
             passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
             flops[run.id] = passes * variant.flops * tokens
-            reading = slower * variant.work / 3 * read[variant.id]
-            work[run.id] = passes * variant.work * tokens + reading
+            work[run.id] = passes * variant.work * tokens
+            reading[run.id] = slower * variant.work / 3 * read[variant.id]
+
+    measuring_s = measuring_seconds(plan)
 
     def cost(runs: Collection[str]) -> Cost:
-        whole = sum(work[run] for run in runs)
-        seconds = whole / compute.flops_per_s / max(1, min(workers, len(runs)))
-        return Cost(len(runs), sum(flops[run] for run in runs), seconds)
+        per_s = compute.flops_per_s * max(1, min(workers, len(runs)))
+        training_s, evaluation_s = (sum(of[run] for run in runs) / per_s for of in (work, reading))
+        predicted_s = training_s + evaluation_s + measuring_s
+        whole = sum(flops[run] for run in runs)
+        return Cost(len(runs), whole, training_s, evaluation_s, measuring_s, predicted_s)
 
     least, most = map(cost, plan.run_bounds)
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
+
+
+def measuring_seconds(plan: PlanDocument) -> float:
+    """Estimate the seconds of the timed metrics: processes that start, and turns in each."""
+    names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
+    timed = sum(METRICS.timed(name) for name in names)
+    turns = ROUNDS * len(plan.variant_ids) * timed
+    return PROCESSES * (_PROCESS_S + turns * _TURN_S) * bool(timed)
 
 
 def evaluated(plan: PlanDocument, text: PlannedText) -> int:

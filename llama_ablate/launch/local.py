@@ -126,6 +126,11 @@ class Local:
         """Stop the workers after they write checkpoints; kill those that exceed the grace time."""
         self._waiting.clear()
         working = [job.child.process for job in self._active]
+        if working:
+            sys.stderr.write(
+                f"stopping: {len(working)} workers write checkpoints, for {_GRACE_S:g} s at most; "
+                "Ctrl-C stops them at once\n"
+            )
         try:
             for process in working:
                 if process.is_alive():

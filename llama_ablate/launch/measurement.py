@@ -16,7 +16,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.turns import Arm, joined, measure_arms
+from llama_ablate.measure.turns import PROCESSES, ROUNDS, Arm, joined, measure_arms
 from llama_ablate.results import Record, Store
 from llama_ablate.results.plan_document import PlanDocument, PlannedText
 from llama_ablate.results.protocol import StatedMetrics
@@ -25,8 +25,6 @@ from llama_ablate.terminal import say
 from llama_ablate.training.compute import Compute
 
 _KEY = "measure"  # one process at a time measures: two would slow each other
-#: Repetitions of speed measurements: new processes, and short rounds in each.
-_PROCESSES, _ROUNDS = 5, 3
 
 
 def pace(store: Store, compute: Compute) -> Pace:
@@ -69,7 +67,7 @@ def measure_variants(
     """
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
-    of_pass = [circumstances, _PROCESSES, _ROUNDS, compute.to_dict()]
+    of_pass = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
     marks = {
         c.name: digest([*of_pass, c.entry()])
         for c in plan.metrics
@@ -115,7 +113,7 @@ def _measured(
     arms = [_arm(variant, table) for variant, table in plan.arms]
     timed = [c.entry() for c in choices if METRICS.timed(c.name)]
     others = [c.entry() for c in choices if not METRICS.timed(c.name)]
-    passes = [(others, 1)] * bool(others) + [(timed, _ROUNDS)] * (_PROCESSES if timed else 0)
+    passes = [(others, 1)] * bool(others) + [(timed, ROUNDS)] * (PROCESSES if timed else 0)
     total = sum(rounds * len(arms) * len(entries) for entries, rounds in passes)
     before, of_processes = 0, []
     for entries, rounds in passes:

@@ -8,24 +8,31 @@ from typing import Any
 from tqdm import tqdm
 
 from llama_ablate.results import Record
+from llama_ablate.terminal import Bar
 
-_GRID = "{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total_fmt} runs [{elapsed}, {remaining} left]"
+_GRID = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+_MAX_BARS = 32  # of workers: more would fill any terminal
 _WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Bars on standard error where that is a terminal, a line per finished run elsewhere."""
+    """Bars on standard error where that is a terminal, a line per finished run elsewhere.
 
-    def __init__(self, name: str, workers: int) -> None:
-        self._name, self._workers = name, workers
+    One bar covers training, held-out evaluation and the `measuring_s` seconds of timed metrics.
+    """
+
+    def __init__(self, name: str, measuring_s: float = 0.0) -> None:
+        self._name, self._measuring_s = name, measuring_s
+        self._measured = Bar("measuring, variants in turn")
         self._bars_wanted = sys.stderr.isatty()
         self._grid: Any = None
         self._bars: list[Any] = []
         self._fractions: dict[int, float] = {}
         self._steps: dict[int, int] = {}
         self._began = time.monotonic()
+        self._measuring_began = 0.0
 
-    def begin(self, stage: str, *, total: int, done: int) -> None:
+    def begin(self, stage: str, *, total: int, done: int, workers: int) -> None:
         """Show a grid of `total` runs, of which `done` had finished before, in place of an earlier.
 
         `stage` says which of an experiment's stages they are, where it has several.
@@ -35,10 +42,10 @@ class Progress(AbstractContextManager["Progress"]):
         name = f"{self._name}, {stage}" if stage else self._name
         if self._bars_wanted:
             self._close()
-            self._grid = tqdm(total=total, initial=done, desc=name, bar_format=_GRID)
+            self._grid = tqdm(total=1.0, desc=name, bar_format=_GRID)
             self._bars = [
                 tqdm(total=1, bar_format=_WORKER, position=i + 1, leave=False)
-                for i in range(min(self._workers, total))
+                for i in range(min(workers, total, _MAX_BARS))
             ]
         else:
             sys.stderr.write(f"{name}: {done} of {total} runs done\n")
@@ -75,12 +82,28 @@ class Progress(AbstractContextManager["Progress"]):
             if not record.ok:
                 tqdm.write(what, file=sys.stderr)
         else:
-            passed = time.monotonic() - self._began
-            left = passed / max(1, self._done - self._before) * (self._total - self._done)
+            passed, left = self._times(self._done)
             sys.stderr.write(
                 f"[{self._done}/{self._total}] {what} ({passed:.0f} s, about {left:.0f} s left)\n"
             )
             sys.stderr.flush()
+
+    def measure(self, done: int, total: int) -> None:
+        """Show how many of the measurements after training are done."""
+        if self._grid is None:
+            self._measured.update(done, total)
+            return
+        if not self._measuring_began:
+            self._measuring_began = time.monotonic()
+        took = time.monotonic() - self._measuring_began
+        left = (took / done if done else self._measuring_s / total) * (total - done)
+        self._draw(f"measuring {done}/{total}", left)
+
+    def _times(self, done: float) -> tuple[float, float]:
+        """Return the seconds that have passed, and those that are left with so many runs done."""
+        passed = time.monotonic() - self._began
+        left = passed / max(1.0, done - self._before) * (self._total - done)
+        return passed, left + self._measuring_s
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -92,5 +115,11 @@ class Progress(AbstractContextManager["Progress"]):
             self._grid.close()
 
     def _draw_grid(self) -> None:
-        self._grid.n = self._done + sum(self._fractions.values())
+        done = self._done + sum(self._fractions.values())
+        self._draw(f"{done:.1f}/{self._total} runs", self._times(done)[1])
+
+    def _draw(self, what: str, left: float) -> None:
+        passed = time.monotonic() - self._began
+        self._grid.n = passed / max(1e-9, passed + left)
+        self._grid.set_postfix_str(f"{what}, {tqdm.format_interval(left)} left", refresh=False)
         self._grid.refresh()

@@ -102,7 +102,12 @@ class Queue:
         final = self._store.runs.final_ids()
         runs = [run for run in self._in_order() if wanted is None or run in wanted]
         pending = deque(run for run in runs if run not in final)
-        self._progress.begin(stage, total=len(runs), done=len(runs) - len(pending))
+        self._progress.begin(
+            stage,
+            total=len(runs),
+            done=len(runs) - len(pending),
+            workers=launcher.slots,
+        )
         free = list(range(launcher.slots))[::-1]
         try:
             while pending or self._slots or self._elsewhere or self._crowded:

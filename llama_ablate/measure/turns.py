@@ -17,6 +17,9 @@ from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.timing import interleave
 
+#: Repetitions of speed measurements: new processes, and short rounds in each.
+PROCESSES, ROUNDS = 5, 3
+
 
 @dataclass(frozen=True)
 class Arm:

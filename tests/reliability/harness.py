@@ -35,7 +35,7 @@ def grid(file, results, settings=EVERY_STEP):
     store.create(plan.document(Compute.from_dict(compute), settings), source.text)
     store.verify([run.id for run in plan.runs], lambda _done: None)
     store.sweep()
-    with Progress("grid", 1) as progress:
+    with Progress("grid") as progress:
         Queue(store, plan, COMPUTE, settings, progress).work(Inline(store))
     store.sweep()
     return store

@@ -683,7 +683,7 @@ MISTAKES = [
     ("  lr: 1e-3", "  learning_rate: 1e-3", "unknown key 'learning_rate'"),
     ("  lr: 1e-3", "  lr: 1e31", "less than or equal to"),
     ("  min_lr: 0.1", "  min_lr: 1.1", "less than or equal to 1"),
-    ("  warmup: 0.05", "  warmup: 100", "less than 1"),
+    ("  warmup: 0.05", "  warmup: 100", "is no share of the steps"),
     ("  warmup: 0.05", "  warmup: 5%", "'5%' (text)"),
     ("  betas: [0.9, 0.95]", "  betas: [0.9]", "train.betas"),
     ("  betas: [0.9, 0.95]", "  betas: 0.9", "0.9 (float) is not accepted"),

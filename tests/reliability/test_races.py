@@ -518,7 +518,7 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
     store = grid(file, tmp_path)
     disk.remove_tree(store.runs.final)
     plan = make(experiment.load(file))
-    with Progress("lost", 1) as progress:
+    with Progress("lost") as progress:
         Queue(store, plan, COMPUTE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
     assert [record.outcome for record in store.records()] == ["ok"]
     assert not disk.names(store.runs.failed)

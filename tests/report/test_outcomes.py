@@ -78,7 +78,10 @@ def results_of(curves, ended=None, planned=0, **experiment):
         protocol=[],
         experiment_text="",
         folder=lambda _run: None,
-        statuses=[RunStatus(r.id, r.label, r.seed, r.outcome, r.reason) for r in records.values()],
+        statuses=[
+            RunStatus(r.id, r.label, r.seed, r.outcome, r.reason, name=f"{r.label} s{r.seed}")
+            for r in records.values()
+        ],
     )
 
 

@@ -46,6 +46,8 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
         f"{', compiled' * compute.compiled} "
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
+        f"of it: training {_parts(forecast, 'training_s')}, held-out text "
+        f"{_parts(forecast, 'evaluation_s')}, measuring speeds {_parts(forecast, 'measuring_s')}",
         f"disk: up to {', '.join(sizes)}",
         f"memory: {_memory(forecast)}",
     ]
@@ -159,6 +161,11 @@ def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
     """Write the range from the smallest to the largest cost, or a single equal value."""
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
+
+
+def _parts(forecast: Forecast, name: str) -> str:
+    """Write a part of the predicted time."""
+    return _range(forecast, lambda cost: _duration(getattr(cost, name)))
 
 
 def _duration(seconds: float) -> str:
