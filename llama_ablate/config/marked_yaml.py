@@ -97,8 +97,9 @@ def load(path: Path) -> Marked:
 
 def parse(text: str, file: str) -> Marked:
     """Read text that holds one mapping; `file` is the name that errors show."""
-    reader = _Reader(text, file)
-    return Marked(reader.document(), reader.marks, text)
+    marks: dict[Where, Mark] = {}
+    values: dict[str, Any] = _value(_composed(text, file), (), file, marks)
+    return Marked(values, marks, text)
 
 
 def scalar(text: str) -> Any:
@@ -119,122 +120,121 @@ def scalar(text: str) -> Any:
     return text
 
 
-class _Reader:
-    """Builds values, with their places, from the events of PyYAML's parser."""
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader up to nodes, without anchors, aliases, tags and endless depth."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.file = file
-        self.marks: dict[Where, Mark] = {}
-        self._events = _events(text, file)
+        super().__init__(text)
+        self.file, self._depth, self._values = file, 0, 0
 
-    def document(self) -> dict[str, Any]:
-        """Return the one mapping that the text holds."""
-        next(self._events)  # the stream begins
-        next(self._events)  # the document begins, or the stream ends
-        first = next(self._events, None)
-        if not isinstance(first, yaml.MappingStartEvent):
-            mark = self._mark(first) if first else Mark(self.file, 1, 1)
-            raise ConfigError(f"{mark}: expected `key: value` lines at the top of the file")
-        values: dict[str, Any] = self._value(first, ())
-        next(self._events)  # the document ends
-        after = next(self._events)
-        if not isinstance(after, yaml.StreamEndEvent):
-            raise self._refused(after, "a second document begins here: a file holds one")
-        return values
-
-    def _accept(self, event: Any, where: Where) -> None:
-        """Record the place of a value. Raises ConfigError for a repeated key and other mistakes."""
-        if isinstance(event, yaml.AliasEvent) or event.anchor:
-            raise self._refused(event, "anchors and aliases (& and *) are not accepted")
-        if event.tag:
-            raise self._refused(event, f"tags like {event.tag:.80} are not accepted")
-        if len(where) > DEEPEST:
-            raise self._refused(event, f"nested too deeply: {DEEPEST} levels are enough")
-        if len(self.marks) >= MOST_VALUES:
-            raise self._refused(
-                event, f"more than {MOST_VALUES:,} values; no experiment has so many"
-            )
-        self.marks[where] = self._mark(event)
-
-    def _value(self, event: Any, where: Where) -> Any:
-        self._accept(event, where)
-        if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event)
-        if isinstance(event, yaml.SequenceStartEvent):
-            items: list[Any] = []
-            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-                items.append(self._value(event, (*where, len(items))))
-            return items
-        mapping: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key, mark = self._key(event), self._mark(event)
-            if key in mapping:
-                first = self.marks[(*where, key)]
-                message = f"the key '{key}' stands twice (first on line {first.line})"
-                raise self._refused(event, message)
-            value = next(self._events)
-            mapping[key] = self._value(value, (*where, key))
-            if not isinstance(value, yaml.ScalarEvent):
-                # A section's own place is its key; a scalar's is the scalar.
-                self.marks[(*where, key)] = mark
-        return mapping
-
-    def _key(self, event: Any) -> str:
-        plain = isinstance(event, yaml.ScalarEvent) and event.style is None
-        key = getattr(event, "value", "")
-        if (
-            not isinstance(event, yaml.ScalarEvent)
-            or (plain and key == "<<")
-            or event.anchor
-            or event.tag
-            or len(key) > _LONGEST_KEY
-            or not key.isprintable()
-        ):
-            raise self._refused(event, "a key must be one plain word")
-        return str(key)
-
-    def _scalar(self, event: yaml.ScalarEvent) -> Any:
-        if control := _CONTROL.search(event.value):
-            code = f"U+{ord(control[0]):04X}"
-            raise self._refused(event, f"holds {code}, which is no character of a text")
-        if event.value in _NUMBERS_OF_JSON:
-            raise self._refused(event, f"'{event.value}' is the word for a number that JSON lacks")
-        if event.style is not None:  # in quotes: text, whatever it looks like
-            return event.value
-        if event.value.lower() in _OLD_BOOLEANS:
-            raise self._refused(
-                event,
-                f"bare '{event.value}' is ambiguous (YAML 1.1 reads it as a boolean): "
-                f"write true or false, or '{event.value}' in quotes",
-            )
-        try:
-            return scalar(event.value)
-        except ValueError as error:
-            raise self._refused(event, str(error)) from None
-
-    def _refused(self, event: Any, message: str) -> ConfigError:
-        return ConfigError(f"{self._mark(event)}: {message}")
-
-    def _mark(self, event: Any) -> Mark:
-        return Mark(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node. Raises ConfigError for what no experiment needs."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(parent, yaml.MappingNode) and index is None:  # a key
+            if not isinstance(event, yaml.ScalarEvent) or event.anchor or event.tag:
+                raise _refused(self.file, event, "a key must be one plain word")
+        elif isinstance(event, yaml.AliasEvent) or event.anchor:
+            raise _refused(self.file, event, "anchors and aliases (& and *) are not accepted")
+        elif event.tag:
+            raise _refused(self.file, event, f"tags like {event.tag:.80} are not accepted")
+        elif self._depth > DEEPEST:
+            raise _refused(self.file, event, f"nested too deeply: {DEEPEST} levels are enough")
+        else:
+            self._values += 1
+        if self._values > MOST_VALUES:
+            message = f"more than {MOST_VALUES:,} values; no experiment has so many"
+            raise _refused(self.file, event, message)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
-def _events(text: str, file: str) -> Iterator[Any]:
-    """Yield the events of PyYAML's parser. Raises ConfigError for a syntax error."""
+def _composed(text: str, file: str) -> yaml.MappingNode:
+    """Return the one mapping that a text holds. Raises ConfigError for anything else."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text, file)
     except yaml.reader.ReaderError as error:
         mark = _behind(text[: error.position], file)
         raise ConfigError(f"{mark}: not valid YAML: {error.reason}") from None
     try:
-        while loader.check_event():
-            yield loader.get_event()  # type: ignore[no-untyped-call]
+        node = loader.get_single_node()
     except (yaml.MarkedYAMLError, ValueError, OverflowError) as error:
+        if isinstance(error, ConfigError):
+            raise
         # The last two are PyYAML's oversights: an escape or a version that no number stands for.
         at: Any = getattr(error, "problem_mark", None) or loader.get_mark()
-        mark = Mark(file, at.line + 1, at.column + 1)
         problem = getattr(error, "problem", None) or "no such character or number"
-        raise ConfigError(f"{mark}: not valid YAML: {problem:.200}") from None
+        if isinstance(error, yaml.composer.ComposerError):
+            what = "a second document begins here: a file holds one"
+        else:
+            what = f"not valid YAML: {problem:.200}"
+        raise ConfigError(f"{Mark(file, at.line + 1, at.column + 1)}: {what}") from None
+    if not isinstance(node, yaml.MappingNode):
+        mark = _mark(file, node) if node else Mark(file, 1, 1)
+        raise ConfigError(f"{mark}: expected `key: value` lines at the top of the file")
+    return node
+
+
+def _value(node: Any, where: Where, file: str, marks: dict[Where, Mark]) -> Any:
+    """Return the plain value of a node, and add its place and those below it to `marks`."""
+    marks[where] = _mark(file, node)
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, file)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*where, i), file, marks) for i, item in enumerate(node.value)]
+    mapping: dict[str, Any] = {}
+    for key_node, value in node.value:
+        key = _key(key_node, file)
+        if key in mapping:
+            first = marks[(*where, key)]
+            message = f"the key '{key}' stands twice (first on line {first.line})"
+            raise _refused(file, key_node, message)
+        mapping[key] = _value(value, (*where, key), file, marks)
+        if not isinstance(value, yaml.ScalarNode):
+            # A section's own place is its key; a scalar's is the scalar.
+            marks[(*where, key)] = _mark(file, key_node)
+    return mapping
+
+
+def _key(node: Any, file: str) -> str:
+    if (
+        (node.style is None and node.value == "<<")
+        or len(node.value) > _LONGEST_KEY
+        or not node.value.isprintable()
+    ):
+        raise _refused(file, node, "a key must be one plain word")
+    return str(node.value)
+
+
+def _scalar(node: Any, file: str) -> Any:
+    if control := _CONTROL.search(node.value):
+        code = f"U+{ord(control[0]):04X}"
+        raise _refused(file, node, f"holds {code}, which is no character of a text")
+    if node.value in _NUMBERS_OF_JSON:
+        raise _refused(file, node, f"'{node.value}' is the word for a number that JSON lacks")
+    if node.style is not None:  # in quotes: text, whatever it looks like
+        return node.value
+    if node.value.lower() in _OLD_BOOLEANS:
+        raise _refused(
+            file,
+            node,
+            f"bare '{node.value}' is ambiguous (YAML 1.1 reads it as a boolean): "
+            f"write true or false, or '{node.value}' in quotes",
+        )
+    try:
+        return scalar(node.value)
+    except ValueError as error:
+        raise _refused(file, node, str(error)) from None
+
+
+def _refused(file: str, at: Any, message: str) -> ConfigError:
+    """Return the error of a node or event, with its place."""
+    return ConfigError(f"{_mark(file, at)}: {message}")
+
+
+def _mark(file: str, at: Any) -> Mark:
+    return Mark(file, at.start_mark.line + 1, at.start_mark.column + 1)
 
 
 def _behind(text: str, file: str) -> Mark:
