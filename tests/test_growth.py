@@ -28,7 +28,7 @@ measure: [perplexity, kv_cache]
 GROWTH = [
     ("model/norms.py", "eps: float = 1e-5", "eps: float = 1e-5, shift: float = 0.0"),
     ("training/optimizers.py", "nesterov: bool = True", "nesterov: bool = True, sign: int = 1"),
-    ("config/section_keys.py", "    clip: float =", "    patience: int = 3\n    clip: float ="),
+    ("config/schema.py", "    clip: float =", "    patience: int = 3\n    clip: float ="),
 ]
 
 

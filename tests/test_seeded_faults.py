@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from llama_ablate.config.patterns import Pattern
+from llama_ablate.config.spec import Pattern
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from llama_ablate.config.section_keys import Decay
+from llama_ablate.config.schema import Decay
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Deferred,

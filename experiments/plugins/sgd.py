@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from llama_ablate.config.section_keys import Decay
+from llama_ablate.config.schema import Decay
 from llama_ablate.errors import ConfigError
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,

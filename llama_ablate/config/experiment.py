@@ -16,8 +16,7 @@ import yaml
 
 from llama_ablate.config.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.config.marked_yaml import load as load_yaml
-from llama_ablate.config.schema import Experiment, Hypothesis
-from llama_ablate.config.section_keys import About, Data, Model, Preset, Train
+from llama_ablate.config.schema import About, Data, Experiment, Hypothesis, Model, Preset, Train
 from llama_ablate.errors import ConfigError, Where, dotted, nearest
 from llama_ablate.files.slugs import slug
 

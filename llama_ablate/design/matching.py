@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from llama_ablate.config.patterns import over_depth
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import ModelSpec
+from llama_ablate.config.spec import ModelSpec, over_depth
 from llama_ablate.errors import ConfigError
 
 TOLERANCE = 0.005  # how far a matched budget may be off

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.section_keys import Reading
+from llama_ablate.config.schema import Reading
 from llama_ablate.data import overlap, tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from llama_ablate.config import baselines, plugins
 from llama_ablate.config.experiment import Data, Experiment, Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.section_keys import Reading
+from llama_ablate.config.schema import Reading
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.variants import TableText, Variant, changed, components

@@ -6,11 +6,20 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from llama_ablate.config import baselines, patterns
+from llama_ablate.config import baselines
 from llama_ablate.config import spec as specs
 from llama_ablate.config.experiment import About, Data, Experiment, Model, Train, preset
 from llama_ablate.config.registry import Registry, entry_text, laid_over, written
-from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
+from llama_ablate.config.spec import (
+    RULES,
+    SLOTS,
+    STANDARD,
+    DropoutRates,
+    ModelSpec,
+    digest,
+    label_of_slot,
+    resolve_slot,
+)
 from llama_ablate.config.validation import shown
 from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
@@ -540,7 +549,7 @@ def _name(change: Change) -> str:
     if change.label:
         return change.label
     if key in SLOTS:
-        return patterns.label(REGISTRIES[key], value, change.where)
+        return label_of_slot(REGISTRIES[key], value, change.where)
     option = key.removeprefix(TRAIN).rpartition(".")[2]
     registry = TRAINING.get(option) if key.startswith(TRAIN) else REGISTRIES.get(key)
     if registry is not None:
@@ -621,7 +630,7 @@ def _resolved(
         if base and not {key, "layers"} & {*changed}:
             components[key] = getattr(base, key)
         elif key in SLOTS:
-            components[key] = patterns.resolve(REGISTRIES[key], entry, model.layers, (key,))
+            components[key] = resolve_slot(REGISTRIES[key], entry, model.layers, (key,))
         else:
             components[key] = REGISTRIES[key].resolve(entry, (key,))
     if model.head_dim is None and model.dim % model.heads:

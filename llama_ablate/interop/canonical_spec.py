@@ -5,9 +5,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from llama_ablate.config.patterns import over_depth
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, DropoutRates, LayerSpec, ModelSpec
+from llama_ablate.config.spec import (
+    DEPTH_SCALED,
+    SLOTS,
+    DropoutRates,
+    LayerSpec,
+    ModelSpec,
+    over_depth,
+)
 from llama_ablate.model.decoder import build
 from llama_ablate.model.positions import POSITIONS
 

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from llama_ablate.config import patterns
+from llama_ablate.config import spec as patterns
 from llama_ablate.config.registry import Choice, entry_text
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
@@ -412,7 +412,7 @@ def _waiting(model: Decoder) -> set[str]:
 def spec_from(values: dict[str, Any]) -> ModelSpec:
     """Make the spec that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
     slots = {
-        slot: patterns.resolve(REGISTRIES[slot], values[slot], values["layers"], (slot,))
+        slot: patterns.resolve_slot(REGISTRIES[slot], values[slot], values["layers"], (slot,))
         for slot in SLOTS
     }
     rules = {key: REGISTRIES[key].resolve(values[key], (key,)) for key in RULES if key in values}

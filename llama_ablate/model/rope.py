@@ -89,7 +89,7 @@ class RoPE(Position):
             )
         if scaling != "none" and factor == 1:
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
-        del nope_every  # a pattern over depth, which config.patterns makes of it
+        del nope_every  # a pattern over depth, which config.spec makes of it
         self.theta, self.layout = theta, layout
         self.rotates_values, self.relative = values, not values
         self.scaling, self.factor = scaling, factor

@@ -22,7 +22,7 @@ from pydantic import (
 from llama_ablate import __version__
 from llama_ablate.config import baselines, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
-from llama_ablate.config.section_keys import Reading
+from llama_ablate.config.schema import Reading
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.stored import Refusal, known_changes, read_stored
 from llama_ablate.errors import ConfigError, nearest

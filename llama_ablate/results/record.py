@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.config.registry import Entry
-from llama_ablate.config.section_keys import Reading
+from llama_ablate.config.schema import Reading
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.fields import (
     LARGEST,

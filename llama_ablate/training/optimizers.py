@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import nn
 
 from llama_ablate.config.registry import Choice, Registry
-from llama_ablate.config.section_keys import Decay, Train
+from llama_ablate.config.schema import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.model.counts import skeleton
 from llama_ablate.model.decoder import Decoder

@@ -9,7 +9,7 @@ import math
 from typing import Literal
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.config.section_keys import Train
+from llama_ablate.config.schema import Train
 
 SCHEDULES = Registry("schedule", sizes=("step", "warm", "steps", "decay"))
 

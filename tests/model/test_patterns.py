@@ -3,8 +3,8 @@ import itertools
 import pytest
 import torch
 
-from llama_ablate.config import patterns
-from llama_ablate.config.patterns import Pattern, over_depth
+from llama_ablate.config import spec as patterns
+from llama_ablate.config.spec import Pattern, over_depth
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights, spec_from
@@ -24,7 +24,7 @@ MIXED = {
 
 
 def names(entry, layers):
-    slot = patterns.resolve(ATTENTIONS, entry, layers)
+    slot = patterns.resolve_slot(ATTENTIONS, entry, layers)
     return [slot.at(layer).name for layer in range(layers)]
 
 
@@ -44,11 +44,11 @@ def test_two_ways_to_write_the_same_layers_are_one_pattern():
         {"pattern": ["mha"], "layers": {1: "mqa", 3: "mqa"}},
         {"pattern": ["mha", {"name": "mqa"}], "layers": {0: "mha"}},
     ]
-    resolved = [patterns.resolve(ATTENTIONS, entry, 4) for entry in written]
+    resolved = [patterns.resolve_slot(ATTENTIONS, entry, 4) for entry in written]
     assert all(one == resolved[0] for one in resolved)
     assert len({str(one.identity()) for one in resolved}) == 1
     assert resolved[0].entry()["pattern"][1]["name"] == "mqa"
-    alike = patterns.resolve(ATTENTIONS, {"pattern": ["mha", {"name": "mha"}]}, 4)
+    alike = patterns.resolve_slot(ATTENTIONS, {"pattern": ["mha", {"name": "mha"}]}, 4)
     assert alike == ATTENTIONS.resolve("mha")
 
 
@@ -78,7 +78,7 @@ def test_layers_without_rotation_keep_the_id_that_nope_every_gave_them(spec):
 )
 def test_a_pattern_that_makes_no_sense_is_refused_in_one_line_at_its_place(entry, message, where):
     with pytest.raises(ConfigError) as caught:
-        patterns.resolve(ATTENTIONS, entry, 2, ("model", "attention"))
+        patterns.resolve_slot(ATTENTIONS, entry, 2, ("model", "attention"))
     assert message in caught.value.message
     assert caught.value.where[-1] == where
     assert "\n" not in caught.value.message

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.config.patterns import resolve
+from llama_ablate.config.spec import resolve_slot as resolve
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.attention_maps import attention_maps
