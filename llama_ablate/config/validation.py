@@ -71,7 +71,8 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     kind, loc, value = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
         own, below = _keys_at(model, loc[:-1])
-        return f"unknown key '{loc[-1]}'{nearest(loc[-1], own, below)}"
+        hint = nearest(loc[-1], own, below) if own else "; it takes no keys"
+        return f"unknown key '{loc[-1]}'{hint}"
     if kind == "missing":
         short = "is too short: one value more is needed"
         return short if isinstance(loc[-1], int) else f"the key '{loc[-1]}' is needed here"

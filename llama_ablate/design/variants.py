@@ -373,9 +373,10 @@ def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) 
         "list": "one entry is one variant",
         "one-at-a-time": "every value is the base's own",
         "path": "every value is the base's own",
-    }.get(section.design, "one value on every axis is one variant: write the base's value too")
+    }.get(section.design, "one value on every axis is one variant")
     raise ConfigError(
-        f"{why}, so there is nothing to compare; without '{key}' the base alone is trained",
+        f"{why}, so there is nothing to compare: write another value, or of a product the base's "
+        f"too, as [false, true]; without '{key}' the base alone is trained",
         ("variants", key),
     )
 

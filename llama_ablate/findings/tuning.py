@@ -162,10 +162,11 @@ def one_rate(
     def rate(of: PlannedVariant) -> float:
         return float(of.train.get("lr", experiment.train.lr))
 
-    alike = [one for one in table.variants if optimizer(one) == optimizer(variant)]
-    tried = {rate(one) for one in alike if not one.role}
-    apart = optimizer(variant) != optimizer(against) and tried == {rate(against)}
-    return ONE_RATE if apart and not variant.role and "lr" not in experiment.tune else ""
+    own = optimizer(variant)
+    if own == optimizer(against) or variant.role or "lr" in experiment.tune:
+        return ""
+    tried = {rate(one) for one in table.variants if optimizer(one) == own and not one.role}
+    return ONE_RATE if tried == {rate(against)} else ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+_KINDS = {int: "a whole number", float: "a number"}
 Device = Literal["auto", "cpu", "cuda"]
 
 DEVICE = "what to compute on (default: auto)"
@@ -80,7 +81,8 @@ class _Option:
         try:
             value = self.reader(text)
         except ValueError:
-            raise ArgumentTypeError(f"invalid {self.reader.__name__} value: {text!r}") from None
+            what = _KINDS.get(self.reader, self.reader.__name__)
+            raise ArgumentTypeError(f"{text!r} is not {what}") from None
         if self.choices and value not in self.choices:
             raise ArgumentTypeError(f"there is no '{value}'{nearest(value, self.choices)}")
         return value
