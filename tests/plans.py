@@ -1,8 +1,12 @@
 """Plans for tests that need results on disk, and no experiment behind them."""
 
+from types import SimpleNamespace
+
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
+from llama_ablate.design.table import Table
+from llama_ablate.design.variants import TableText
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import (
     CONTEXTS,
@@ -84,3 +88,9 @@ def of_runs(*ids, name="x"):
     """A plan of one table with one variant and runs of these ids, a seed each."""
     runs = [run(id_, seed=seed) for seed, id_ in enumerate(ids or ("0123abcd",))]
     return document(table([variant()], runs), name=name)
+
+
+def table_of(experiment, variants, fingerprint="text"):
+    """A table of variants that read a text which is known by its fingerprint alone."""
+    text = TableText(Data(), SimpleNamespace(fingerprint=fingerprint))
+    return Table("", experiment, text, "none", "tokens", "", tuple(variants), {})

@@ -188,6 +188,21 @@ def test_looking_at_results_needs_no_torch(results):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_a_plan_imports_neither_the_compiler_nor_datasets_nor_builds_an_optimizer(experiment_file):
+    """torch's optimizers import the compiler, a second; local files need no data sets."""
+    file = experiment_file("{axes: {norm: [layernorm], train.optimizer: [muon, lion]}}")
+    code = (
+        "import sys; from llama_ablate.commands.cli import main\n"
+        "import torch\n"
+        "def refuse(*_, **__): raise AssertionError('an optimizer is built')\n"
+        "torch.optim.Optimizer.__init__ = refuse\n"
+        f"assert main(['plan', {str(file)!r}]) == 0\n"
+        "assert not {'torch._dynamo', 'datasets', 'scipy.optimize'} & {*sys.modules}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 #: Of a command that imports no torch.
 STREAMS = {
     "init --list | head -c 5": (0, "first"),

@@ -4,12 +4,12 @@ import pytest
 
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.registry import Registry
-from llama_ablate.design import table
 from llama_ablate.design import variants as resolving
 from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.training.optimizers import optimizer_bytes
 from llama_ablate.training.registries import REGISTRIES as TRAINING
+from tests.plans import table_of
 
 SIZES = {"dim": 32, "layers": 1, "heads": 4, "context": 16}
 
@@ -30,7 +30,7 @@ def planned(train=None, tune=None, **variants):
     resolved = resolving.resolved(experiment.train)
     experiment = experiment.model_copy(update={"train": resolved})
     arms = variants_of(experiment, 64)
-    of_arms = table.runs({}, experiment, arms, lambda _: 1, lambda _: ["text"], lambda *_: [])
+    of_arms = table_of(experiment, arms).runs
     return arms, of_arms
 
 

@@ -3,11 +3,12 @@ import yaml
 
 from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Data, Experiment
-from llama_ablate.design import matching, table, variants
+from llama_ablate.design import matching, variants
 from llama_ablate.design.variants import counted, variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.feedforward import llama_width
+from tests.plans import table_of
 from tests.quiet import cpu_seconds
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
@@ -255,9 +256,9 @@ def test_a_budget_that_no_width_can_meet_is_refused():
 
 
 def runs_of(variants, text="f", tune=None, steps=1, **train):
-    values = {"name": "x", "train": {"steps": 1, **train}, "variants": {}, "tune": tune or {}}
+    values = {"name": "x", "train": {"steps": steps, **train}, "variants": {}, "tune": tune or {}}
     experiment = Experiment.check({**values, "seeds": 2})
-    return table.runs({}, experiment, variants, lambda _: steps, lambda _: [text], lambda *_: [])
+    return table_of(experiment, variants, text).runs
 
 
 def test_runs_are_named_by_all_that_they_depend_on():

@@ -1,9 +1,9 @@
 """One table of an experiment: variants that share text, size, matching and budget."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import isnan
 from typing import Any, Literal
 
@@ -92,44 +92,6 @@ def points(experiment: Experiment) -> list[Point]:
     return [dict(chosen) for chosen in itertools.product(*axes)]
 
 
-def runs(
-    table: Point,
-    experiment: Experiment,
-    variants: Sequence[Variant],
-    steps: Callable[[Variant], int],
-    text: Callable[[Variant], Sequence[object]],
-    code: Callable[[ModelSpec, Train], Sequence[str]],
-) -> tuple[Run, ...]:
-    """Return every variant at every point with every seed, those of a race first.
-
-    The baseline repeated with nothing changed has the first `controls.repeat` of the seeds, and no
-    race: it is at the baseline's point. Which runs are needed after a race or a look depends on
-    what those find: `report.stages`. Seeds are outermost, so a grid cut short is still paired.
-    `table` is what all runs of the table change of `train`, `text` what identifies a variant's
-    tokens and their order, `code` names the code of plug-ins that a spec and a train config use.
-    """
-    seeds = experiment.race_seeds + experiment.seed_list
-    arms = []  # a variant at a point each, whose runs differ by the seed alone
-    for point, variant in itertools.product(points(experiment), variants):
-        changes = {**table, **variant.train, **point}
-        train = experiment.train.with_changes(changes)
-        length = steps(variant)
-        trained = [variant.spec.identity(), train.identity("tokens", "steps"), length]
-        what = [MEANING, *trained, *text(variant)]
-        # In versions without this word the balance of experts was each micro-batch's own.
-        is_cut = train.accumulate > 1 or experiment.parallel.data > 1
-        balanced = ["balance of the step"] * (is_cut and by_loss(variant.spec))
-        how = [variant.reseed, *balanced, *code(variant.spec, train)]
-        arms.append((partial(Run, variant, steps=length, train=changes, tuned=point), what, how))
-    repeated = experiment.seed_list[: experiment.controls.repeat]
-    return tuple(
-        run(seed=seed, id=digest([*what, seed, *how]))
-        for seed in seeds
-        for run, what, how in arms
-        if how[0] != "none" or seed in repeated
-    )
-
-
 def by_loss(spec: ModelSpec) -> bool:
     """Return whether the experts of a mixture are balanced by a loss, of the whole step."""
     networks = (dict(choice.options) for choice in spec.feedforward.choices)
@@ -198,15 +160,37 @@ class Table:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Every run of the table."""
-        return runs(
-            dict(self.train),
-            self.experiment,
-            self.variants,
-            self.steps_of,
-            self._read,
-            _foreign_code,
+        """Every variant at every tuned point with every seed, seeds of a race first.
+
+        The baseline repeated with nothing changed has the first `controls.repeat` of the seeds, and
+        no race: it is at the baseline's point. Which runs are needed after a race or a look depends
+        on what those find. Seeds are outermost, so a grid cut short is still paired.
+        """
+        experiment = self.experiment
+        repeated = experiment.seed_list[: experiment.controls.repeat]
+        arms = [
+            (variant, point, *self._identity(variant, point))
+            for point, variant in itertools.product(points(experiment), self.variants)
+        ]
+        return tuple(
+            Run(variant, seed, self.steps_of(variant), train, point, digest([*what, seed, *how]))
+            for seed in experiment.race_seeds + experiment.seed_list
+            for variant, point, train, what, how in arms
+            if variant.reseed != "none" or seed in repeated
         )
+
+    def _identity(
+        self, variant: Variant, point: Point
+    ) -> tuple[dict[str, Any], list[object], list[object]]:
+        """Return the changes of `train` at a point, and the parts of the id before and after."""
+        changes = {**self.train, **variant.train, **point}
+        train = self.experiment.train.with_changes(changes)
+        trained = [variant.spec.identity(), train.identity("tokens", "steps")]
+        what = [MEANING, *trained, self.steps_of(variant), *self._read(variant)]
+        # In versions without this word the balance of experts was each micro-batch's own.
+        is_cut = train.accumulate > 1 or self.experiment.parallel.data > 1
+        balanced = ["balance of the step"] * (is_cut and by_loss(variant.spec))
+        return changes, what, [variant.reseed, *balanced, *_foreign_code(variant.spec, train)]
 
     def _read(self, variant: Variant) -> list[object]:
         """Return what identifies the text that a variant reads, and how it is evaluated."""
