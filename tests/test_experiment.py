@@ -331,6 +331,7 @@ def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
         ("learning_rate", ["norm", "train.lr"], "'train.lr'"),
         ("trian", ["plan", "run", "trace", "track"], "'run'"),
         ("flash", ["gqa", "mha", "mla"], "'mha'"),
+        ("qknorm", ["layernorm", "mha-qk_norm=true"], "'mha-qk_norm=true'"),
     ],
 )
 def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
