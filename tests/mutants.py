@@ -315,7 +315,7 @@ EVIDENCE = (
     ),
     Mutant(
         "the half fraction leaves its last factor where it is",
-        "design/designs.py",
+        "design/variants.py",
         "half_fraction",
         "sum(run) % 2",
         "0",
@@ -347,7 +347,7 @@ EVIDENCE = (
     ),
     Mutant(
         "an A/A arm has the seeds of the baseline",
-        "design/runs.py",
+        "design/table.py",
         "order_seed",
         "self.variant.reseed in ('order', 'both')",
         "False",
