@@ -27,7 +27,7 @@ def planned(train=None, tune=None, **variants):
             "seeds": 1,
         }
     )
-    resolved = resolving.resolved(experiment.train)
+    resolved = resolving.resolve_train(experiment.train)
     experiment = experiment.model_copy(update={"train": resolved})
     arms = variants_of(experiment, 64)
     of_arms = table_of(experiment, arms).runs
@@ -97,7 +97,7 @@ def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
 
 def test_the_default_optimizer_and_schedule_are_no_part_of_an_id():
     assert run_ids() == run_ids({"optimizer": "adamw", "schedule": "cosine"})
-    config = resolving.resolved(Train(steps=1, optimizer={"name": "adamw"}))
+    config = resolving.resolve_train(Train(steps=1, optimizer={"name": "adamw"}))
     assert config.identity("steps") == {}
 
 
@@ -110,7 +110,7 @@ def test_an_option_that_an_optimizer_gains_later_changes_no_entry(monkeypatch):
     train = Train(steps=1, optimizer={"name": "gd", "factor": 2.0, "later": 3})
     monkeypatch.setitem(TRAINING, "optimizer", registry)
     monkeypatch.setitem(resolving.REGISTRIES, "optimizer", registry)
-    assert resolving.resolved(train).optimizer == {
+    assert resolving.resolve_train(train).optimizer == {
         "name": "gd",
         "factor": 2.0,
     }
@@ -128,7 +128,7 @@ def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themse
 
 def test_a_key_that_may_not_vary_is_refused_where_it_stands():
     with pytest.raises(ConfigError, match="'steps' is not a key of train that may vary") as error:
-        resolving.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0))
+        resolving.resolve_train_key(Train(steps=1), "steps", 5, ("tune", "steps", 0))
     assert error.value.where == ("tune", "steps")
 
 

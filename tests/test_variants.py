@@ -4,7 +4,7 @@ import yaml
 from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.design import matching, variants
-from llama_ablate.design.variants import counted, variants_of
+from llama_ablate.design.variants import count_variant, variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.feedforward import llama_width
@@ -217,11 +217,11 @@ def test_mistakes_in_axes_point_at_the_value(variants, where, message):
 def test_components_that_do_not_fit_the_sizes_point_at_what_varies():
     variants = of("one-at-a-time", axes={"attention": [{"name": "gqa", "kv_heads": 3}]})
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
-        counted(variants[1], count)
+        count_variant(variants[1], count)
     assert caught.value.where == ("variants", "axes", "attention", 0)
     base = of("one-at-a-time", {"attention": {"name": "gqa", "kv_heads": 3}})
     with pytest.raises(ConfigError) as caught:
-        counted(base[0], count)
+        count_variant(base[0], count)
     assert caught.value.where == ("model", "attention")
 
 
@@ -427,7 +427,7 @@ def test_an_option_that_does_not_fit_the_sizes_points_at_its_axis():
     gqa = {"attention": "gqa"}
     variants = of("one-at-a-time", gqa, axes={"attention.kv_heads": [3]})
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
-        counted(variants[1], count)
+        count_variant(variants[1], count)
     assert caught.value.where == ("variants", "axes", "attention.kv_heads", 0)
 
 
@@ -532,6 +532,6 @@ def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_n
         "norm": {"name": "rmsnorm", "eps": 1e-4},
     }
     model = Experiment.check({"name": "x", "model": own, "train": {"steps": 1}}).model
-    (lost,) = variants.resets(model, base)
+    (lost,) = variants.find_reset_options(model, base)
     assert lost.where == ("model", "feedforward")
     assert "multiple_of: 8, not 32" in lost.message

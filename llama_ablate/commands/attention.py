@@ -1,4 +1,4 @@
-"""The command `attention`: figures of what each head attends to."""
+"""The command `attention`: figures of attention maps."""
 
 from dataclasses import dataclass
 from pathlib import Path

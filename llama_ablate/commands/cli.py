@@ -33,7 +33,7 @@ _SIGNALLED = 128  # and the number of the signal that interrupted the command
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong in one line, and exit with code 2."""
+        """Print the error in one line, and exit with code 2."""
         self.exit(2, f"{self.prog}: {in_one_line(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action: Action, value: object) -> None:
@@ -126,7 +126,7 @@ def _done(command: str, options: Options) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return what is wrong; of what the system refuses, where, and what is allowed there."""
+    """Return the message for an error, with path and allowed actions for system errors."""
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
     place = Path(os.fsdecode(error.filename2 or error.filename))  # of a rename where it leads
@@ -171,7 +171,7 @@ def script() -> NoReturn:
 
 
 class _Unfailing(FileIO):
-    """A stream whose write errors, as on a closed terminal, are ignored: work goes on."""
+    """Stream that ignores write errors, as on a closed terminal."""
 
     def write(self, text: "Buffer") -> int:
         try:

@@ -1,4 +1,4 @@
-"""The command `components`: what is registered, with its options and sources."""
+"""The command `components`: registered components, their options and sources."""
 
 import textwrap
 from dataclasses import dataclass

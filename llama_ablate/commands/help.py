@@ -31,14 +31,14 @@ EXAMPLE = "help exit-codes"
 
 
 class Command(Protocol):
-    """What a command's module holds."""
+    """Interface of a command's module."""
 
     __name__: str
     HELP: str
     EXAMPLE: str
 
     def run(self, options: Any, /) -> Answer:
-        """Do what the command is for. Raises ConfigError."""
+        """Run the command. Raises ConfigError."""
 
 
 #: The commands by group; the first group is the main job, in order.

@@ -41,7 +41,7 @@ class InitOptions(Options):
 
 
 def run(options: InitOptions) -> Answer:
-    """Write a template where no file is. Raises ConfigError where there is one."""
+    """Write a template to a new file. Raises ConfigError if it exists."""
     from llama_ablate.config import templates
 
     if options.list:

@@ -12,7 +12,7 @@ EXAMPLE = "measure results/quickstart perplexity decode_speed"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(ResultsOptions):
-    """The results, the metrics, and whether what is measured is measured again."""
+    """Results, metrics, and whether to repeat measurements."""
 
     metrics: tuple[str, ...] = argument("METRIC", "see: components metric", nargs="+")
     wide: bool = option(False, WIDE)

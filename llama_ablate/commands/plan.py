@@ -27,7 +27,7 @@ EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(RunOptions):
-    """Options of `run`, for what they would do, and the difference to show."""
+    """Options of `run`, and the difference for a power analysis."""
 
     power: str | None = option(
         None,
@@ -95,7 +95,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     values = predicted.to_dict(warnings.planned) | of_margin
     resets = [
         str(source.locate(error))
-        for error in variants.resets(plan.experiment.model, source.base_model)
+        for error in variants.find_reset_options(plan.experiment.model, source.base_model)
     ]
     values["resets"] = resets
     if resets:

@@ -1,4 +1,4 @@
-"""The command `report`: tables, figures and the page, from what has finished; or a paper's."""
+"""The command `report`: tables, figures and page of finished runs, or files for a paper."""
 
 import sys
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class ReportOptions(ResultsOptions):
 
 
 def run(options: ReportOptions) -> Answer:
-    """Write the report of what has finished so far."""
+    """Write the report of the finished runs."""
     from llama_ablate.results import Results
 
     if options.paper:
@@ -46,7 +46,7 @@ def run(options: ReportOptions) -> Answer:
 
 
 def _paper(options: ReportOptions) -> Answer:
-    """Write what a paper takes of one experiment or several."""
+    """Write the files for a paper, from one experiment or several."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import paper
     from llama_ablate.results import Results
@@ -62,7 +62,7 @@ def _paper(options: ReportOptions) -> Answer:
 
 
 def write(results: "Results") -> Answer:
-    """Write the report of what has finished, and return what is in it.
+    """Write the report of the finished runs, and return its contents.
 
     The exit code is 1 where a run did not end ok.
     """

@@ -177,7 +177,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
-    """Set aside what is damaged or to be trained again, with a note for each."""
+    """Set aside damaged runs and those to retrain, with a note for each."""
     from llama_ablate.commands.shared import notes
     from llama_ablate.terminal import Bar
 

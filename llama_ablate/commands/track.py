@@ -26,7 +26,7 @@ _LONGEST = 200  # letters of what a sink raised
 
 @dataclass(frozen=True, kw_only=True)
 class TrackOptions(ResultsOptions):
-    """The results, where they are sent, and whether that goes on."""
+    """Results, sinks, and whether to follow running runs."""
 
     sinks: tuple[str, ...] = option(
         ..., "tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"
@@ -36,7 +36,7 @@ class TrackOptions(ResultsOptions):
 
 
 def run(options: TrackOptions) -> Answer:
-    """Send what has finished and what is being trained; with `--follow`, go on doing so."""
+    """Send finished and running runs to trackers; with `--follow`, until all have ended."""
     from llama_ablate.results import Results
     from llama_ablate.track.follower import Follower, alone
     from llama_ablate.track.sinks import SINKS, checked
@@ -121,7 +121,7 @@ def _input_ended(seconds: float) -> bool:
 
 
 def _teller(flag: str, name: str, write: Callable[[str], object]) -> Callable[[Exception], None]:
-    """Return what says in a line that a sink failed."""
+    """Return a function that reports a sink's error in one line."""
 
     def tell(error: Exception) -> None:
         with suppress(OSError):  # a terminal may be gone

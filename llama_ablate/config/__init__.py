@@ -1,1 +1,1 @@
-"""What a user may write: registries, YAML with line numbers, sections, presets, plugins."""
+"""User input: registries, YAML with line numbers, the schema, presets, plug-ins."""

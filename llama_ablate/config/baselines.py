@@ -1,4 +1,4 @@
-"""What a baseline is called: by what it has on the axes that the others are changed along."""
+"""Labels of baselines, built from their value on each axis."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _LONGEST = 32
 
 
 def levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tuple[str, ...]:
-    """Return what a model has on each axis, as labels write it: `gelu`, `kv_heads=2`, `lr=0.003`.
+    """Return a model's value on each axis as labels: `gelu`, `kv_heads=2`, `lr=0.003`.
 
     `model` is its architecture with every default filled in, `data` the text of its table.
     """
@@ -50,7 +50,7 @@ def label(
 
 
 def aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
-    """Return what a baseline may be called beside its label and its id."""
+    """Return the names of a baseline, besides its label and id."""
     slots = {key.partition(".")[0] for key in experiment.variants.axes}
     parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
     names = {str(part["name"]) for part in parts if "name" in part}

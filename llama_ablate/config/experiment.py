@@ -81,7 +81,7 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> ExperimentFile:
 
 
 def read(text: str, path: Path) -> ExperimentFile:
-    """Read the text of an experiment file that is to stand at `path`. Raises as `load` does."""
+    """Parse the text of an experiment file. Raises as `load` does, for errors at `path`."""
     return _source(parse(text, str(path)), path, ())
 
 
@@ -127,7 +127,7 @@ def presets() -> dict[str, str]:
 
 
 def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
-    """Return a preset, checked, with `sets` laid over it, such as `model.tie=true`.
+    """Return a validated preset with overrides, such as `model.tie=true`.
 
     Raises ConfigError for an unknown name, or for a `--set` that does not fit.
     """
@@ -144,7 +144,7 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
 def _over_base(
     marked: Marked, path: Path, seen: tuple[Path, ...]
 ) -> tuple[Marked, Mapping[str, Any]]:
-    """Merge a file's values, with their places, over those of its base.
+    """Merge a file's values and places over its base's.
 
     Returns the base's own `model`, too.
     """
@@ -215,7 +215,7 @@ def _override(marked: Marked, text: str) -> None:
 
 
 def _section(values: Any, key: Any) -> Any:
-    """Return what stands at a key, made where nothing does.
+    """Return the value at a key; add a section if there is none.
 
     A component that is given by its bare name becomes a mapping, so that it can have options.
     """
@@ -226,7 +226,7 @@ def _section(values: Any, key: Any) -> Any:
 
 
 def _path_of(key: str) -> Where:
-    """Return the keys of a `--set`; a number stands for an entry of a list.
+    """Parse the key of a `--set`; a number is an index into a list.
 
     What stands behind `variants.axes`, up to a number, is one key, `train.lr`; `position.theta` is
     one of `model`.
@@ -251,7 +251,7 @@ def _holds(values: Any, where: Where) -> bool:
 
 
 def _drop_others(values: dict[Any, Any], named: set[Where]) -> None:
-    """Remove what says the same as one of the keys that are named."""
+    """Remove the alternatives of the named keys."""
     for group in _ONE_OF:
         for where in {*group} - named if named & {*group} else ():
             if _holds(values, where):

@@ -50,7 +50,7 @@ def load(files: Sequence[Path] = ()) -> None:
 
 
 def loaded() -> dict[str, str]:
-    """Return what has been loaded: files and their SHA-256, packages and their versions."""
+    """Return the loaded plug-ins: SHA-256 by file, version by package."""
     return dict(_loaded)
 
 

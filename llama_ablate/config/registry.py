@@ -79,7 +79,7 @@ class Choice:
         return {"name": self.name, **dict(self.options)} if self.options else self.name
 
     def identity(self) -> dict[str, Any]:
-        """Return the name and the options that differ from their defaults: what is hashed.
+        """Return name and non-default options, for hashing.
 
         So an option that a component gains later changes no id.
         """
@@ -95,7 +95,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Option:
-    """What YAML may set on a component."""
+    """Option of a component: its type, default and description."""
 
     name: str
     kind: str
@@ -185,7 +185,7 @@ class Registry:
         return _sizes(self._components[name])
 
     def summary(self, name: str) -> str:
-        """Return the first paragraph of the component's docstring: what it is, and its source."""
+        """Return the first paragraph of the component's docstring."""
         component = self._components[name]
         # Its own: a class inherits the docstring of nn.Module, which says nothing of it.
         own = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
@@ -284,7 +284,7 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
 
 
 def laid_over(base: Entry, level: Any) -> Any:
-    """Return a level laid over the base: the same component keeps the base's other options."""
+    """Merge an entry over the base's; the same component keeps its other options."""
     own, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
     same = isinstance(entry, dict) and entry.get("name", "") == own.get("name")
     return {**own, **entry} if same else level
@@ -333,7 +333,7 @@ def _about(component: Callable[..., Any], option: str) -> str:
 
 @cache
 def _general_options() -> dict[str, str]:
-    """Return what an option does by its name, for docstrings that do not say it."""
+    """Return general descriptions of options by name, for docstrings without one."""
     import yaml
 
     read: dict[str, str] = yaml.safe_load((Path(__file__).parent / "options.yaml").read_text())
@@ -354,7 +354,7 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 
 def _lacks(part: object, name: str) -> bool:
-    """Whether a part has no such attribute; torch's placeholder for `forward` is none."""
+    """Return whether an attribute is missing; torch's placeholder for `forward` counts."""
     member = getattr(part, name, None)
     return not hasattr(part, name) or getattr(member, "__name__", "") == "_forward_unimplemented"
 

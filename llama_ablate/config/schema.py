@@ -1,4 +1,4 @@
-"""What an experiment file may say: keys, types, defaults and allowed values."""
+"""Schema of experiment files: keys, types, defaults and allowed values."""
 
 import itertools
 import math
@@ -129,7 +129,7 @@ Reading = Literal["continue", "mask"]
 
 
 class Portion(Keys):
-    """How much of a mixture a source is, and how much of the source it takes."""
+    """Weight of a source in a mixture, and limits on its tokens."""
 
     weight: float = Field(1.0, ge=0, le=1e9)
     #: At most so many training tokens from its beginning, which are repeated.
@@ -195,7 +195,7 @@ class Data(Keys):
 
     @property
     def called(self) -> str:
-        """What the text is called in a sentence: as its file, else as its corpus."""
+        """Name of the text in sentences: its file, or its corpus."""
         entry = {"name": self.corpus} if isinstance(self.corpus, str) else self.corpus
         path = entry.get("path")
         of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
@@ -297,7 +297,7 @@ class Train(Keys):
         return Train.model_validate({**self.model_dump(), **changes})
 
     def identity(self, *without: str) -> dict[str, Any]:
-        """Return the values that differ from the defaults, as plain JSON: what is hashed.
+        """Return the non-default values as plain JSON, for hashing.
 
         Keys in `without` are left out. So a key that is added later changes no id.
         """
@@ -348,7 +348,7 @@ class Variants(Keys):
 
     @property
     def count(self) -> int:
-        """How many variants the design makes, without making them."""
+        """Number of variants of the design."""
         levels = [len(values) for values in self.axes.values()]
         return {
             "one-at-a-time": 1 + sum(levels),
@@ -449,12 +449,12 @@ class Guard(Keys):
 
     @property
     def is_relative(self) -> bool:
-        """Whether what is allowed is a share of the baseline's number."""
+        """Whether `worse_by` is a percentage of the baseline's value."""
         return margins.read(self.worse_by)[1] == "%"
 
 
 class Size(Keys):
-    """One rung of a ladder of model sizes: what it changes of `model`."""
+    """One model size: its changes of `model`."""
 
     dim: int | None = Field(None, gt=0, le=65536)
     layers: int | None = Field(None, gt=0, le=1024)
@@ -469,7 +469,7 @@ class Size(Keys):
 
     @property
     def changes(self) -> dict[str, int]:
-        """What it says."""
+        """The keys that are set."""
         return self.model_dump(exclude_none=True)
 
 
@@ -485,7 +485,7 @@ class Sizes(Keys):
 
 
 class Parallel(Keys):
-    """How one run is spread over devices."""
+    """Data parallelism of a run."""
 
     #: Processes, each with its own device, that share every batch.
     data: int = Field(1, gt=0, le=1024)
@@ -502,7 +502,7 @@ Amount = Annotated[float, Field(ge=0.01, le=1e6), AfterValidator(_whole_above_1)
 
 
 class RayTask(Keys):
-    """What each run asks of Ray."""
+    """Resources that each run requests from Ray."""
 
     #: A CPU for each of its processes unless given.
     cpus: Amount | None = None
@@ -521,7 +521,7 @@ class RayTask(Keys):
 
 
 class Evaluation(Keys):
-    """What all variants of a table are evaluated on, whatever each was trained on."""
+    """Evaluation settings shared by all variants of a table."""
 
     #: How held-out text is read; as `data` says unless given. Of several, each makes a table of its
     #: own from the same runs.
@@ -593,7 +593,7 @@ class Looks(Keys):
 
 
 class Terms(Keys):
-    """The `judge` section: what every candidate of a ledger is held to."""
+    """The `judge` section: terms for all candidates of a ledger."""
 
     #: The text of gate two, as `data` has it, of other documents than those of gate one.
     second: Data
@@ -743,7 +743,7 @@ class Experiment(Keys):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds that are reported: `seeds: 3` stands for 0, 1, 2."""
+        """Reported seeds: `seeds: 3` stands for 0, 1, 2."""
         if isinstance(self.seeds, Looks):
             return tuple(range(self.seeds.first, self.seeds.first + self.seeds.looks[-1]))
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
@@ -763,7 +763,7 @@ class Experiment(Keys):
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """How many of the seeds there are at each look; without looks, all at the only one."""
+        """Number of seeds at each look; all of them without looks."""
         if isinstance(self.seeds, Looks):
             return tuple(self.seeds.looks)
         return (len(self.seed_list),)
@@ -775,7 +775,7 @@ class Experiment(Keys):
 
     @property
     def is_staged(self) -> bool:
-        """Whether earlier runs decide which of the planned runs are needed."""
+        """Whether earlier results decide which planned runs are needed."""
         return self.race is not None or isinstance(self.seeds, Looks)
 
     @property

@@ -58,7 +58,7 @@ class Pattern:
         return {"pattern": [choice.entry() for choice in self.choices]}
 
     def identity(self) -> dict[str, Any]:
-        """Return what is hashed: of each component the name, and what differs from its defaults.
+        """Return each component's name and non-default options, for hashing.
 
         RoPE without rotation in every n-th layer is hashed as its own option, as it was before
         there were patterns: finished runs keep their ids. (Where n was beyond the depth it changed
@@ -109,7 +109,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes, and what each slot holds. Hashable.
+    """Architecture: sizes, and the components of each slot. Hashable.
 
     What has a default here is part of the id only where it differs from it.
     """
@@ -142,7 +142,7 @@ class ModelSpec:
 
     @property
     def period(self) -> int:
-        """How many layers there are before they repeat: 1 where all are alike."""
+        """Number of layers before they repeat; 1 if all are equal."""
         lengths = (len(getattr(self, slot).choices) for slot in SLOTS)
         return min(self.layers, math.lcm(*lengths))
 
@@ -171,7 +171,7 @@ class ModelSpec:
         return digest(self.identity())
 
     def identity(self) -> dict[str, Any]:
-        """Return what is hashed: sizes, rules and options that differ from their defaults."""
+        """Return the non-default sizes, rules and options, for hashing."""
         defaults = {f.name: f.default for f in fields(self)}
         sizes = {k: v for k, v in self.sizes.items() if v != defaults[k]}
         if self.dropout != defaults["dropout"]:

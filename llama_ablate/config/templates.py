@@ -26,7 +26,7 @@ PLUGIN = "plugin"
 
 
 def text(name: str) -> str:
-    """Return a template's YAML text, without a name: a copy has that of its file.
+    """Return a template's YAML text without its `name`; a copy is named after its file.
 
     Its line for editors says where the schema is on this machine. Raises ConfigError for a name
     that there is not.

@@ -105,7 +105,7 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
 
 
 def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
-    """Refuse a text that another name stands for already, read in the same way."""
+    """Refuse a duplicate text that is read in the same way."""
     ways = [text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)]
     for i, (other, way) in enumerate(zip(others, ways[1:], strict=True)):
         if other.tokens.fingerprint == text.tokens.fingerprint and way == ways[0]:
@@ -132,7 +132,7 @@ def check_droppable(
 
 
 def check_overlaps(text: TableText, variant: Variant) -> None:
-    """Refuse held-out text of which more than 1% also stands in a text that is trained on."""
+    """Refuse held-out text that overlaps training text by more than 1%."""
     data = text.data.with_changes(variant.data)
     read = {"test", *(data.mixture or ["corpus"])}
     for name, one in text.overlaps.items():

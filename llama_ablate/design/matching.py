@@ -1,4 +1,4 @@
-"""Matched budgets: solve one size of a variant so that it costs what the baseline costs.
+"""Matched budgets: solve one size of a variant for the baseline's cost.
 
 `parameters` are those without token embedding, output head and learned positions, `total` with;
 `active_parameters` those of them that a token passes; `flops` the forward FLOPs per token at the
@@ -33,7 +33,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Solved:
-    """A matched spec, its relative residual, and what was changed to match it."""
+    """A matched spec, its relative residual, and its changed size."""
 
     spec: ModelSpec
     residual: float

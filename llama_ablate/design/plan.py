@@ -1,4 +1,4 @@
-"""Make the plan of an experiment: tokens prepared, variants counted, tables and run ids."""
+"""Make the plan of an experiment: tokens prepared, variants count_variant, tables and run ids."""
 
 import contextlib
 import itertools
@@ -21,8 +21,8 @@ from llama_ablate.design.variants import (
     Change,
     TableText,
     Variant,
-    counted,
-    resolved,
+    count_variant,
+    resolve_train,
     variants_of,
 )
 from llama_ablate.errors import ConfigError, Where
@@ -138,7 +138,7 @@ def make(source: ExperimentFile) -> Plan:
 def _resolved(experiment: Experiment) -> Experiment:
     """Return an experiment whose train config has its entries in their shortest form."""
     try:
-        train = resolved(experiment.train)
+        train = resolve_train(experiment.train)
     except ConfigError as error:
         raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
@@ -205,8 +205,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         for variant in variants:
             if (reading or text.data.documents) == "mask":  # which some mixers cannot do
                 own = (variant.text or text).tokens.separator
-                counted(replace(variant, spec=replace(variant.spec, separator=own)), count)
-            counted(variant, _COSTS["flops"] if budget == "flops" else count)
+                count_variant(replace(variant, spec=replace(variant.spec, separator=own)), count)
+            count_variant(variant, _COSTS["flops"] if budget == "flops" else count)
             checks.check_text(text, at, variant, budget)
             checks.check_documents(variant.text or text, ("data",), variant)
             checks.check_overlaps(variant.text or text, variant)

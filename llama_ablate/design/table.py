@@ -1,4 +1,4 @@
-"""One table of an experiment: variants that share text, size, matching and budget."""
+"""Tables of a plan: variants with equal text, size, matching and budget, and their runs."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Reading
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.design.variants import TableText, Variant, changed, components
+from llama_ablate.design.variants import TableText, Variant, resolve_train_key, train_components
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
@@ -37,7 +37,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """A variant trained from one seed on one text, at one point of what is tuned."""
+    """Run of a variant: its seed, train config and tuned point."""
 
     variant: Variant
     seed: int
@@ -81,7 +81,7 @@ def points(experiment: Experiment) -> list[Point]:
     axes = []
     for key, values in experiment.tune.items():
         read = [
-            changed(experiment.train, key, v, ("tune", key, i), tuned=True)
+            resolve_train_key(experiment.train, key, v, ("tune", key, i), tuned=True)
             for i, v in enumerate(values)
         ]
         if len({str(value) for value in read}) < max(2, len(read)):
@@ -223,7 +223,7 @@ class Table:
         return found
 
     def data_of(self, variant: Variant) -> Data:
-        """Return what a variant is trained on: its text's section, with its own changes."""
+        """Return the `data` section of a variant."""
         return self.text_of(variant).data.with_changes(variant.data)
 
     def steps_of(self, variant: Variant) -> int:
@@ -237,7 +237,7 @@ class Table:
         return max(1, round(self.steps * share))
 
     def _cost(self, variant: Variant) -> float:
-        """Return what a token, or a step, costs a variant, up to a factor that all share."""
+        """Return the relative cost of a token, or of a step, for a variant."""
         if self.budget == "bytes":
             return self.text_of(variant).bytes_per_token
         if self.budget == "flops":
@@ -252,7 +252,7 @@ class Table:
         return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
     def optimizer_bytes(self, variant: Variant, changes: Mapping[str, Any]) -> int:
-        """Return what a checkpoint of such runs holds beside the model's weights.
+        """Return the bytes of a checkpoint besides the model's weights.
 
         Raises ConfigError for options that do not fit each other, or the model.
         """
@@ -268,7 +268,7 @@ class Table:
         return variant.text or self.text
 
     def names(self, variant: Variant) -> set[str]:
-        """Return what a variant of the table may be called: the baseline also by its levels."""
+        """Return the names of a variant; the baseline has its levels' names too."""
         own = {variant.label, variant.id}
         if not variant.is_baseline:
             return own
@@ -339,10 +339,10 @@ def _foreign_code(spec: ModelSpec, train: Train) -> list[str]:
 
 
 def _components(spec: ModelSpec, train: Train | None) -> list[tuple[str, Callable[..., Any]]]:
-    """Return every component of a spec, what mixtures are of, and those of a train config."""
+    """Return the components of a spec and of a train config, by name."""
     chosen = [(key, choice) for key in REGISTRIES for choice in getattr(spec, key).choices]
     inner = [(key, dict(choice.options).get("inner")) for key, choice in chosen]
     names = [(key, choice.name) for key, choice in chosen]
     names += [(key, name) for key, name in inner if name in REGISTRIES[key]]
     of_spec = [(name, REGISTRIES[key].get(name)) for key, name in names]
-    return of_spec + (components(train) if train else [])
+    return of_spec + (train_components(train) if train else [])

@@ -181,43 +181,19 @@ def variants_of(
     arms: list[Variant] = []
     covered: list[str] = []
     base = resolve(experiment.model, vocab)
-    design = experiment.variants.design
-    axes = _changes(experiment)
-    is_left_out = left_out(experiment, axes)
-    for changes in DESIGNS[design](axes):
+    axes = _parse_changes(experiment)
+    is_left_out = exclusion(experiment, axes)
+    for changes in DESIGNS[experiment.variants.design](axes):
         if is_left_out(changes):
             continue
         text = next((text_of(c) for c in changes if c.key == TOKENIZER), None)
-        own_vocab = text.tokens.vocab if text else vocab
-        spec = spec_of(experiment.model, base, changes, own_vocab)
-        train = _trained(experiment, changes)
-        own_data = _read(experiment.data, changes)
-        label = label_of(experiment, changes)
-        varied = {c.key: c.where for c in changes}
-        factorial = design in ("product", "fraction")
-        levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
-        names = {c.key: c.label for c in changes if c.label} if factorial else {}
-        drawn = next((c for c in changes if c.key == DRAWS), None)
-        if drawn and drawn.value not in ("init", "order", "both"):
-            said = f"{shown(drawn.value)} is not allowed here"
-            raise ConfigError(f"{said}; allowed: init, order, both", drawn.where)
-        arm = Variant(
-            label,
-            spec,
-            levels=levels,
-            level_labels=names,
-            varied=varied,
-            train=train,
-            data=own_data,
-            text=text,
-            reseed=drawn.value if drawn else "",
-        )
-        if design == "one-at-a-time" and changes and arm.is_base(base):
-            covered.append(label)
+        arm = _variant(experiment, base, changes, text)
+        if experiment.variants.design == "one-at-a-time" and changes and arm.is_base(base):
+            covered.append(arm.label)
         else:
             arms.append(arm)
-    _refuse_nothing_to_compare(experiment, arms)
-    baseline = _baseline(experiment, arms, base)
+    _check_comparison(experiment, arms)
+    baseline = _choose_baseline(experiment, arms, base)
     same_as_base = next((v for v in arms if v.is_base(base)), None)
     arms = [
         replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is same_as_base else ())
@@ -226,17 +202,40 @@ def variants_of(
     arms.sort(key=lambda v: not v.is_baseline)
     if len(arms) > 1:  # else there is nothing to control
         arms += _controls(experiment, arms[0])
-    _distinct(arms)
+    _check_distinct(arms)
     if cost is not None:
-        target = counted(arms[0], cost)
+        target = count_variant(arms[0], cost)
         arms = [
-            v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
+            v if v.is_baseline or v.role == "aa" else _match_size(v, target, cost, match)
+            for v in arms
         ]
-        _distinct(arms)  # variants that differ in width alone are equal once it is solved
-    return tuple(_apart(v, experiment.data, separator) for v in arms)
+        _check_distinct(arms)  # variants that differ in width alone are equal once it is solved
+    return tuple(_with_separator(v, experiment.data, separator) for v in arms)
 
 
-def _apart(variant: Variant, data: Data, separator: int | None) -> Variant:
+def _variant(
+    experiment: Experiment, base: ModelSpec, changes: Sequence[Change], text: TableText | None
+) -> Variant:
+    """Return the variant of a combination of changes, before matching."""
+    factorial = experiment.variants.design in ("product", "fraction")
+    drawn = next((change for change in changes if change.key == DRAWS), None)
+    if drawn and drawn.value not in ("init", "order", "both"):
+        said = f"{shown(drawn.value)} is not allowed here"
+        raise ConfigError(f"{said}; allowed: init, order, both", drawn.where)
+    return Variant(
+        label_of(experiment, changes),
+        spec_of(experiment.model, base, changes, text.tokens.vocab if text else base.vocab),
+        train=_train_changes(experiment, changes),
+        data=_data_changes(experiment.data, changes),
+        text=text,
+        reseed=drawn.value if drawn else "",
+        levels={c.key: int(c.where[-1]) for c in changes} if factorial else {},
+        level_labels={c.key: c.label for c in changes if c.label} if factorial else {},
+        varied={c.key: c.where for c in changes},
+    )
+
+
+def _with_separator(variant: Variant, data: Data, separator: int | None) -> Variant:
     """Return a variant that keeps documents apart in training, where its data say so."""
     if data.with_changes(variant.data).documents == "continue":
         return variant
@@ -244,7 +243,7 @@ def _apart(variant: Variant, data: Data, separator: int | None) -> Variant:
     return replace(variant, spec=replace(variant.spec, separator=own))
 
 
-def _distinct(variants: Sequence[Variant]) -> None:
+def _check_distinct(variants: Sequence[Variant]) -> None:
     ids: dict[str, Variant] = {}
     labels: dict[str, Variant] = {}
     for variant in variants:
@@ -259,7 +258,7 @@ def _distinct(variants: Sequence[Variant]) -> None:
             )
 
 
-def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
+def count_variant(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
     """Count a variant. Raises ConfigError at the key of the file that does not fit."""
     try:
         return cost(variant.spec)
@@ -293,29 +292,29 @@ def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
         if key == TOKENIZER:
             raise ConfigError("a control changes the model or its training, not the text", where)
         changes.append(change_of(key, value, where))
-    spec = spec_of(model_of(base.spec, experiment.model), base.spec, changes)
-    train = {**base.train, **_trained(experiment, tuple(changes))}
+    spec = spec_of(section_of(base.spec, experiment.model), base.spec, changes)
+    train = {**base.train, **_train_changes(experiment, changes)}
     yield Variant(
         "positive control",
         spec,
         role="positive",
         train=train,
-        data={**base.data, **_read(experiment.data, tuple(changes))},
+        data={**base.data, **_data_changes(experiment.data, changes)},
         text=base.text,
         varied={c.key: c.where for c in changes},
     )
 
 
-def _trained(experiment: Experiment, changes: tuple[Change, ...]) -> dict[str, Any]:
+def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[str, Any]:
     """Return the validated changes of `train` that differ from the file's own values.
 
     A shorter context has as many more rows in a batch: all variants read as much in a step.
     """
     train = experiment.train
     keys = {c.key.removeprefix(TRAIN): c for c in changes if c.key.startswith(TRAIN)}
-    values = {key: changed(train, key, c.value, c.where) for key, c in keys.items()}
+    values = {key: resolve_train_key(train, key, c.value, c.where) for key, c in keys.items()}
     for change in (change for change in changes if change.key == "context"):
-        values["batch"] = values.get("batch", train.batch) * parts(experiment.model, change)
+        values["batch"] = values.get("batch", train.batch) * count_windows(experiment.model, change)
     if "precision" in keys and "auto" in (values["precision"], train.precision):
         message = "where the precision varies, each is stated in 'train' and on the axis"
         raise ConfigError(f"{message}: bfloat16, float32", keys["precision"].where)
@@ -327,7 +326,7 @@ def _trained(experiment: Experiment, changes: tuple[Change, ...]) -> dict[str, A
     return {key: value for key, value in values.items() if value != own[key]}
 
 
-def _read(data: Data, changes: tuple[Change, ...]) -> dict[str, Any]:
+def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
     """Return the validated changes of `data` that differ from the text's own values."""
     own, values = data.model_dump(mode="json"), {}
     for change in (change for change in changes if change.key in DATA):
@@ -340,7 +339,7 @@ def _read(data: Data, changes: tuple[Change, ...]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value != own[key]}
 
 
-def _changes(experiment: Experiment) -> list[list[Change]]:
+def _parse_changes(experiment: Experiment) -> list[list[Change]]:
     """Return the changes of each axis, or of each entry, with their places in the file."""
     section = experiment.variants
     axes: list[list[Change]] = []
@@ -361,7 +360,7 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
     return axes
 
 
-def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) -> None:
+def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
     """Raise ConfigError where axes or entries make one variant, and nothing else varies."""
     section = experiment.variants
     key = "entries" if section.design == "list" else "axes"
@@ -381,7 +380,7 @@ def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) 
     )
 
 
-def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
+def _choose_baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
     """Return the named baseline, else the unchanged base, else the first variant."""
     unchanged = next((v for v in variants if v.is_base(base)), None)
     named = experiment.variants.baseline
@@ -395,9 +394,9 @@ def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) 
     raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
 
 
-def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
-    """Solve a variant's size so that it costs what the baseline costs."""
-    own = counted(variant, cost)
+def _match_size(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
+    """Solve a variant's size for the baseline's cost."""
+    own = count_variant(variant, cost)
     if match == "kv_bytes" and not own * target:
         without = f"'{variant.label}'" if target else "the baseline"
         raise ConfigError(
@@ -481,10 +480,10 @@ def check_key(key: str, where: Where) -> None:
         raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, _KEYS)}", where)
 
 
-def left_out(
+def exclusion(
     experiment: Experiment, axes: list[list[Change]]
 ) -> Callable[[Sequence[Change]], bool]:
-    """Return what says whether `exclude` leaves a combination out.
+    """Return a predicate for the combinations that `exclude` leaves out.
 
     Raises ConfigError for a key that is no axis, a value that its axis has not, and where no
     combination would be left.
@@ -533,7 +532,7 @@ def check_label(label: Any, where: Where) -> None:
         raise ConfigError("a label is one line of 1 to 80 characters", where)
 
 
-def label_of(experiment: Experiment, changes: tuple[Change, ...]) -> str:
+def label_of(experiment: Experiment, changes: Sequence[Change]) -> str:
     """Return the label of a combination of changes: the one given, or their names."""
     given = next((change.value for change in changes if change.key == "label"), None)
     if given is not None:
@@ -570,7 +569,7 @@ def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
     the offending key.
     """
     try:
-        return _resolved(model, vocab or model.vocab or 256)
+        return _resolve_spec(model, vocab or model.vocab or 256)
     except ConfigError as error:
         raise error.under("model") from None
 
@@ -613,7 +612,7 @@ def spec_of(
     try:
         changed = Model.check(values)
         merged = model.model_copy(update={key: getattr(changed, key) for key in values})
-        return _resolved(merged, base.vocab if vocab is None else vocab, base, {*values})
+        return _resolve_spec(merged, base.vocab if vocab is None else vocab, base, {*values})
     except ConfigError as error:
         key, *rest = map(str, error.where or ("",))
         place = at.get(f"{key}.{rest[0]}") if rest else None
@@ -621,7 +620,7 @@ def spec_of(
         raise ConfigError(error.message, place or whole) from None
 
 
-def _resolved(
+def _resolve_spec(
     model: Model, vocab: int, base: ModelSpec | None = None, changed: Collection[str] = ()
 ) -> ModelSpec:
     """Resolve a section; with a `base`, only components whose keys or depth have changed."""
@@ -668,13 +667,13 @@ def _with_option(entry: Any, option: str, value: Any, change: Change) -> dict[st
     return {**({"name": entry} if isinstance(entry, str) else entry), option: value}
 
 
-def model_of(spec: ModelSpec, model: Model) -> Model:
+def section_of(spec: ModelSpec, model: Model) -> Model:
     """Return the `model` section that resolves to this spec."""
     values = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
     return model.model_copy(update=values)
 
 
-def parts(model: Model, change: Change) -> int:
+def count_windows(model: Model, change: Change) -> int:
     """Return into how many windows of another context the base's are cut."""
     if model.context % change.value:
         divisors = [n for n in range(1, model.context) if model.context % n == 0]
@@ -686,7 +685,7 @@ def parts(model: Model, change: Change) -> int:
     return model.context // int(change.value)
 
 
-def resets(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
+def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
     """Return where `model` names the base's own component, and loses options that the base set.
 
     `base` is the base's `model` section. In a file an entry stands for a whole component, so what
@@ -713,11 +712,11 @@ def resets(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
 
 
 def _is_single(entry: Any) -> bool:
-    """Return whether an entry is one component, and no pattern of several."""
+    """Return whether an entry is a single component, not a pattern."""
     return isinstance(entry, str) or (isinstance(entry, Mapping) and "name" in entry)
 
 
-def resolved(train: Train) -> Train:
+def resolve_train(train: Train) -> Train:
     """Return a train config whose entries are in their shortest form.
 
     `registries` are looked up by the key of `train`. Raises ConfigError, at the key, for a
@@ -738,7 +737,9 @@ def resolved(train: Train) -> Train:
     return train.model_copy(update=entries)
 
 
-def changed(train: Train, key: str, value: Any, where: Where, *, tuned: bool = False) -> Any:
+def resolve_train_key(
+    train: Train, key: str, value: Any, where: Where, *, tuned: bool = False
+) -> Any:
     """Return the value that a key of `train` gets, as plain JSON.
 
     An entry that names the config's own component changes only the options that it gives. Raises
@@ -752,14 +753,14 @@ def changed(train: Train, key: str, value: Any, where: Where, *, tuned: bool = F
     if key in TRAINING and not isinstance(getattr(train, key), list):
         value = laid_over(getattr(train, key), value)
     try:
-        config = resolved(Train.check({**train.model_dump(), key: value}))
+        config = resolve_train(Train.check({**train.model_dump(), key: value}))
     except ConfigError as error:
         within = error.where[1:] if error.where[:1] == (key,) else ()
         raise ConfigError(error.message, (*where, *within)) from None
     return config.model_dump(mode="json")[key]
 
 
-def components(train: Train) -> list[tuple[str, Callable[..., Any]]]:
+def train_components(train: Train) -> list[tuple[str, Callable[..., Any]]]:
     """Return every component that a train config names, by name."""
     names = [
         (key, entry_text(entry, options=False))

@@ -1,1 +1,1 @@
-"""What several commands share: options, the answer, notes, and views of a plan and of progress."""
+"""Shared code of commands: options, answers, notes, views of plans and progress."""

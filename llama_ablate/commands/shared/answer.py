@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints: text and tables for people, plain values for machines; its exit code.
+    """Output of a command: text and tables, plain values for machines, exit code.
 
     Tables are the cells that people read, to be fitted to the terminal when they are printed.
     """
@@ -21,11 +21,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What is printed where there is no terminal: every column of every table."""
+        """Output without a terminal: every column of every table."""
         return self.fitted(None)
 
     def fitted(self, width: int | None) -> str:
-        """Return what is printed in a terminal of so many columns; None: in any."""
+        """Return the output for a terminal of `width` columns; None for any width."""
         if isinstance(self.shown, str):
             return self.shown
         from llama_ablate.report import tables

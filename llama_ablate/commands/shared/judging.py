@@ -392,7 +392,7 @@ def _other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
     """Say that an experiment was planned other than stated, as its code planned too, or nothing."""
     stated = experiment.from_mapping(values).experiment
     stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
-    train = variants.resolved(stated.train)
+    train = variants.resolve_train(stated.train)
     planned = frames.plan.experiment.model_copy(update={"measure": stated.measure})
     texts = {table.text.fingerprint for table in frames.plan.tables}
     same = planned == stated.model_copy(update={"train": train}) and texts == {text}

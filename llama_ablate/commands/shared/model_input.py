@@ -42,7 +42,7 @@ class ModelOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions(ModelOptions):
-    """A model and a prompt; a command says in `prompt` what it does with it."""
+    """Options for a model and a prompt."""
 
     prompt: str = option(..., "", "TEXT")
     parse_special: bool = option(

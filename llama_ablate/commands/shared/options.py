@@ -1,4 +1,4 @@
-"""What a command takes, declared once: a dataclass whose fields are its options.
+"""Options of commands, declared once as fields of a dataclass.
 
     @dataclass(frozen=True, kw_only=True)
     class ShowOptions(ResultsOptions):
@@ -61,7 +61,7 @@ def overrides(example: str) -> Any:
 
 
 class _Option:
-    """What a field declares, for parsers and for keywords."""
+    """Declaration of an option, for parsers and keywords."""
 
     def __init__(self, own: Field[Any]) -> None:
         kind, about = own.type, own.metadata
@@ -112,7 +112,7 @@ def add_to(parser: ArgumentParser, cls: type) -> None:
 
 
 def made(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return options from values by name, such as a parser's; None is what was not given."""
+    """Create options from values by name, such as a parser's; None means not given."""
     given: dict[str, Any] = {}
     for own in fields(cls):
         value = values.get(own.name)
@@ -166,7 +166,7 @@ def count(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every command takes."""
+    """Options of every command."""
 
     plugins: tuple[Path, ...] = option(
         (), "a Python file that registers components; repeatable", "FILE", flag="--plugin"
@@ -176,7 +176,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions(Options):
-    """What a command on an experiment file takes."""
+    """Options of commands on experiment files."""
 
     file: Path = argument("FILE", "an experiment file")
     sets: tuple[str, ...] = overrides("train.lr=3e-4")
@@ -185,6 +185,6 @@ class ExperimentOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsOptions(Options):
-    """What a command on results takes."""
+    """Options of commands on results."""
 
     folder: Path = argument("DIR", "results of one experiment")

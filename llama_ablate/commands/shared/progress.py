@@ -1,4 +1,4 @@
-"""How far the runs of a grid are: cells for a terminal, from records and from workers' notes."""
+"""Progress of a grid's runs as table cells, from records and live notes."""
 
 import math
 import time

@@ -39,7 +39,7 @@ def run(plan: PlanDocument, name: str) -> str | None:
 def variant(
     plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
 ) -> PlannedVariant:
-    """Return the variant that a name stands for. Raises ConfigError, saying what was looked for."""
+    """Return the variant with a name. Raises ConfigError for an unknown name."""
     if found := plan.variant(name, table):
         return found
     hint = nearest(name, {*(planned.label for planned in table.variants), UNCHANGED})
