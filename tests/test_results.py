@@ -468,3 +468,15 @@ def test_a_plan_with_an_optimizer_of_no_name_is_refused():
     values["tables"][0]["runs"][0]["train"] = {"optimizer": {"momentum": 0.9}}
     with pytest.raises(FormatError, match="an optimizer has a name"):
         validated(values, Path("plan.json"))
+
+
+def test_a_run_is_called_by_label_seed_table_and_tuned_values():
+    runs = [plans.run("0a", seed=3, tuned={"lr": 0.1}), plans.run("0b", seed=4, tuned={"lr": 0.2})]
+    table = plans.table([plans.variant(label="rope")], runs, name="dim 64")
+    plan = plans.document(table, tune={"lr": [0.1, 0.2]})
+    assert [plan.run_name(run) for run in plan.runs.values()] == [
+        "rope s3 (dim 64, lr=0.1)",
+        "rope s4 (dim 64, lr=0.2)",
+    ]
+    (alone,) = plans.of_runs("0c").runs.values()
+    assert plans.of_runs("0c").run_name(alone) == f"{plans.variant().label} s0"
