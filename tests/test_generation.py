@@ -270,7 +270,7 @@ def test_a_compiled_step_says_the_same_beyond_the_context_too(run_folder, capsys
         (["--prompt", "x" * 40], "the prompt has 40 tokens, more than the context of 32"),
         (["--prompt", ""], "an empty prompt gives nothing to continue"),
         (["--prompt", "x", "--top-p", "2"], "--top-p 2: must be above 0"),
-        (["--prompt", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
+        (["--prompt", "x", "--temperature", "hot"], "'hot' is not a number"),
         (["--prompt", "x", "--max-tokens", "0"], "'0' is not a whole number from 1"),
         (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
         (["--prompt", "x", "--tokenizer", "nope"], "there is no tokenizer file 'nope'"),

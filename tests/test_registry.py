@@ -75,7 +75,7 @@ def test_an_entry_written_out_resolves_to_the_same_choice(fruits):
             ("swet",),
             "unknown key 'swet'; allowed: kinds, sweet, weight; did you mean 'sweet'?",
         ),
-        ({"name": "pear", "x": 1}, ("x",), "unknown key 'x'; allowed: "),
+        ({"name": "pear", "x": 1}, ("x",), "unknown key 'x'; it takes no keys"),
         (
             {"name": "apple", "kinds": "two"},
             ("kinds",),
