@@ -9,6 +9,7 @@ import numpy as np
 from llama_ablate.config.experiment import ExperimentFile
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.noise import FEWEST, NoiseMemory, Seen
+from llama_ablate.evidence.text_error import StandardError
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import grouped
 from llama_ablate.results import Results
@@ -113,12 +114,15 @@ def expecting(plan: PlanDocument, memory: NoiseMemory | None) -> PlanDocument:
     What an experiment of the same name has seen does not count.
     """
     memory = memory and memory.without(plan.experiment.name)
+    known: dict[tuple[str, int, int], StandardError | None] = {}  # a grid has few kinds
 
     def noise(table: PlannedTable, variant: PlannedVariant) -> PlannedNoise | None:
         if memory is None or variant.baseline or variant.role or not _is_of_text(table):
             return None
-        base = table.baseline.non_embedding
-        found = memory.expected(table.kind(variant), base, table.tokens_per_run)
+        like = table.kind(variant), table.baseline.non_embedding, table.tokens_per_run
+        if like not in known:
+            known[like] = memory.expected(*like)
+        found = known[like]
         return PlannedNoise(sd=found.se, df=found.df) if found else None
 
     return plan.expecting(noise)
