@@ -222,9 +222,11 @@ def _variant(
     if drawn and drawn.value not in ("init", "order", "both"):
         said = f"{shown(drawn.value)} is not allowed here"
         raise ConfigError(f"{said}; allowed: init, order, both", drawn.where)
+    vocab = text.tokens.vocab if text else base.vocab
+    spec = spec_of(experiment.model, base, changes, vocab)  # first: labels are of valid values
     return Variant(
         label_of(experiment, changes),
-        spec_of(experiment.model, base, changes, text.tokens.vocab if text else base.vocab),
+        spec,
         train=_train_changes(experiment, changes),
         data=_data_changes(experiment.data, changes),
         text=text,
