@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from scipy import stats
 
+from llama_ablate.config.labels import name_corpus
 from llama_ablate.evidence import written
 from llama_ablate.files.strict_json import read_json
 from llama_ablate.findings import contrasts, controls, hypotheses
@@ -368,7 +369,7 @@ def scale_of(frames: Frames) -> str:
     plans = [table.plan for table in frames.tables]
     sizes = sorted({plan.baseline.non_embedding for plan in plans})
     lengths = sorted({plan.tokens_per_run for plan in plans})
-    texts = ", ".join(dict.fromkeys(plan.text.source.called for plan in plans))
+    texts = ", ".join(dict.fromkeys(name_corpus(plan.text.source) for plan in plans))
     seeds = max(len(by_seed) for table in frames.tables for by_seed in table.losses.values())
     sizes_text, lengths_text = (
         " to ".join(dict.fromkeys(f"{n / 1e6:.2g}M" for n in (of[0], of[-1])))

@@ -726,7 +726,7 @@ WINGS = (
         "a baseline answers to no component",
         "results/plan_document.py",
         "variant",
-        "name in baselines.aliases(*own)",
+        "name in labels.baseline_aliases(*own)",
         "False",
         ("tests/report/test_one_truth.py",),
     ),

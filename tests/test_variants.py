@@ -1,8 +1,8 @@
 import pytest
 import yaml
 
-from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.labels import name_baseline
 from llama_ablate.design import matching, variants
 from llama_ablate.design.variants import count_variant, variants_of
 from llama_ablate.errors import ConfigError
@@ -143,7 +143,7 @@ def test_a_baseline_can_be_named():
 def named(axes, model, **train):
     values = {"name": "x", "train": {"steps": 1, **train}, "variants": {"axes": axes}}
     experiment = Experiment.check(values)
-    return baselines.label(experiment, model, Data(tokenizer="bytes"))
+    return name_baseline(experiment, model, Data(tokenizer="bytes"))
 
 
 def test_a_baseline_is_called_by_what_it_has_on_the_axes():
@@ -173,7 +173,7 @@ def test_where_the_file_names_another_baseline_the_unchanged_model_is_not_called
     values = {"name": "x", "train": {"steps": 1}, "variants": {"axes": axes}}
     experiment = Experiment.check(values)
     model = {"norm": {"name": "rmsnorm"}}
-    assert baselines.label(experiment, model, Data(tokenizer="bytes"), compared=False) == "rmsnorm"
+    assert name_baseline(experiment, model, Data(tokenizer="bytes"), compared=False) == "rmsnorm"
 
 
 def test_labels_show_what_differs_from_the_components_defaults():

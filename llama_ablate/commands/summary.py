@@ -75,7 +75,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return summaries side by side: the components and sizes in which families differ."""
     import pandas as pd
 
-    from llama_ablate.config.registry import entry_text
+    from llama_ablate.config.labels import entry_text
     from llama_ablate.evidence import written
     from llama_ablate.report import tables
 
@@ -105,7 +105,7 @@ def text(values: Mapping[str, Any]) -> str:
     """Return a summary for a terminal."""
     import pandas as pd
 
-    from llama_ablate.config.registry import entry_text
+    from llama_ablate.config.labels import entry_text
     from llama_ablate.evidence import written
     from llama_ablate.report import tables
 

@@ -21,7 +21,6 @@ from pydantic import PydanticUserError, create_model
 from llama_ablate.config import plugins
 from llama_ablate.config.validation import Keys, shown
 from llama_ablate.errors import ConfigError, Where, nearest
-from llama_ablate.files.strict_json import to_json
 
 Component = TypeVar("Component", bound=Callable[..., Any])
 #: A component as YAML has it: its name, or a mapping with its options.
@@ -221,12 +220,6 @@ class Registry:
         defaults = ((k, _plain(f.default)) for k, f in type(values).model_fields.items())
         return Choice(name, tuple(options), tuple(defaults))
 
-    def label(self, entry: Entry, where: Where = ()) -> str:
-        """Return a short name of an entry: the component, and the options that are no defaults."""
-        choice = self.resolve(entry, where)
-        special = [f"{k}={written(v)}" for k, v in choice.identity().items() if k != "name"]
-        return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
-
     def build(self, choice: Choice, **sizes: Any) -> Any:
         """Build the component with the sizes that its signature names.
 
@@ -268,35 +261,11 @@ class Registry:
                 _check_call(name, call, inspect.getattr_static(component, name))
 
 
-def entry_text(entry: Any, *, options: bool = True) -> str:
-    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it.
-
-    Components of a pattern over depth stand one after another, `mha window=64 / mha`.
-    """
-    if isinstance(entry, str):
-        return entry
-    if not isinstance(entry, dict) or not {"name", "pattern"} & entry.keys():
-        return to_json(entry)
-    if "pattern" in entry:
-        return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
-    name, rest = entry["name"], ((k, v) for k, v in entry.items() if k != "name")
-    return str(Choice(name, tuple(rest) if options else ()))
-
-
 def laid_over(base: Entry, level: Any) -> Any:
     """Merge an entry over the base's; the same component keeps its other options."""
     own, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
     same = isinstance(entry, dict) and entry.get("name", "") == own.get("name")
     return {**own, **entry} if same else level
-
-
-def written(value: Any) -> str:
-    """Format a plain value for a label."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return entry_text(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:

@@ -193,14 +193,6 @@ class Data(Keys):
         """Return this section with some keys changed, as a variant does. Raises ConfigError."""
         return Data.check({**self.model_dump(mode="json"), **changes})
 
-    @property
-    def called(self) -> str:
-        """Name of the text in sentences: its file, or its corpus."""
-        entry = {"name": self.corpus} if isinstance(self.corpus, str) else self.corpus
-        path = entry.get("path")
-        of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
-        return of_file or str(entry["name"])
-
     @field_validator("corpus", "tokenizer")
     @classmethod
     def _no_file(cls, value: Entry, info: ValidationInfo) -> Entry:

@@ -228,14 +228,16 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
     return over_depth(by_layer)
 
 
-def label_of_slot(registry: Registry, entry: Entry, where: Where = ()) -> str:
-    """Return a short name of an entry: a component's, or `mha-window=64/mha` of a pattern."""
+def shorten_entry(registry: Registry, entry: Any, where: Where = ()) -> Any:
+    """Return an entry without options at their defaults: a component's, a pattern's or a list's."""
+    if isinstance(entry, list):
+        return [shorten_entry(registry, one, (*where, i)) for i, one in enumerate(entry)]
     if not _is_pattern(entry):
-        return registry.label(entry, where)
-    names = [registry.label(one, (*where, "pattern", i)) for i, one in enumerate(entry["pattern"])]
-    single = entry.get("layers", {}).items()
-    names += [f"{layer}={registry.label(one, (*where, 'layers'))}" for layer, one in single]
-    return "/".join(names)
+        return registry.resolve(entry, where).shortest()
+    layers = entry.get("layers", {})
+    short = {key: shorten_entry(registry, one, (*where, "layers")) for key, one in layers.items()}
+    pattern = shorten_entry(registry, entry["pattern"], (*where, "pattern"))
+    return {"pattern": pattern, "layers": short}
 
 
 def _is_pattern(entry: Entry) -> TypeGuard[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
+from llama_ablate.config.labels import name_text
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Reading
 from llama_ablate.data import overlap, tokens
@@ -216,7 +217,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         name = ", ".join(
             part
             for part, several in (
-                (_named(text.data), len(prepared) > 1),
+                (name_text(text.data), len(prepared) > 1),
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
                 (f"equal {budget}", len(experiment.budget) > 1),
@@ -247,16 +248,6 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
         raise ConfigError(error.message, (*change.where, *rest)) from None
     known[key] = text
     return None if text.tokens.fingerprint == of_table.tokens.fingerprint else text
-
-
-def _named(data: Data) -> str:
-    """Name a text by its corpus, the corpus options, and its document options."""
-    if data.name:
-        return data.name
-    corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
-    options = [f"{k}={v}" for k, v in corpus.items() if k not in ("name", "path")]
-    read = data.model_dump(include={"documents", "order"}, exclude_defaults=True)
-    return " ".join([str(corpus["name"]), *options, *(f"{k}={v}" for k, v in read.items())])
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import isnan
 from typing import Any, Literal
 
-from llama_ablate.config import baselines, plugins
+from llama_ablate.config import labels, plugins
 from llama_ablate.config.experiment import Data, Experiment, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Reading
@@ -272,7 +272,7 @@ class Table:
         own = {variant.label, variant.id}
         if not variant.is_baseline:
             return own
-        called = baselines.aliases(self.experiment, variant.spec.to_dict(), self.text.data)
+        called = labels.baseline_aliases(self.experiment, variant.spec.to_dict(), self.text.data)
         return own | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:

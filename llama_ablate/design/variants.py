@@ -6,10 +6,11 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from llama_ablate.config import baselines
+from llama_ablate.config import labels
 from llama_ablate.config import spec as specs
 from llama_ablate.config.experiment import About, Data, Experiment, Model, Train, preset
-from llama_ablate.config.registry import Registry, entry_text, laid_over, written
+from llama_ablate.config.labels import COMPONENT_KEYS, UNCHANGED, entry_text, format_value
+from llama_ablate.config.registry import Registry, laid_over
 from llama_ablate.config.spec import (
     RULES,
     SLOTS,
@@ -17,8 +18,8 @@ from llama_ablate.config.spec import (
     DropoutRates,
     ModelSpec,
     digest,
-    label_of_slot,
     resolve_slot,
+    shorten_entry,
 )
 from llama_ablate.config.validation import shown
 from llama_ablate.data.overlap import Overlap
@@ -49,10 +50,7 @@ TUNED = tuple(k for k in Train.model_fields if k not in (*_LENGTH, *_COMPUTED, *
 #: Keys of `train` that may differ between variants.
 VARIED = (*TUNED, "batch", "precision")
 #: Keys whose values may be mappings.
-_ENTRIES = (
-    *(*SLOTS, *RULES, "dropout", TOKENIZER),
-    *(f"{TRAIN}{key}" for key in ("optimizer", "schedule", "losses")),
-)
+_ENTRIES = (*COMPONENT_KEYS, "dropout")
 _MODEL_KEYS = (*SLOTS, *RULES, *SIZES, "dropout")
 _KEYS = (*SLOTS, *RULES, *SIZES, "dropout", TOKENIZER, *DATA, *(TRAIN + key for key in VARIED))
 
@@ -389,8 +387,8 @@ def _choose_baseline(experiment: Experiment, variants: list[Variant], base: Mode
     chosen = next((v for v in variants if v.label == named), None)
     if named is None or chosen:
         return chosen or unchanged or variants[0]
-    levels = baselines.aliases(experiment, base.to_dict(), experiment.data)
-    if unchanged and named in levels:
+    aliases = labels.baseline_aliases(experiment, base.to_dict(), experiment.data)
+    if unchanged and named in aliases:
         return unchanged
     hint = nearest(named, [v.label for v in variants])
     raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
@@ -540,28 +538,18 @@ def label_of(experiment: Experiment, changes: Sequence[Change]) -> str:
     if given is not None:
         return str(given)
     if not changes:
-        return "baseline"
+        return UNCHANGED
     names = [_name(change) for change in changes]
     return f"+{names[-1]}" if experiment.variants.design == "path" else " ".join(names)
 
 
 def _name(change: Change) -> str:
     """Return the name of a change: its label, its component, or key and value."""
-    key, value = change.key, change.value
-    if change.label:
-        return change.label
-    if key in SLOTS:
-        return label_of_slot(REGISTRIES[key], value, change.where)
-    option = key.removeprefix(TRAIN).rpartition(".")[2]
-    registry = TRAINING.get(option) if key.startswith(TRAIN) else REGISTRIES.get(key)
-    if registry is not None:
-        entries = value if isinstance(value, list) else [value]
-        name = "+".join(registry.label(entry, change.where) for entry in entries) or "none"
-        # `linear` alone says too little.
-        return f"{option}={name}" if option in ("schedule", "losses") else name
-    if key == "dropout" and isinstance(value, Mapping):
-        return "-".join([key, *(f"{kind}={written(rate)}" for kind, rate in value.items())])
-    return f"{option}={written(value)}"
+    value, key = change.value, change.key.removeprefix(TRAIN)
+    registry = TRAINING.get(key) if change.key.startswith(TRAIN) else REGISTRIES.get(key)
+    if registry is not None and not change.label:
+        value = shorten_entry(registry, value, change.where)
+    return change.label or labels.name_level(change.key, value)
 
 
 def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
@@ -703,7 +691,7 @@ def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigErro
             continue
         given = own if isinstance(own, Mapping) else {}
         gone = [
-            f"{key}: {written(after[key])}, not {written(value)}"
+            f"{key}: {format_value(after[key])}, not {format_value(value)}"
             for key, value in before.options
             if value != after[key] and key not in given
         ]

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.registry import entry_text, written
+from llama_ablate.config.labels import entry_text, name_level
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, judged, simultaneous
 from llama_ablate.evidence.factorial import FactorEffect, every_effect
@@ -560,9 +560,8 @@ def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Expe
 
 
 def _written(name: str, values: Mapping[int, object]) -> dict[int, str]:
-    key = name.rpartition(".")[2]
     if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
-        return {level: f"{key}={written(value)}" for level, value in values.items()}
+        return {level: name_level(name, value) for level, value in values.items()}
     short = {level: entry_text(value, options=False) for level, value in values.items()}
     if len({*short.values()}) == len(short):
         return short

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column

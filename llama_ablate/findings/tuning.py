@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence import paired_effect, written
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.evidence.student import not_negative

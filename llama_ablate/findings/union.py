@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError, Standing

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from llama_ablate.config import experiment, plugins
-from llama_ablate.config.baselines import UNCHANGED
+from llama_ablate.config.labels import UNCHANGED
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokenizers import tokenizer_files
 from llama_ablate.data.tokenizers.tokenizer import Bytes, Tokenizer

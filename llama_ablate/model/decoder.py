@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from llama_ablate.config import spec as patterns
-from llama_ablate.config.registry import Choice, entry_text
+from llama_ablate.config.labels import entry_text
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import mixture, rope  # noqa: F401  they register

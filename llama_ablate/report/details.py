@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Effect, judged, paired_effect, simultaneous, summary, written
 from llama_ablate.findings.comparison import outcomes

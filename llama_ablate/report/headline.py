@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pandas as pd
 
-from llama_ablate.config import baselines
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config import labels
+from llama_ablate.config.labels import entry_text, name_corpus
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses, lengths, sizes
 from llama_ablate.findings.contrasts import FactorRow
@@ -257,7 +257,7 @@ def _over_tables(tables: Sequence[TableFrames]) -> Iterator[str]:
 def _scope(frames: Frames) -> Iterator[str]:
     """Yield on which text the answer was measured, at what size, and with how many seeds."""
     tables = [table.plan for table in frames.tables]
-    texts = dict.fromkeys(table.text.source.called for table in tables)
+    texts = dict.fromkeys(name_corpus(table.text.source) for table in tables)
     parameters = [table.baseline.parameters for table in tables]
     tokens = [table.tokens_per_run for table in tables]
     each = [run / size for run, size in zip(tokens, parameters, strict=True)]
@@ -341,11 +341,11 @@ def _variants(table: TableFrames) -> str:
 def _base(table: TableFrames) -> str:
     """Name the baseline: by its component alone where that is one, else by all its levels."""
     label = table.plan.baseline.label
-    if label == baselines.UNCHANGED:
+    if label == labels.UNCHANGED:
         base, data = table.plan.baseline.model, table.plan.text.source
-        levels = baselines.levels(table.experiment, base, data)
+        levels = labels.name_levels(table.experiment, base, data)
         return f"the baseline ({', '.join(levels)})" if levels else label
-    name = label.removesuffix(f" ({baselines.UNCHANGED})")
+    name = label.removesuffix(f" ({labels.UNCHANGED})")
     return label if " " in name else name
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import write_text
 from llama_ablate.findings import judgement

@@ -23,7 +23,7 @@ import jinja2
 import pandas as pd
 
 from llama_ablate.config.experiment import slug
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from llama_ablate.config.experiment import slug
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text, name_corpus
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import ends
@@ -84,7 +84,8 @@ def describe_scope(frames: Frames, table: str = "") -> str:
     plans = [one.plan for one in frames.tables if table in ("", one.plan.name)]
     parameters = ends((plan.baseline.parameters for plan in plans), plots.short)
     tokens = ends((plan.tokens_per_run for plan in plans), plots.short)
-    seeds, texts = frames.plan.experiment.looks[-1], dict.fromkeys(map(_text_name, plans))
+    seeds = frames.plan.experiment.looks[-1]
+    texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     return (
         f"Baseline: {_components(plans[0])}; {parameters} parameters, {tokens} tokens of "
         f"{listed([*texts])}, {seeds} {plural(seeds, 'seed')}."
@@ -145,14 +146,6 @@ def _latex_files(
 ) -> dict[str, bytes]:
     every = tables.in_latex(shown, told, base, short, note)
     return {f"{base}{end}.tex": text.encode() for end, text in every.items()}
-
-
-def _text_name(plan: PlannedTable) -> str:
-    """Name a table's text: its file or data set, without the folders that lead there."""
-    source = plan.text.source
-    where = source.corpus if isinstance(source.corpus, dict) else {}
-    path = Path(str(where.get("path", ""))).name or where.get("train")
-    return source.name or path or _component(source.corpus)
 
 
 def _components(plan: PlannedTable) -> str:

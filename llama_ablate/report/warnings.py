@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.registry import entry_text
+from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import DOCUMENTS

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from llama_ablate import __version__
-from llama_ablate.config import baselines, margins
+from llama_ablate.config import labels, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.schema import Reading
 from llama_ablate.config.spec import SLOTS
@@ -473,10 +473,12 @@ class PlanDocument(StoredPart):
         """Return the plan with each unchanged model labelled by its axis values."""
 
         def called(table: PlannedTable, v: PlannedVariant) -> dict[str, Any]:
-            if v.label != baselines.UNCHANGED:
+            if v.label != labels.UNCHANGED:
                 return {}
             data = table.text.source
-            return {"label": baselines.label(self.experiment, v.model, data, compared=v.baseline)}
+            return {
+                "label": labels.name_baseline(self.experiment, v.model, data, compared=v.baseline)
+            }
 
         return self._with_variants(called)
 
@@ -488,7 +490,7 @@ class PlanDocument(StoredPart):
         """
         own = self.experiment, table.baseline.model, table.text.source
         called = (v for v in table.variants if name in (v.label, v.id))
-        return next(called, table.baseline if name in baselines.aliases(*own) else None)
+        return next(called, table.baseline if name in labels.baseline_aliases(*own) else None)
 
     def called(self, name: str) -> set[str]:
         """Return the ids of variants with a name, from all tables."""

@@ -20,7 +20,7 @@ from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests.in_process import run_in_process
 
-BASE = "bpe vocab=300 (baseline)"
+BASE = "bpe-vocab=300 (baseline)"
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +105,14 @@ def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
 
 
 def test_headline_tables_figures_and_files_say_so(folder, frames):
-    assert headline(frames).startswith("Too short to compare: bytes and bpe-vocab=400 against bpe ")
+    assert headline(frames).startswith("Too short to compare: bytes and bpe-vocab=400 against bpe-vocab=300")
     comparison = next(part for part in sections(frames) if part.title.startswith("Comparison"))
     assert "loss in bits per byte" in comparison.note
     assert "loss (bits/byte)" in comparison.cells
     assert not {"perplexity", "bits/byte", "loss (nats)"} & {*comparison.cells}
     page = (folder / "report" / "report.html").read_text("utf-8")
     packed = re.search(r'id="data">(.*?)</script>', page)[1]
-    assert b"loss minus that of bpe vocab=300 (baseline) (bits/byte" in gzip.decompress(
+    assert b"loss minus that of bpe-vocab=300 (baseline) (bits/byte" in gzip.decompress(
         base64.b64decode(packed)
     )
     csv = pd.read_csv(folder / "report" / "tables" / "comparison.csv")

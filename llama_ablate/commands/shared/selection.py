@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from llama_ablate.config.baselines import UNCHANGED
+from llama_ablate.config.labels import UNCHANGED
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.results.plan_document import (
     PlanDocument,

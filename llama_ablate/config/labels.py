@@ -1,0 +1,148 @@
+"""Names of components, axis values, baselines and texts, for tables and messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_ablate.config.registry import Entry
+from llama_ablate.config.schema import Data, Experiment
+from llama_ablate.config.spec import RULES, SLOTS
+from llama_ablate.files.strict_json import to_json
+
+#: The label of a model in which no axis is changed; also a name for whatever the baseline is.
+UNCHANGED = "baseline"
+_MAX_CHARACTERS = 32  # of a baseline's axis values; a longer label is `baseline`
+#: Keys of an axis whose values are components.
+COMPONENT_KEYS = (
+    *(*SLOTS, *RULES, "data.tokenizer"),
+    *("train.optimizer", "train.schedule", "train.losses"),
+)
+#: Keys that a component's name alone does not explain, as `linear` does not.
+_EXPLAINED = ("train.schedule", "train.losses")
+
+
+def format_value(value: Any) -> str:
+    """Format a plain value or a component's entry: `true`, `0.003`, `rope theta=10000`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return entry_text(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def entry_text(entry: Any, *, options: bool = True) -> str:
+    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it.
+
+    Components of a pattern over depth stand one after another, `mha window=64 / mha`.
+    """
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, dict) or not {"name", "pattern"} & entry.keys():
+        return to_json(entry)
+    if "pattern" in entry:
+        return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
+    given = [f"{key}={value}" for key, value in entry.items() if options and key != "name"]
+    return " ".join([str(entry["name"]), *given])
+
+
+def name_level(key: str, value: Any) -> str:
+    """Name a value of an axis: `gelu`, `mha-window=64`, `kv_heads=2`, `schedule=linear`.
+
+    A component is named with the options that its entry gives.
+    """
+    option = key.rpartition(".")[2]
+    if key in COMPONENT_KEYS:
+        entries = value if isinstance(value, list) else [value]
+        name = "+".join(_name_component(option, entry) for entry in entries) or "none"
+        return f"{option}={name}" if key in _EXPLAINED else name
+    if key == "dropout" and isinstance(value, Mapping):
+        return "-".join([key, *(f"{kind}={format_value(rate)}" for kind, rate in value.items())])
+    return f"{option}={format_value(value)}"
+
+
+def _name_component(slot: str, entry: Entry) -> str:
+    if isinstance(entry, str):
+        return f"no-{slot}" if entry == "none" else entry
+    if "name" not in entry:  # a pattern over depth
+        layers = entry.get("layers", {}).items()
+        names = [_name_component(slot, one) for one in entry["pattern"]]
+        return "/".join([*names, *(f"{n}={_name_component(slot, one)}" for n, one in layers)])
+    options = [f"{key}={format_value(value)}" for key, value in entry.items() if key != "name"]
+    return "-".join([_name_component(slot, entry["name"]), *options])
+
+
+def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tuple[str, ...]:
+    """Name a model's value on each axis: `gelu`, `kv_heads=2`, `lr=0.003`.
+
+    `model` is its architecture with every default filled in, `data` the text of its table.
+    """
+    names = []
+    for key, axis in experiment.variants.axes.items():
+        section, _, option = key.partition(".")
+        entry = model.get(section) or "none"
+        if section == "train":
+            names.append(name_level(key, getattr(experiment.train, option)))
+        elif section == "data":
+            names.append(name_level(key, getattr(data, option) or "none"))
+        elif section not in (*SLOTS, *RULES):
+            names.append(name_level(key, model.get(key, getattr(experiment.model, key, None))))
+        elif option and isinstance(entry, dict) and entry.get(option) not in (None, False):
+            names.append(name_level(key, entry[option]))
+        else:
+            names.append(name_level(section, _without_shared_options(entry, axis)))
+    return tuple(names)
+
+
+def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
+    """Return a baseline's component with the only option that its axis varies."""
+    if isinstance(entry, str):
+        return entry
+    if "name" not in entry:
+        names = [one if isinstance(one, str) else one["name"] for one in entry["pattern"]]
+        return {"pattern": names}
+    name = entry["name"]
+    same = (level for level in axis if isinstance(level, dict) and level.get("name") == name)
+    varied = {key for level in same for key in level} - {"name", "label"}
+    shown = {key: entry[key] for key in varied if entry.get(key) not in (None, False)}
+    return {"name": name, **(shown if len(varied) == 1 else {})}
+
+
+def name_baseline(
+    experiment: Experiment, model: Mapping[str, Any], data: Data, *, compared: bool = True
+) -> str:
+    """Name a model in which no axis is changed: `gelu (baseline)`.
+
+    Where it is not what others are `compared` with, as the file names another, `gelu`.
+    """
+    name = " ".join(name_levels(experiment, model, data))
+    if not name or len(name) > _MAX_CHARACTERS:
+        return UNCHANGED if compared else "unchanged"
+    return f"{name} ({UNCHANGED})" if compared else name
+
+
+def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
+    """Return the names of a baseline, besides its label and id."""
+    slots = {key.partition(".")[0] for key in experiment.variants.axes}
+    parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
+    names = {str(part["name"]) for part in parts if "name" in part}
+    levels = name_levels(experiment, model, data)
+    return {UNCHANGED, name_baseline(experiment, model, data), *levels, *names}
+
+
+def name_corpus(data: Data) -> str:
+    """Name the text of a `data` section in sentences: its file, or its corpus."""
+    entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
+    path = entry.get("path") or entry.get("train")
+    of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
+    return data.name or of_file or str(entry["name"])
+
+
+def name_text(data: Data) -> str:
+    """Name the text of a table by its corpus, the corpus options, and its document options."""
+    if data.name:
+        return data.name
+    corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
+    options = [f"{k}={v}" for k, v in corpus.items() if k not in ("name", "path")]
+    read = data.model_dump(include={"documents", "order"}, exclude_defaults=True)
+    return " ".join([str(corpus["name"]), *options, *(f"{k}={v}" for k, v in read.items())])
