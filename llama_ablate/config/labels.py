@@ -135,7 +135,7 @@ def name_corpus(data: Data) -> str:
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
     path = entry.get("path") or entry.get("train")
     of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
-    return data.name or of_file or str(entry["name"])
+    return of_file or str(entry["name"])
 
 
 def name_text(data: Data) -> str:
