@@ -235,7 +235,7 @@ GRID, REPORT = "tests/test_variants.py", "tests/report/test_report.py"
 EVIDENCE = (
     Mutant(
         "a candidate has more level than a test alone",
-        "results/ledger.py",
+        "judge/ledger.py",
         "level",
         "min(level, _MOST_LEVEL)",
         "level",
@@ -243,7 +243,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a gate spends more level than was granted",
-        "results/ledger.py",
+        "judge/ledger.py",
         "gate",
         "2 * begun.level / _OF_TABLE",
         "2.2 * begun.level / _OF_TABLE",

@@ -26,6 +26,7 @@ ORDER = [
     "findings",
     "report",
     "launch",
+    "judge",
     "track",
     "interop",
     "commands",

@@ -51,7 +51,7 @@ def run(options: JudgeOptions) -> Answer:
     if sum(map(bool, asked)) > 1 or (options.dry_run and not options.candidate):
         raise ConfigError("one of CANDIDATE (--dry-run goes with it), --new, --leave-one-out")
     from llama_ablate.commands.shared import judging
-    from llama_ablate.results.ledger import Ledger
+    from llama_ablate.judge.ledger import Ledger
 
     launch = LaunchOptions(workers=options.workers, device=options.device)
     if options.new:

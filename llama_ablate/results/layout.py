@@ -19,8 +19,8 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.archive import Files
 from llama_ablate.files.slugs import slug
+from llama_ablate.results.archive import Files
 
 #: The current plan.
 PLAN = "plan.json"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llama_ablate.files import disk
-from llama_ablate.files.archive import Archive, archived
+from llama_ablate.results.archive import Archive, archived
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.store import StoredResults
 

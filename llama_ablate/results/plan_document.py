@@ -27,9 +27,9 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.stored import Refusal, known_changes, read_stored
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.files.archive import Files
 from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.files.strict_json import parse, sealed
+from llama_ablate.results.archive import Files
 from llama_ablate.results.layout import EARLIER
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import ComputeSettings, Settings

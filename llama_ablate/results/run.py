@@ -12,9 +12,9 @@ from typing import Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.archive import Files
 from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import parse, sealed, to_json
+from llama_ablate.results.archive import Files
 from llama_ablate.results.layout import METRICS, Layout
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import CURVE, FINAL, Curve, Measurement, Points, Record, ending

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.results.ledger import Ledger
+from llama_ablate.judge.ledger import Ledger
 from tests.in_process import in_process
 
 TERMS = {

@@ -16,11 +16,8 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.commands.shared import judging
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.online import lord, weights
-from llama_ablate.findings.judgement import decide, rows, state, written
-from llama_ablate.launch import environment as launch_environment
-from llama_ablate.launch import measurement
-from llama_ablate.results.ledger import (
+from llama_ablate.judge.gates import decide, rows, state, written
+from llama_ablate.judge.ledger import (
     Begun,
     Decided,
     Difference,
@@ -29,6 +26,9 @@ from llama_ablate.results.ledger import (
     TakenApart,
     merged,
 )
+from llama_ablate.judge.levels import lord, weights
+from llama_ablate.launch import environment as launch_environment
+from llama_ablate.launch import measurement
 from tests.in_process import in_process
 from tests.judge.conftest import TERMS
 from tests.reliability.harness import crash_at, in_child

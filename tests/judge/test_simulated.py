@@ -9,10 +9,10 @@ import pytest
 
 from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.evidence.intervals import power
-from llama_ablate.evidence.online import lord, weights
 from llama_ablate.evidence.sequential import is_futile, spending
-from llama_ablate.findings.judgement import decide
-from llama_ablate.results.ledger import Difference
+from llama_ablate.judge.gates import decide
+from llama_ablate.judge.ledger import Difference
+from llama_ablate.judge.levels import lord, weights
 
 ONE_TEST, CONFIRM = 8, 8
 LOOKS = (ONE_TEST, 2 * ONE_TEST)

@@ -20,9 +20,9 @@ import pytest
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.archive import archived
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import Results, Store, live
+from llama_ablate.results.archive import archived
 from llama_ablate.results.layout import PACK
 from llama_ablate.results.pack import write_pack
 from llama_ablate.track import SINKS

@@ -29,15 +29,10 @@ from llama_ablate.design.plan import make
 from llama_ablate.design.variants import check_label
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.findings import judgement
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
-from llama_ablate.launch import measurement, processes
-from llama_ablate.launch.processes import Task
-from llama_ablate.measure import METRICS
-from llama_ablate.report import ledger_page
-from llama_ablate.results import FINAL, Results, Store
-from llama_ablate.results.ledger import (
+from llama_ablate.judge import gates, page
+from llama_ablate.judge.ledger import (
     FILE,
     Begun,
     Decided,
@@ -49,6 +44,10 @@ from llama_ablate.results.ledger import (
     merged,
     sizes_of,
 )
+from llama_ablate.launch import measurement, processes
+from llama_ablate.launch.processes import Task
+from llama_ablate.measure import METRICS
+from llama_ablate.results import FINAL, Results, Store
 from llama_ablate.training.compute import pick_device
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -196,17 +195,17 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
             out.append(begun)
     frames = _trained(ledger.apart(out), ledger.root / "runs", launch, files)
     _failed(frames, of="")
-    event = TakenApart(best=len(ledger.path), found=judgement.differences(frames.table))
+    event = TakenApart(best=len(ledger.path), found=gates.differences(frames.table))
     return shown(ledger.add(event)[0])
 
 
 def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
     """Write the ledger's page; return its state as text and values."""
-    rows = judgement.rows(ledger)
-    state = judgement.state(ledger, rows, begun, str(ledger_page.write(ledger, rows)))
+    rows = gates.rows(ledger)
+    state = gates.state(ledger, rows, begun, str(page.write(ledger, rows)))
     parts = [cells(rows)] if rows else []
     said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
-    lines = "\n".join([*said, *ledger_page.told(ledger, rows), f"page: {state.page}"])
+    lines = "\n".join([*said, *page.told(ledger, rows), f"page: {state.page}"])
     return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
 
@@ -287,7 +286,7 @@ def _lawful(
 ) -> None:
     """Raise ConfigError, located in the candidate's file, if a gate cannot be planned."""
     _check_texts(ledger)
-    for gate in judgement.GATES:
+    for gate in gates.GATES:
         try:
             _apart(_planned, files, ledger.gate(begun, gate))
         except ConfigError as error:
@@ -324,7 +323,7 @@ def _decided(
     """Return a candidate's verdict and why, from the gates that it has passed and those to come."""
     passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
     files = ledger.plugins(*ledger.path[: begun.best], begun)
-    for gate in judgement.GATES:
+    for gate in gates.GATES:
         if begun.code != _code():
             return _OTHER_CODE
         if gate not in passed:
@@ -339,10 +338,10 @@ def _decided(
             why = why or _fault(frames, begun.label, own, brought=bool(begun.plugins))
             if why:
                 return "invalid", f"{why}, at gate {gate}"
-            found = [judgement.differences(one)[begun.label] for one in frames.tables]
+            found = [gates.differences(one)[begun.label] for one in frames.tables]
             passed[gate] = gated = Gated(number=begun.number, gate=gate, found=found)
             ledger, _ = ledger.add(gated)
-        if decision := judgement.decide(gate, passed[gate].found):
+        if decision := gates.decide(gate, passed[gate].found):
             return decision
     raise AssertionError("gate two decides")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import write_text
-from llama_ablate.findings import judgement
 from llama_ablate.findings.rows import cells, explained
+from llama_ablate.judge import gates
+from llama_ablate.judge.ledger import Ledger
 from llama_ablate.report import embedding, plots
 from llama_ablate.report.page import Shown, packaged, template
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
-from llama_ablate.results.ledger import Ledger
 
 _RULES = {
     "lord": "false discovery rate, LORD++ (arXiv:1710.00499)",
@@ -22,7 +22,7 @@ _RULES = {
 }
 
 
-def told(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> list[str]:
+def told(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> list[str]:
     """Say where a ledger stands, under which terms, and what is left to spend."""
     terms, counted = ledger.terms, Counter(row.verdict for row in rows)
     tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
@@ -46,7 +46,7 @@ def told(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> list[str]:
     ]
 
 
-def write(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> Path:
+def write(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> Path:
     """Write the page beside the ledger, and return its path."""
     style, page = packaged("page.css"), ledger.root / "ledger.html"
     html = template("ledger.html").render(
@@ -61,7 +61,7 @@ def write(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> Path:
     return page
 
 
-def _image(ledger: Ledger, rows: Sequence[judgement.CandidateRow]) -> str:
+def _image(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> str:
     """Return what gates showed, as the address of an image; "" before there is any."""
     marks = [
         Dot(f"{row.number} {row.label}", Estimate(own.difference, own.low, own.high), own.verdict)

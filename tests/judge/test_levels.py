@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from llama_ablate.evidence.online import e_lond, family_wise, lord, weights
+from llama_ablate.judge.levels import e_lond, family_wise, lord, weights
 
 #: The example of Bioconductor's onlineFDR: p values, and the levels that its documentation prints.
 P = [

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_ablate.config.schema import Terms
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.online import e_lond, family_wise, lord, p_of_e, weights
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
+from llama_ablate.judge.levels import e_lond, family_wise, lord, p_of_e, weights
 
 FILE = "ledger.jsonl"
 Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]

@@ -8,7 +8,7 @@ from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
-from llama_ablate.results.ledger import Begun, Difference, Ledger, TakenApart, Verdict
+from llama_ablate.judge.ledger import Begun, Difference, Ledger, TakenApart, Verdict
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
 #: What a row has of the last gate.
