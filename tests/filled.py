@@ -59,7 +59,7 @@ def store(root: Path, variants: int, seeds: int, pending: int = 0) -> Store:
                 dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
                 for step in range(1, 6)
             ]
-            filled.runs.commit(lease, record, curve, None)
+            filled._commit(lease, record, curve, None)
         for of in planned:
             speed = measured(train_tokens_per_s=9.0)
             filled.add_variant_metric(lease, of.label, of.id, "train_speed", speed)

@@ -274,7 +274,7 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
         assert record.compute["precision"] == record.train["precision"]
         assert record.tokens_done == 30 * 4 * 16
         spec = {**record.model, "separator": None}
-        model = load_weights(build(spec_from(spec)), store.runs.weights(one.id))
+        model = load_weights(build(spec_from(spec)), store.weights(one.id))
         found = apart.number("test_loss_nats")
         values = {row.name: row for row in frames.tables[1].metrics if row.run == apart.id}
         assert values["test_loss_nats"].value == found

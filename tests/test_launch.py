@@ -63,7 +63,7 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
         assert record.numbers["test_loss_nats"] < 7
         assert record.compute["threads"] == 1
         assert record.peak_memory_bytes >= 0
-        assert store.runs.weights(record.id)
+        assert store.weights(record.id)
     report = Path(said["report"])
     assert report.is_file()
     names = {f.name for f in (report.parent / "figures").iterdir()}
@@ -244,7 +244,7 @@ def test_an_exception_becomes_a_typed_outcome(
     (record,) = store.records()
     import shutil
 
-    shutil.rmtree(store.runs.folder(record.id))
+    shutil.rmtree(store.folder(record.id))
 
     def fail(*_args, **_more):
         raise error
@@ -414,7 +414,7 @@ def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, 
     store = Store.open(tmp_path / "tiny")
     assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
     assert [record.metrics["perplexity"].rows for record in store.records()] == taken
-    assert all(store.variant_metrics(v.id)["kv_cache"] for v in store.plan.tables[0].variants)
+    assert all(store.metrics_of([v.id])[v.id]["kv_cache"] for v in store.plan.tables[0].variants)
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2
     assert "did you mean 'perplexity'?" in capsys.readouterr().err

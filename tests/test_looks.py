@@ -144,7 +144,7 @@ def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tm
     columns = ["label", "verdict", "look", "n", "difference", "low", "high"]
     columns.append("p_corrected")
     assert framed(one.comparison)[columns].equals(framed(other.comparison)[columns])
-    assert store.runs.final_ids() == Store(tmp_path / "looked").runs.final_ids()
+    assert store.final_ids() == Store(tmp_path / "looked").final_ids()
 
 
 def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(looked):
@@ -179,7 +179,7 @@ def test_running_it_again_trains_nothing(looked, capsys):
 
 def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, capsys):
     _, store = looked
-    runs = len(store.runs.final_ids())
+    runs = len(store.final_ids())
     assert main(["status", str(store.root)]) == 0
     assert f": {runs} runs: {runs} ok" in capsys.readouterr().out
     with in_process():

@@ -317,7 +317,7 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
     store = Store(tmp_path / "r" / "tiny")
     record = store.records()[0]
     # Only what the plugin has a part in is another run since: the baseline's first one stands.
-    assert len(store.runs.final_ids()) == 2 + 3
+    assert len(store.final_ids()) == 2 + 3
     assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
 
 
@@ -398,12 +398,12 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp
     assert [(v.quantity, v.coordinates) for v in norms] == [
         ("weights_norm", {"layer": i}) for i in range(record.model["layers"])
     ]
-    with safe_open(store.runs.weights(record.id), "pt") as weights:
+    with safe_open(store.weights(record.id), "pt") as weights:
         names = [name for name in weights.keys() if "blocks.0." in name]  # noqa: SIM118  no dict
         square = sum(weights.get_tensor(name).double().square().sum().item() for name in names)
     assert norms[0].value == pytest.approx(math.sqrt(square), rel=1e-5)
     (variant,) = store.plan.tables[0].variants
-    scaled, unknown = store.variant_metrics(variant.id)["sizes"].rows
+    scaled, unknown = store.metrics_of([variant.id])[variant.id]["sizes"].rows
     expected = 3.0 * variant.parameters
     assert (scaled.value, scaled.samples, scaled.coordinates) == (expected, (expected,), {})
     assert math.isnan(unknown.value)

@@ -11,9 +11,10 @@ from llama_ablate.commands.shared import notes
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
-from llama_ablate.results import CURVE, Results, Store
+from llama_ablate.results import CURVE, Results, Store, leases
 from llama_ablate.results.plan_document import FormatError, validated
 from llama_ablate.results.record import Measurement, Value
+from llama_ablate.results.run import RunFolder
 from tests import plans
 from tests.metrics import measured
 
@@ -40,7 +41,7 @@ def test_a_committed_record_reads_back_as_it_was(store):
     store.commit(RECORD, [ROW, ROW | {"validation_loss_nats": math.nan}], weights)
     assert store.record(RECORD.id) == RECORD
     assert store.records() == [RECORD]
-    assert store.runs.weights(RECORD.id).read_bytes() == b"weights"
+    assert store.weights(RECORD.id).read_bytes() == b"weights"
     curve = Results(store).curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
@@ -144,14 +145,14 @@ def test_a_failed_attempt_keeps_its_checkpoints_for_the_next(store):
 
 
 def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeypatch):
-    take = Store._take
+    take = leases.take
 
-    def late(self, run):
+    def late(folder):
         monkeypatch.undo()
         store.commit(RECORD, [], None)
-        return take(self, run)
+        return take(folder)
 
-    monkeypatch.setattr(Store, "_take", late)
+    monkeypatch.setattr(leases, "take", late)
     assert store.lease(RECORD.id) is None
     assert not store.working(RECORD.id).exists()
 
@@ -230,11 +231,11 @@ def test_metrics_can_be_added_to_a_finished_run_and_to_a_variant(store):
     failed = Measurement(error="ValueError: too few")
     store.commit(RECORD, [], None)
     with store.alone("measure") as lease:
-        store.runs.add_metric(lease, RECORD.id, "more", measured(x=2.0))
+        store.add_metric(lease, RECORD.id, "more", measured(x=2.0))
         store.add_variant_metric(lease, "a label", "v1", "speed", speed)
         store.add_variant_metric(lease, "a label", "v1", "failed", failed)
     assert store.record(RECORD.id).numbers["x"] == 2.0
-    assert store.variant_metrics("v1") == {"speed": speed, "failed": failed}
+    assert store.metrics_of(["v1"])["v1"] == {"speed": speed, "failed": failed}
 
 
 def test_values_that_are_empty_or_zero_are_stored_as_such(store):
@@ -270,8 +271,8 @@ def test_the_best_weights_are_those_of_every_table(store):
     for name, loss in names.items():
         metrics = {"perplexity": measured(validation_loss_nats=loss)}
         store.commit(replace(RECORD, id=name, metrics=metrics), [], weights)
-    store.runs.keep_best([["a1", "a2"], ["b1", "b2"]])
-    assert [name for name in names if store.runs.weights(name)] == ["a2", "b2"]
+    store.keep_best([["a1", "a2"], ["b1", "b2"]])
+    assert [name for name in names if store.weights(name)] == ["a2", "b2"]
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "a folder for its record"])
@@ -336,13 +337,13 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
     notes.odd_files(Results(store))
     error = capsys.readouterr().err
     assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
-    assert "they were deleted; delete" in store.runs.why_no_weights(RECORD.id)
-    assert "they were not kept" in store.runs.why_no_weights(other.id)
+    assert "they were deleted; delete" in store.why_no_weights(RECORD.id)
+    assert "they were not kept" in store.why_no_weights(other.id)
 
 
 def test_a_run_that_proves_sound_at_the_second_look_stays(store, monkeypatch):
     folder, looks = store.commit(RECORD, [ROW], None), iter([False, True])
-    monkeypatch.setattr(store.runs, "intact", lambda _folder: next(looks))
+    monkeypatch.setattr(RunFolder, "is_intact", property(lambda _self: next(looks)))
     assert store.verify([RECORD.id], lambda _done: None) == []
     assert folder.is_dir()
 
@@ -365,7 +366,7 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere" / "mine").write_text("mine")
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.layout.refuse_links, lambda: report.write(Results(store))):
+    for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store))):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself
@@ -434,19 +435,19 @@ def test_weights_that_were_dropped_are_marked_and_no_damage(store):
         metrics = {"perplexity": measured(validation_loss_nats=loss)}
         store.commit(replace(record, metrics=metrics), [ROW], weights)
     for _ in range(2):
-        store.runs.keep_best([[RECORD.id, other.id]])
-    best, worse = (store.runs.folder(run) for run in (RECORD.id, other.id))
+        store.keep_best([[RECORD.id, other.id]])
+    best, worse = (store.folder(run) for run in (RECORD.id, other.id))
     assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
     assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
-    assert store.runs.intact(worse)
+    assert RunFolder(worse).is_intact
 
 
 def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, monkeypatch):
     with monkeypatch.context() as faulty:
-        faulty.setattr("llama_ablate.results.run.FINAL", ("ok", "error"))
+        faulty.setattr("llama_ablate.results.store.FINAL", ("ok", "error"))
         folder = store.commit(replace(RECORD, outcome="error", reason="a bug"), [ROW], None)
     assert folder.parent.name == "runs"
-    assert not store.runs.intact(folder)
+    assert not RunFolder(folder).is_intact
     (moved,) = store.verify([RECORD.id], lambda _done: None)
     assert moved.parent.name == "damaged"
     assert store.record(RECORD.id) is None

@@ -18,7 +18,7 @@ from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import plots, tables
 from llama_ablate.report.sections import FIGURES
 from llama_ablate.results import Results, Store
-from llama_ablate.results.pack import write_pack
+from llama_ablate.results.archive import write_pack
 from tests import filled
 from tests.in_process import run_in_process
 from tests.quiet import within
@@ -260,7 +260,7 @@ def test_only_the_weights_that_are_asked_for_are_kept(
         for variant in store.plan.tables[0].variants:
             of = [r for r in store.records() if r.variant == variant.id]
             best = min(of, key=lambda r: r.numbers["validation_loss_nats"])
-            assert store.runs.folder(best.id) in kept
+            assert store.folder(best.id) in kept
     before = [p.stat().st_mtime_ns for p in sorted(store.root.glob("runs/*/record.json"))]
     assert main(arguments) == 0  # weights that were not kept are no damage
     after = [p.stat().st_mtime_ns for p in sorted(store.root.glob("runs/*/record.json"))]

@@ -224,16 +224,16 @@ def test_a_link_in_what_a_tracker_keeps_of_a_run_is_its_own_and_any_other_is_ref
 ):
     """Weights & Biases links to a log of its own in the folder of each run."""
     committed(store)
-    (store.layout.track / "wandb" / "run-1" / "logs").mkdir(parents=True)
-    (store.layout.track / "wandb" / "run-1" / "logs" / "core.log").symlink_to(tmp_path / "log")
+    (store.track / "wandb" / "run-1" / "logs").mkdir(parents=True)
+    (store.track / "wandb" / "run-1" / "logs" / "core.log").symlink_to(tmp_path / "log")
     assert main(["track", str(store.root), "--to", "kept"]) == 0
     assert kept.ended["r1"][0] == "ok"
     for name in ("wandb/run-2", "kept.log", "tensorboard"):
-        (store.layout.track / name).unlink(missing_ok=True)
-        (store.layout.track / name).symlink_to(tmp_path)
+        (store.track / name).unlink(missing_ok=True)
+        (store.track / name).symlink_to(tmp_path)
         assert main(["track", str(store.root), "--to", "kept"]) == 2
         assert f"{name}' is a link" in capsys.readouterr().err
-        (store.layout.track / name).unlink()
+        (store.track / name).unlink()
 
 
 def test_the_command_follows_until_all_runs_have_ended(store, kept, monkeypatch, capsys):
@@ -330,7 +330,7 @@ for name, tags in many.Runs().items():
     found[name] = [scalars, start.hparams["model.dim"].number_value]
 print(json.dumps(found))
 """
-    words = [sys.executable, "-c", code, str(store.layout.track / "tensorboard")]
+    words = [sys.executable, "-c", code, str(store.track / "tensorboard")]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -418,7 +418,7 @@ for entry in entries(open(sys.argv[1], "rb").read()):
 print(json.dumps(found))
 """
     with sent(store, "wandb", WANDB_MODE="offline"):
-        (file,) = store.layout.track.glob("wandb/offline-run-*/*.wandb")
+        (file,) = store.track.glob("wandb/offline-run-*/*.wandb")
         words = [sys.executable, "-W", "ignore", "-c", code, str(file)]
         done = subprocess.run(words, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])

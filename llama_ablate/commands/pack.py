@@ -32,7 +32,7 @@ def run(options: PackOptions) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
-    from llama_ablate.results.pack import write_pack
+    from llama_ablate.results.archive import write_pack
 
     results = Results.open(options.folder)
     target = options.out or _beside(results)
@@ -55,9 +55,9 @@ def _beside(results: "Results") -> Path:
 def _refuse_target(target: Path, name: str) -> None:
     """Raise ConfigError if the target is anything but a pack of the same experiment."""
     from llama_ablate.results import Results
-    from llama_ablate.results.pack import Pack
+    from llama_ablate.results.layout import is_pack
 
-    if Pack.is_at(target):
+    if is_pack(target):
         there = Results.open(target).plan.experiment.name
         if there != name:
             what = f"holds a pack of '{there}', not of '{name}'"

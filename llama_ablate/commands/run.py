@@ -167,7 +167,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
                 queue = Queue(store, plan, compute, settings, progress)
                 _work(queue, launcher, store, plan, wanted)
             store.sweep(unfinished=False)  # a worker may have come late to a finished run
-            if not only or {*ids} <= store.runs.final_ids():
+            if not only or {*ids} <= store.final_ids():
                 measurement.measure(store, plan, compute, progress.measure)
             else:
                 notes.note(
@@ -226,7 +226,7 @@ def _work(
     tried: set[str] = set()
     while True:
         stage = Frames.of(Results(store)).stage
-        final = store.runs.final_ids()
+        final = store.final_ids()
         wanted = {run for run in stage.runs if run in final or run not in tried}
         wanted = wanted if only is None else wanted & {*only}
         if wanted <= final:
@@ -285,7 +285,7 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
     from llama_ablate.design.forecast import disk_bytes
     from llama_ablate.report.tables import size
 
-    needed = disk_bytes(plan, workers, store.runs.final_ids())
+    needed = disk_bytes(plan, workers, store.final_ids())
     free = shutil.disk_usage(store.root).free
     asked = needed[plan.settings.keep_weights]
     if asked > free:

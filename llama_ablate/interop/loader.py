@@ -133,11 +133,11 @@ def open_spec(path: Path) -> ModelSpec:
 
 
 def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
-    record, file = store.record(run_id), store.runs.weights(run_id)
+    record, file = store.record(run_id), store.weights(run_id)
     if record is None or file is None:
         why = "it has not finished"
         if record:
-            why = store.runs.why_no_weights(run_id) if record.ok else f"it ended {record.outcome}"
+            why = store.why_no_weights(run_id) if record.ok else f"it ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: {why}")
     table = store.table_of(run_id)
     text = table.text_of(table.variant(record.variant))
@@ -165,7 +165,7 @@ def _run_id(store: Store, name: str) -> str:
         return name
     called = plan.called(name)
     for run in plan.runs.values():
-        if run.variant in called and store.runs.weights(run.id):
+        if run.variant in called and store.weights(run.id):
             return run.id
     if called:
         raise ConfigError(

@@ -202,7 +202,7 @@ def measure(
             arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
             measured = processes.call(measure_run, *arguments, log=store.log(_KEY))
             for name, metric in measured.items():
-                store.runs.add_metric(lease, record.id, name, metric)
+                store.add_metric(lease, record.id, name, metric)
             progress(done, len(wanted))
     measure_variants(store, plan, compute, progress, again=again)
 
@@ -218,11 +218,11 @@ def _wanted(
         lacking = [c for c in per_run if again or _lacks(record, c.name, stated, retry=asked)]
         if not record.ok or not lacking:
             continue
-        if store.runs.weights(record.id) is not None:
+        if store.weights(record.id) is not None:
             wanted.append((record, lacking))
         elif asked:
             what = f"'{record.label}' s{record.seed} has no weights to measure"
-            raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
+            raise ConfigError(f"{what}: {store.why_no_weights(record.id)}")
     return wanted
 
 
@@ -236,7 +236,7 @@ def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> 
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
     """Raise ConfigError if text or plug-ins have changed since the runs were planned."""
-    store.layout.refuse_links()
+    store.refuse_links()
     for variant, table in now.arms:
         whose, train = f"'{store.root}'", _train_config(variant, table)
         refuse_other_code(variant.spec, planned.settings.plugins, whose, train)

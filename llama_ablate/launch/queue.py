@@ -16,6 +16,7 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.results import FINAL, Record, Settings, Store, live
 from llama_ablate.results.leases import Watch, lease_timeout
+from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
 
@@ -99,7 +100,7 @@ class Queue:
         that ran out of memory while others ran is first retried alone. `stage` names the
         experiment's stage to which the runs belong.
         """
-        final = self._store.runs.final_ids()
+        final = self._store.final_ids()
         runs = [run for run in self._in_order() if wanted is None or run in wanted]
         pending = deque(run for run in runs if run not in final)
         self._progress.begin(
@@ -154,7 +155,7 @@ class Queue:
         chosen: list[str] = []
         if not pending or not most:
             return chosen
-        final = self._store.runs.final_ids()  # others may have finished some meanwhile
+        final = self._store.final_ids()  # others may have finished some meanwhile
         while pending and len(chosen) < most:
             run = pending.popleft()
             if run in final or self._watch.waits(self._store.working(run)):
@@ -165,7 +166,7 @@ class Queue:
 
     def _start(self, run: str, slot: int) -> None:
         self._slots[run] = slot
-        self._before[run] = self._store.runs.folder(run)
+        self._before[run] = self._store.folder(run)
         self._progress.start(slot, self._label(run), self._runs[run].steps)
 
     def _again(self, gone: Gone) -> bool:
@@ -176,9 +177,9 @@ class Queue:
             self._elsewhere[run] = gone
             return False
         # Read after the lease: a run is committed before its lease is released.
-        folder = store.runs.folder(run)
+        folder = store.folder(run)
         ended = folder is not None and folder != self._before.get(run)
-        record = store.runs.read(folder) if folder and ended else None
+        record = RunFolder(folder).record() if folder and ended else None
         oom = gone.oom or bool(record and record.outcome == "oom")
         if oom and run in self._beside - self._retried:
             self._retried.add(run)
@@ -221,7 +222,7 @@ class Queue:
                 [run.id for run in table.runs if run.variant.id == variant]
                 for table in self._plan.tables
             ]
-            self._store.runs.keep_best(tables)
+            self._store.keep_best(tables)
 
     def _label(self, run: str) -> str:
         planned = self._runs[run]

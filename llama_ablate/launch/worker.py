@@ -195,7 +195,7 @@ def _run(
 
 def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, Measurement]:
     """Measure per-run metrics of a finished run, from its weights."""
-    record, file = store.record(run_id), store.runs.weights(run_id)
+    record, file = store.record(run_id), store.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
     table = store.table_of(run_id)

@@ -1,20 +1,30 @@
-"""Archives of many small files: written at once, read into memory, never unpacked to disk."""
+"""Packed results: an experiment without its weights, as one archive with its report.
+
+<pack>/
+results.tar.xz                            the files of the results folder that readers need
+runs.csv                                  a row a run: variant, seed, outcome, metrics
+experiment.yaml  report.md  effects*.png  copies for people
+
+The archive is read in memory by the reader of results folders, never unpacked to the disk: every
+file has the same seal, or SHA-256 in its run's manifest, as in a results folder.
+"""
 
 import io
 import lzma
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import Protocol
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
+#: The archive of packed results.
+PACK = "results.tar.xz"
 #: Packed results take kilobytes for each of some thousand runs; a larger archive is an attack.
 MAX_MEMBERS = 500_000
-MAX_MEMBER_BYTES = 64 << 20
 MAX_BYTES = 1 << 30
 
 
@@ -73,61 +83,36 @@ class Archive:
     @cached_property
     def _contents(self) -> dict[str, bytes]:
         """Content of each member by name."""
+        contents: dict[str, bytes] = {}
         try:
-            with disk.opened(self._file) as packed:
-                stream = _Bounded(packed, self._file)
-                contents = self._members(stream)
-                while stream.read(1 << 20):
-                    pass  # the xz stream ends after the tar, with checksums to be verified
+            with tarfile.open(fileobj=io.BytesIO(self._unpacked()), mode="r:") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if _is_plain(member) else None
+                    if content is None or not _is_safe(member.name) or member.name in contents:
+                        raise self._damaged(f"'{member.name:.200}' is no new file below a folder")
+                    if len(contents) == MAX_MEMBERS:
+                        raise self._damaged("it holds more than results take")
+                    contents[member.name] = content.read()
         except ConfigError:  # it is a ValueError, which the next clause would catch
             raise
         except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise self._damaged(f"it cannot be unpacked ({error})") from None
         return contents
 
-    def _members(self, stream: "_Bounded") -> dict[str, bytes]:
-        contents: dict[str, bytes] = {}
-        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
-            for member in archive:
-                archive.members.clear()  # type: ignore[attr-defined]  # else all headers are kept
-                content = archive.extractfile(member) if _is_plain(member) else None
-                if content is None or not _is_safe(member.name) or member.name in contents:
-                    raise self._damaged(f"'{member.name:.200}' is no new file below a folder")
-                if member.size > MAX_MEMBER_BYTES or len(contents) == MAX_MEMBERS:
-                    raise self._damaged("it holds more than results take")
-                contents[member.name] = content.read()
-        return contents
+    def _unpacked(self) -> bytes:
+        """Return the tar file, of at most `MAX_BYTES`."""
+        xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        content = xz.decompress(disk.read(self._file), MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise self._damaged("it unpacks to more than results take")
+        if not xz.eof:
+            raise EOFError("it ends before its end")
+        if xz.unused_data:
+            raise EOFError("more stands behind its end")
+        return content
 
     def _damaged(self, what: str) -> ConfigError:
         return ConfigError(f"{self._file}: damaged, {what}")
-
-
-class _Bounded:
-    """Xz stream limited to `MAX_BYTES` of content, without bytes after its end."""
-
-    def __init__(self, stream: IO[bytes], file: Path) -> None:
-        self._stream, self._file, self._left = stream, file, MAX_BYTES
-        self._xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-
-    def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes.
-
-        Raises ConfigError for content beyond the limit, EOFError for a truncated stream and for
-        bytes after its end.
-        """
-        most = min(size, self._left + 1) if size >= 0 else self._left + 1
-        content = b""
-        while not (content or self._xz.eof):
-            raw = self._stream.read(1 << 16) if self._xz.needs_input else b""
-            if self._xz.needs_input and not raw:
-                raise EOFError("it ends before its end")
-            content = self._xz.decompress(raw, most)
-        if not content and (self._xz.unused_data or self._stream.read(1)):
-            raise EOFError("more stands behind its end")
-        self._left -= len(content)
-        if self._left < 0:
-            raise ConfigError(f"{self._file}: damaged, it unpacks to more than results take")
-        return content
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
@@ -148,3 +133,19 @@ def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return packed.getvalue()
+
+
+def write_pack(
+    target: Path, files: Iterable[tuple[str, bytes]], pages: Mapping[str, bytes]
+) -> dict[str, int]:
+    """Write results files and pages as a pack; return the file sizes by name.
+
+    Each file is replaced in one step. The archive comes first, since it marks the folder as a pack.
+    """
+    contents = {PACK: archived(files), **pages}
+    disk.make(target)
+    disk.sweep(target)  # removes partial files of a killed command
+    with disk.locked(target):
+        for name, content in contents.items():
+            disk.replace(disk.below(target, name), content)
+    return {name: len(content) for name, content in contents.items()}

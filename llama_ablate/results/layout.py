@@ -1,4 +1,4 @@
-"""Names of the files and folders of an experiment's results.
+"""Names and paths of the files and folders of an experiment's results.
 
 <results>/<experiment>/
 experiment.yaml  plan.json  compute.json  pace.json  protocol.json
@@ -11,6 +11,8 @@ damaged/                           files and folders whose content was changed o
 redone/                            folders of runs that were trained again on request
 report/
 track/                             files and output of trackers; never read by this program
+
+A pack has, in their place, results.tar.xz: an archive of the files that readers need.
 """
 
 import re
@@ -20,15 +22,15 @@ from pathlib import Path
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
-from llama_ablate.results.archive import Files
+from llama_ablate.results.archive import PACK, Archive, Files
 
 #: The current plan.
 PLAN = "plan.json"
 #: Earlier plans, by the beginning of their SHA-256.
 EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
-#: The archive of packed results.
-PACK = "results.tar.xz"
 METRICS = "metrics"
+#: The folder of the runs with a final outcome.
+RUNS = "runs"
 
 
 def experiments_in(folder: Path) -> list[Path]:
@@ -37,33 +39,40 @@ def experiments_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def is_pack(root: Path) -> bool:
+    """Return whether a folder holds packed results."""
+    return (root / PACK).exists()
+
+
 class Layout:
     """Paths of one experiment's results under one of its plan files.
 
-    `files` reads the files at these paths: from the disk, or from an archive.
+    `files` reads the files at these paths: from the disk, or from a pack's archive.
     """
 
-    def __init__(self, root: Path, plan_name: str = PLAN, files: Files = disk) -> None:
-        self.root, self.plan_name, self.files = root, plan_name, files
-        self.plan = root / plan_name
-        #: The archive of packed results.
-        self.pack = root / PACK
+    def __init__(self, root: Path, plan_name: str = PLAN) -> None:
+        self.root, self.plan_name = root, plan_name
+        self.is_packed = is_pack(root)
+        #: Folder of the files: the results folder itself, or the archive in it.
+        self.base = root / PACK if self.is_packed else root
+        self.files: Files = Archive(self.base) if self.is_packed else disk
+        self.plan_file = self.base / plan_name
         #: The experiment file as the user wrote it.
-        self.experiment = root / "experiment.yaml"
-        #: The folder of the plan's report.
-        self.report = root / "report" / ("" if plan_name == PLAN else self.plan.stem)
+        self.experiment_file = self.base / "experiment.yaml"
         #: Folder of the runs with a final outcome, each run once.
-        self.final = root / "runs"
+        self.final = self.base / RUNS
         #: Folder of failed attempts at runs that will be retried.
-        self.failed = root / "failed"
+        self.failed = self.base / "failed"
         #: Folder of the metrics of variants.
-        self.variants = root / "variants"
+        self.variants = self.base / "variants"
         #: Folder of work in progress: leases, checkpoints, logs, live notes.
-        self.working = root / "working"
+        self.in_progress = root / "working"
+        #: The folder of the plan's report.
+        self.report = root / "report" / ("" if plan_name == PLAN else self.plan_file.stem)
         #: Folder of the trackers' files.
         self.track = root / "track"
         #: Folder of submitit's files for Slurm jobs, which include links.
-        self.jobs = self.working / "slurm" / "jobs"
+        self.jobs = self.in_progress / "slurm" / "jobs"
 
     def refuse_links(self, *more: Path) -> None:
         """Raise ConfigError for a link in the results, through which writes would land elsewhere.
@@ -79,9 +88,13 @@ class Layout:
         if links:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
+    def working(self, key: str) -> Path:
+        """Return the working folder of a run or task: leases, checkpoints and log."""
+        return disk.below(self.in_progress, key)
+
     def document(self, name: str) -> Path:
         """Return the path of a sealed document in the results folder."""
-        return self.root / f"{name}.json"
+        return self.base / f"{name}.json"
 
     def variant_metric(self, label: str, variant: str, metric: str) -> Path:
         """Return the path of a metric's values for a variant."""
@@ -90,7 +103,7 @@ class Layout:
 
     def place(self, file: Path) -> str:
         """Return a file's path relative to the results folder, which its seal includes."""
-        return file.relative_to(self.root).as_posix()
+        return file.relative_to(self.base).as_posix()
 
     def quarantine(self, path: Path) -> Path:
         """Move a damaged file or folder to `damaged/` under a new name; return its new path."""

@@ -1,20 +1,16 @@
 """Records of runs: launch settings, measurements, outcomes and learning curves."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, get_args
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.schema import Reading
-from llama_ablate.errors import ConfigError
 from llama_ablate.files.fields import (
-    LARGEST,
     Count,
     Id,
     MetricName,
@@ -218,42 +214,6 @@ def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
 
 #: Points of a learning curve, each with a number for every column.
 Points = Iterable[Mapping[str, float]]
-
-
-class Curve(NamedTuple):
-    """Learning curve: names of its columns, and its numbers (points, columns)."""
-
-    columns: tuple[str, ...]
-    values: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, columns: Iterable[str], rows: Iterable[Sequence[Any]], where: object) -> "Curve":
-        """Create a curve from stored rows; NaN marks a missing number.
-
-        Raises ConfigError for rows of unequal length, cells that are not numbers, missing columns,
-        and numbers out of range.
-        """
-        names = tuple(columns)
-        try:
-            values = np.array([[float(cell) for cell in row] for row in rows])
-            curve = cls(names, values.reshape(len(values), len(names)))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"{where}: damaged, it is no learning curve ({error})") from None
-        if len(curve.values) and ({*CURVE} - {*names} or curve._is_beyond):
-            raise ConfigError(f"{where}: damaged, a learning curve has other columns or numbers")
-        return curve
-
-    @property
-    def _is_beyond(self) -> bool:
-        """Range violation: a step or token count that is not finite, or a number above LARGEST."""
-        finite = np.isfinite(self.values)
-        steps = [self.columns.index(key) for key in ("step", "tokens")]
-        return not finite[:, steps].all() or bool((abs(self.values[finite]) > LARGEST).any())
-
-    @property
-    def points(self) -> list[dict[str, float]]:
-        """Points of the curve, each with a number for every column."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.values.tolist()]
 
 
 @dataclass(frozen=True)

@@ -1,174 +1,33 @@
-"""Folders of finished runs: atomic commits, retries, and retention of weights."""
+"""Folder of a finished run: its files are written once, and verified whenever they are read."""
 
 import contextlib
 import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.slugs import slug
+from llama_ablate.files.fields import LARGEST
 from llama_ablate.files.strict_json import parse, sealed, to_json
 from llama_ablate.results.archive import Files
-from llama_ablate.results.layout import METRICS, Layout
-from llama_ablate.results.leases import Lease
-from llama_ablate.results.record import CURVE, FINAL, Curve, Measurement, Points, Record, ending
+from llama_ablate.results.layout import METRICS, RUNS
+from llama_ablate.results.record import CURVE, FINAL, Measurement, Points, Record, ending
 
-_CHOSEN_BY = "validation_loss_nats"
-
-
-class Runs:
-    """Finished runs: final outcomes in `runs/`, each once; attempts to be retried in `failed/`."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self.final, self.failed = layout.final, layout.failed
-
-    def commit(
-        self, lease: Lease, record: Record, curve: Points, save_weights: disk.Save | None
-    ) -> Path | None:
-        """Commit a run by one rename, if the lease is still valid and no other commit came first.
-
-        All files are written to a partial folder and flushed before, the manifest last. Returns the
-        folder; None if the lease was lost, in which case no file remains.
-        """
-        kind = self.final if record.outcome in FINAL else self.failed
-        placed = None
-        with _partial_of(lease) as partial:
-            ours = f"{slug(record.label)}--s{record.seed}--{record.id}"
-            name = lease.set_once("name", ours)
-            if name.partition("--")[2] != ours.partition("--")[2]:
-                name = ours  # the stored name does not belong to this run
-            attempt = "" if kind == self.final else f"--{self._attempts(record.id) + 1}"
-            target = disk.below(kind, name + attempt)
-            disk.make(partial / METRICS)
-            disk.make(kind)
-            _write(partial, self._layout.place(target), record, curve, save_weights)
-            # Another process may have committed first; a final record is then the same.
-            if lease.held and (disk.place(partial, target) or kind == self.final):
-                placed = target
-        if placed and kind == self.final:
-            self.forget_failed(lease, record.id)
-        return placed
-
-    def _attempts(self, run: str) -> int:
-        """Return the number of a run's last failed attempt, or 0."""
-        attempts = self._folders(self.failed).get(run, [])
-        return int(attempts[-1].name.rpartition("--")[2]) if attempts else 0
-
-    def forget_failed(self, lease: Lease, run: str) -> None:
-        """Move a run's failed attempts into the lease's folder, to be deleted with it."""
-        for folder in self._folders(self.failed).get(run, []):
-            disk.move(folder, lease.folder / folder.name)
-
-    def folders(self) -> dict[str, Path]:
-        """Return the folders of finished runs by id: the final one, else the last attempt."""
-        latest = self._folders(self.failed) | self._folders(self.final)
-        return {run: folders[-1] for run, folders in latest.items()}
-
-    def final_ids(self) -> set[str]:
-        """Return the runs with a final outcome."""
-        return set(self._folders(self.final))
-
-    def folder(self, run: str) -> Path | None:
-        """Return a run's folder; None where it has not finished."""
-        return self.folders().get(run)
-
-    def _folders(self, kind: Path) -> dict[str, list[Path]]:
-        """Return the folders in `runs/` or `failed/` by run, the last attempt last."""
-        attempts: dict[str, list[tuple[int, Path]]] = {}
-        for name in self._layout.files.names(kind):
-            _label, seeded, rest = name.rpartition("--s")
-            _seed, _, run_and_number = rest.partition("--")
-            run, _, number = run_and_number.partition("--")
-            if seeded and run and (number or "0").isdecimal():
-                attempts.setdefault(run, []).append((int(number or 0), kind / name))
-        return {run: [path for _, path in sorted(folders)] for run, folders in attempts.items()}
-
-    def intact(self, folder: Path) -> bool:
-        """Return whether a run's files are undamaged and in the folder for its outcome."""
-        try:
-            final = RunFolder(folder).verify().outcome in FINAL
-        except ConfigError:
-            return False
-        return final == (folder.parent == self.final)
-
-    def quarantine(self, folder: Path) -> list[Path]:
-        """Quarantine a run's folder if it is not intact; return its new path, if any."""
-        if self.intact(folder):
-            return []  # another process was dropping its weights when it was first read
-        return [self._layout.quarantine(folder)]
-
-    def set_aside(self, run: str) -> list[Path]:
-        """Set aside a run's folders for retraining; return their new paths."""
-        folders = [
-            f for kind in (self.final, self.failed) for f in self._folders(kind).get(run, [])
-        ]
-        return [self._layout.set_aside(folder) for folder in folders]
-
-    def read(self, folder: Path) -> Record:
-        """Read the record in a run's folder. Raises ConfigError if it is damaged."""
-        return RunFolder(folder).record()
-
-    def weights(self, run: str) -> Path | None:
-        """Return the path of a finished run's weights; None without weights.
-
-        Raises ConfigError for a damaged file.
-        """
-        folder = self.folder(run)
-        return RunFolder(folder).weights() if folder else None
-
-    def why_no_weights(self, run: str) -> str:
-        """Explain why a finished run has no weights, and how to obtain them."""
-        folder = self.folder(run)
-        if folder and RunFolder(folder).lacks_weights:
-            return f"they were deleted; delete '{folder}' too and run the experiment again"
-        return "they were not kept (run --keep-weights)"
-
-    def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
-        """Delete the weights of runs that are the best, by validation loss, in no table."""
-        folders, best, worse = self.folders(), set(), set()
-        for runs in tables:
-            done = [RunFolder(folders[run]).record() for run in runs if run in folders]
-            by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
-            best |= {run for _loss, run in by_loss[:1]}
-            worse |= {run for _loss, run in by_loss[1:]}
-        for run in worse - best:
-            with contextlib.suppress(FileExistsError):  # another command drops them too
-                disk.write(folders[run] / DROPPED, b"")
-                disk.sync(folders[run])
-            disk.remove(folders[run] / WEIGHTS)
-
-    def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
-        """Add a metric to a finished run."""
-        folder = self.folder(run)
-        assert folder is not None, run
-        file = disk.below(folder, METRICS, f"{name}.json")
-        lease.replace(file, sealed(metric.to_dict(), self._layout.place(file)))
+_CURVE = "curve.csv"
+MANIFEST = "manifest.json"
+RECORD = "record.json"
+WEIGHTS = "weights.safetensors"
+#: Empty file that marks weights as dropped on purpose.
+DROPPED = "weights.dropped"
+_NO_FILE = (FileNotFoundError, NotADirectoryError)
 
 
-@contextlib.contextmanager
-def _partial_of(lease: Lease) -> Iterator[Path]:
-    """Yield a partial folder for the commit of a leased run; it is removed at the end.
-
-    After a lost lease an OSError is suppressed, since the new lease holder has removed the folder.
-    """
-    partial = lease.folder / f"partial-{lease.number}"
-    try:
-        yield partial
-    except OSError:
-        if lease.held:
-            raise
-    finally:
-        disk.remove_tree(partial)
-
-
-def _write(
+def write_run(
     partial: Path, place: str, record: Record, curve: Points, save_weights: disk.Save | None
 ) -> None:
     """Write a run's files, the manifest last; `place` is the final path of their folder."""
@@ -182,7 +41,7 @@ def _write(
     values = record.to_dict()
     metrics = values.pop("metrics")
     contents: dict[str, disk.Content] = {
-        "curve.csv": text.getvalue().encode(),
+        _CURVE: text.getvalue().encode(),
         RECORD: (to_json(values) + "\n").encode(),
     }
     if save_weights:
@@ -199,14 +58,6 @@ def _write(
         file = f"{METRICS}/{name}.json"
         disk.write(disk.below(partial, METRICS, f"{name}.json"), sealed(metric, f"{place}/{file}"))
     disk.write(partial / MANIFEST, sealed(manifest, f"{place}/{MANIFEST}"))
-
-
-MANIFEST = "manifest.json"
-RECORD = "record.json"
-WEIGHTS = "weights.safetensors"
-#: Empty file that marks weights as dropped on purpose.
-DROPPED = "weights.dropped"
-_NO_FILE = (FileNotFoundError, NotADirectoryError)
 
 
 class RunFolder:
@@ -227,14 +78,8 @@ class RunFolder:
         return ending(self.manifest.get(RECORD, {}), f"{self.path}/{MANIFEST}")
 
     def curve(self) -> list[dict[str, float]]:
-        """Read the learning curve; an empty cell becomes NaN."""
-        text = self._content("curve.csv").decode("utf-8", "replace")
-        try:
-            names, *rows = [*csv.reader(io.StringIO(text))] or [[]]
-        except csv.Error as error:
-            raise ConfigError(f"{self.path / 'curve.csv'}: damaged, no CSV ({error})") from None
-        cells = ([cell or "nan" for cell in row] for row in rows)
-        return Curve.of(names, cells, self.path / "curve.csv").points
+        """Return the points of the learning curve; an empty cell becomes NaN."""
+        return _parse_curve(self._content(_CURVE), self.path / _CURVE)
 
     def weights(self) -> Path | None:
         """Return the path of the run's verified weights; None without weights."""
@@ -242,6 +87,13 @@ class RunFolder:
             return None
         self._check(WEIGHTS)
         return self.path / WEIGHTS
+
+    def drop_weights(self) -> None:
+        """Delete the run's weights, and mark them as dropped on purpose."""
+        with contextlib.suppress(FileExistsError):  # another command drops them too
+            disk.write(self.path / DROPPED, b"")
+            disk.sync(self.path)
+        disk.remove(self.path / WEIGHTS)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield the run's verified files by name, with its weights marked as dropped."""
@@ -259,6 +111,15 @@ class RunFolder:
             if name != WEIGHTS or (self.path / name).exists():  # users may delete weights
                 self._check(name)
         return self.record()
+
+    @property
+    def is_intact(self) -> bool:
+        """Integrity: true if its files are undamaged and it lies in the folder for its outcome."""
+        try:
+            final = self.verify().outcome in FINAL
+        except ConfigError:
+            return False
+        return final == (self.path.parent.name == RUNS)
 
     @property
     def lacks_weights(self) -> bool:
@@ -344,3 +205,23 @@ class RunFolder:
     def _compare(self, name: str, digest: str) -> None:
         if self.manifest.get(name, {}).get("sha256") != digest:
             raise ConfigError(f"{self.path / name}: damaged, not what was written there")
+
+
+def _parse_curve(content: bytes, file: Path) -> list[dict[str, float]]:
+    """Return the points of a stored learning curve, each with a number for every column.
+
+    Raises ConfigError for rows of unequal length, cells that are not numbers, missing columns, and
+    numbers out of range.
+    """
+    text = io.StringIO(content.decode("utf-8", "replace"), newline="")
+    try:
+        rows = csv.DictReader(text, restval="missing")
+        points = [{name: float(cell or "nan") for name, cell in row.items()} for row in rows]
+    except (csv.Error, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: damaged, it is no learning curve ({error})") from None
+    for point in points:
+        beyond = any(abs(value) > LARGEST for value in point.values() if math.isfinite(value))
+        counts = [point.get(key, math.nan) for key in ("step", "tokens")]
+        if beyond or {*CURVE} - {*point} or not all(map(math.isfinite, counts)):
+            raise ConfigError(f"{file}: damaged, a learning curve has other columns or numbers")
+    return points

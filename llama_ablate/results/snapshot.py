@@ -14,14 +14,14 @@ from pathlib import Path
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, sealed, to_json
-from llama_ablate.results.layout import PLAN, Layout, experiments_in
+from llama_ablate.results.folder import Folder, open_folder
+from llama_ablate.results.layout import PLAN, experiments_in, is_pack
 from llama_ablate.results.live import Live
-from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.protocol import StatedMetrics, Version
 from llama_ablate.results.record import FINAL, Measurement, Record
 from llama_ablate.results.run import RunFolder
-from llama_ablate.results.store import Store, StoredResults
+from llama_ablate.results.store import Store
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,14 @@ class RunStatus:
 class Results:
     """Results of an experiment for reports; its tables share one set of records."""
 
-    def __init__(self, source: StoredResults, known: Mapping[str, RunFolder] | None = None) -> None:
+    def __init__(self, source: Folder, known: Mapping[str, RunFolder] | None = None) -> None:
         self._source, self._known = source, known or {}
-        self.root = source.home.root
+        self.root, self.is_packed = source.root, source.is_packed
         #: Folder of the report on these results.
-        self.report = source.home.report
+        self.report = source.report
         #: Folder of the trackers' files.
-        self.track = source.home.track
-        self.plan_name = source.layout.plan_name
-        self.is_packed = isinstance(source, Pack)
+        self.track = source.track
+        self.plan_name = source.plan_name
 
     @classmethod
     def open(cls, path: Path | str) -> "Results":
@@ -61,7 +60,7 @@ class Results:
 
         Raises ConfigError for a path without results.
         """
-        return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
+        return cls(open_folder(Path(path)))
 
     def again(self) -> "Results":
         """Return a new snapshot of the same results.
@@ -131,9 +130,9 @@ class Results:
     @property
     def experiment_text(self) -> str:
         """Text of the experiment file; without a stored copy, the planned experiment as JSON."""
-        layout = self._source.layout
+        source = self._source
         try:
-            return layout.files.read(layout.experiment).decode("utf-8", "replace")
+            return source.files.read(source.experiment_file).decode("utf-8", "replace")
         except FileNotFoundError:
             return to_json(self.plan.experiment.model_dump(mode="json"))
 
@@ -143,7 +142,7 @@ class Results:
 
     def refuse_links(self) -> None:
         """Raise ConfigError for a link in the results: writes through it would land elsewhere."""
-        self._source.home.refuse_links()
+        self._source.refuse_links()
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Lock the report, in a context manager, for one writing process at a time.
@@ -161,18 +160,18 @@ class Results:
 
         Raises ConfigError for a damaged file.
         """
-        layout = self._source.layout
+        source = self._source
         # The pack of an earlier plan stores it under the name of the current plan.
-        plan = parse(layout.files.read(layout.plan), layout.plan, layout.plan_name)
+        plan = parse(source.files.read(source.plan_file), source.plan_file, source.plan_name)
         yield PLAN, sealed(plan, PLAN)
-        yield layout.experiment.name, self.experiment_text.encode()
-        protocol = layout.document("protocol")
-        if layout.files.is_file(protocol):
-            yield layout.place(protocol), layout.files.read(protocol)
+        yield source.experiment_file.name, self.experiment_text.encode()
+        protocol = source.document("protocol")
+        if source.files.is_file(protocol):
+            yield source.place(protocol), source.files.read(protocol)
         for run in self.finished.values():
             for name, content in run.files():
-                yield layout.place(run.path / name), content
-        yield from self._source.files_of_variants(self.plan.variant_ids)
+                yield source.place(run.path / name), content
+        yield from source.files_of_variants(self.plan.variant_ids)
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return the per-variant metrics of a variant by name."""
@@ -195,7 +194,7 @@ def experiments(folder: Path) -> list[Results]:
 
 def is_experiment(folder: Path) -> bool:
     """Return whether a folder holds the results of one experiment, packed or not."""
-    return Layout(folder).plan.is_file() or Pack.is_at(folder)
+    return (folder / PLAN).is_file() or is_pack(folder)
 
 
 def around(path: Path) -> Store | None:
@@ -210,8 +209,8 @@ def run_at(folder: Path) -> tuple[Store, str] | None:
     """Return the store and the run id of a run's folder; None for any other folder."""
     if not (folder / "record.json").is_file():
         return None
-    store = Store(folder.resolve().parent.parent)
-    return store, store.runs.read(folder.resolve()).id
+    path = folder.resolve()
+    return Store(path.parent.parent), RunFolder(path).record().id
 
 
 def remove_empty(root: Path) -> None:

@@ -1,23 +1,22 @@
-"""Results of an experiment: a reader, and a store with leases, commits and clean-up."""
+"""Writable results folder of an experiment: leases, commits, and clean-up."""
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import parse, sealed
-from llama_ablate.results import leases, live, protocol
-from llama_ablate.results.layout import EARLIER, METRICS, PLAN, Layout, experiments_in
+from llama_ablate.files.slugs import slug
+from llama_ablate.files.strict_json import sealed
+from llama_ablate.results import leases, protocol
+from llama_ablate.results.folder import Folder, open_folder
+from llama_ablate.results.layout import METRICS, is_pack
 from llama_ablate.results.leases import Lease
-from llama_ablate.results.live import Live
 from llama_ablate.results.plan_document import (
     PlanDocument,
-    PlannedTable,
     keep_plan,
     read_plan,
     refuse_another_experiment,
@@ -25,69 +24,15 @@ from llama_ablate.results.plan_document import (
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Points, Record
-from llama_ablate.results.run import RunFolder, Runs
+from llama_ablate.results.run import RunFolder, write_run
+
+#: Documents of values that are measured once per experiment.
+_MEASURED = ("compute", "pace")
+_CHOSEN_BY = "validation_loss_nats"
 
 
-class StoredResults:
-    """Results of one experiment for reading, from a folder or an archive."""
-
-    def __init__(self, layout: Layout, home: Layout) -> None:
-        """Read results from one layout; reports and locks use the layout `home`."""
-        self.layout, self.home = layout, home
-        self.plan_file = layout.plan
-        self.runs = Runs(layout)
-        self._documents = Documents(layout)
-
-    @property
-    def plan(self) -> PlanDocument:
-        """Plan of the experiment. Raises ConfigError if its file is damaged."""
-        return read_plan(self.plan_file, self.layout.files)
-
-    @property
-    def protocol(self) -> list[Version]:
-        """Protocol of the experiment: its file before the first finished run, and later changes."""
-        return self._documents.protocol()
-
-    def finished(self) -> dict[str, RunFolder]:
-        """Return the finished runs by id."""
-        folders = self.runs.folders()
-        return {run: RunFolder(folder, self.layout.files) for run, folder in folders.items()}
-
-    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
-        """Return the metrics of variants, by variant and name."""
-        return self._documents.variant_metrics(variants)
-
-    def files_of_variants(self, variants: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the files of variants' metrics by their paths. Raises ConfigError for damage."""
-        self.metrics_of(variants)
-        for file in self._documents.variant_files(variants):
-            yield self.layout.place(file), self.layout.files.read(file)
-
-    def is_leased(self, _run: str) -> bool:
-        """Return whether a process has leased a run: never, in read-only results."""
-        return False
-
-    def live(self, _runs: Iterable[str]) -> dict[str, Live]:
-        """Return the live notes of runs by id: none, in read-only results."""
-        return {}
-
-    def lock_report(self) -> AbstractContextManager[object]:
-        """Lock the report, in a context manager, for one writing process at a time.
-
-        Raises ConfigError for a link in the results, through which writes would land elsewhere.
-        """
-        self.home.refuse_links()
-        return disk.locked(self.home.root)
-
-
-class Store(StoredResults):
+class Store(Folder):
     """Writable results folder of one experiment."""
-
-    def __init__(self, root: Path, plan: str = PLAN) -> None:
-        """Use the results folder `root`, with the plan in its file `plan`."""
-        layout = Layout(root, plan)
-        super().__init__(layout, layout)
-        self.root, self.report, self.jobs = root, layout.report, layout.jobs
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
@@ -95,33 +40,17 @@ class Store(StoredResults):
 
         Raises ConfigError for a path without results, and for a pack.
         """
-        root = Path(root)
-        if EARLIER.fullmatch(root.name) and root.is_file():
-            return cls(root.parent, plan=root.name)
-        cls._refuse_pack(root)
-        if not (root / PLAN).is_file():
-            others = [path.name for path in experiments_in(root) or experiments_in(root.parent)]
-            hint = nearest(root.name, others) if others else ""
-            if not root.exists():
-                raise ConfigError(f"there is no folder '{root}'{hint}")
-            raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
-        return cls(root)
-
-    @staticmethod
-    def _refuse_pack(root: Path) -> None:
-        if Layout(root).pack.is_file():
-            raise ConfigError(
-                f"'{root}' holds packed results, without weights and closed to new runs: status, "
-                "show, compare and report read them; new runs need another --results"
-            )
+        folder = open_folder(Path(root))
+        _refuse_pack(folder.root)
+        return cls(folder.root, folder.plan_name)
 
     def prepare(self) -> None:
         """Create the folders. Raises ConfigError if they cannot be written, or contain a link."""
-        self._refuse_pack(self.root)
+        _refuse_pack(self.root)
         try:
             sound_plan(self.plan_file)
-            self.layout.refuse_links(self.root)
-            for folder in (self.layout.final, self.layout.variants, self.layout.working):
+            self.refuse_links(self.root)
+            for folder in (self.final, self.variants, self.in_progress):
                 disk.make(folder)
             with self.alone("plan"):
                 pass
@@ -147,20 +76,18 @@ class Store(StoredResults):
                             f"others are at work in '{self.root}' on another plan: "
                             "wait for them, or choose another --results"
                         )
-                lease.replace(self.layout.experiment, experiment_text.encode("utf-8"))
+                lease.replace(self.experiment_file, experiment_text.encode("utf-8"))
                 # An older version writes a variant's architecture with other options.
                 if same and current and current.architectures == plan.architectures:
                     return
                 self._keep_protocol(lease, plan)
-                if current and self.runs.folders():
+                if current and self.finished():
                     plan = plan.with_noise_of(current)
                 if current:
-                    keep_plan(self.plan_file, current, plan, self.runs.final_ids(), lease)
+                    keep_plan(self.plan_file, current, plan, self.final_ids(), lease)
                 elif exists:
-                    self.layout.quarantine(self.plan_file)
-                lease.replace(
-                    self.plan_file, sealed(plan.model_dump(mode="json"), self.plan_file.name)
-                )
+                    self.quarantine(self.plan_file)
+                self._write_sealed(lease, self.plan_file, plan.model_dump(mode="json"))
         except leases.LostError:
             self.create(plan, experiment_text)
         except OSError as error:
@@ -171,49 +98,63 @@ class Store(StoredResults):
 
         Before any run has finished it replaces the protocol; afterwards it is added as a change.
         """
-        folders = self.runs.folders()
+        folders = self.finished()
         stated, replaced = [], []
         if folders:
-            stated = self._documents.protocol()
+            stated = self.protocol
             with contextlib.suppress(ConfigError, FileNotFoundError):
                 before = read_plan(self.plan_file)
                 controls = {v.id for t in before.tables for v in t.variants if v.role or v.baseline}
                 runs = [run for run in before.runs.values() if run.variant in controls]
-                records = {r.id: self.runs.read(folders[r.id]) for r in runs if r.id in folders}
+                records = {r.id: folders[r.id].record() for r in runs if r.id in folders}
                 replaced = protocol.replaced(before, plan, records)
         versions = protocol.extended(stated, plan.experiment, len(folders), replaced)
         if versions != stated:
-            self._documents.keep_protocol(lease, versions)
+            self._write_protocol(lease, versions)
+
+    def _write_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
+        entries = [version.model_dump(mode="json") for version in versions]
+        self._write_sealed(lease, self.document("protocol"), {"versions": entries})
+
+    def _write_sealed(self, lease: Lease, file: Path, values: Mapping[str, object]) -> None:
+        lease.replace(file, sealed(values, self.place(file)))
 
     def _unwritable(self, error: OSError) -> ConfigError:
         why = error.strerror or error
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
     def _at_work(self, besides: Container[str]) -> list[Path]:
-        return leases.at_work([path for path in self._pieces() if path.name not in besides])
+        return leases.at_work([path for path in self._tasks() if path.name not in besides])
 
-    def _pieces(self) -> list[Path]:
+    def _tasks(self) -> list[Path]:
         """Return the folders of work in progress."""
-        return [path for path in self.layout.working.iterdir() if path.is_dir()]
-
-    def table_of(self, run: str) -> PlannedTable:
-        """Return the first table that contains a run. Raises ConfigError if none does."""
-        try:
-            return self.plan.table_of(run)
-        except KeyError:
-            raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans") from None
+        return [path for path in self.in_progress.iterdir() if path.is_dir()]
 
     def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
         """Return the value of a key in `<name>.json`; measure and store it if it is missing."""
+        file = self.document(name)
         try:
             with self.alone(name) as lease:
-                values = self._documents.measured(name)
+                values = dict(self._read_sealed(file)) if file.is_file() else {}
                 if key not in values:
                     values[key] = measure()
-                    self._documents.keep_measured(lease, name, values)
+                    self._write_sealed(lease, file, values)
                 return values[key]
         except leases.LostError:  # another process may have measured it by now
             return self.measure_once(name, key, measure)
+
+    def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
+        """Add a metric to a finished run."""
+        file = disk.below(self.finished()[run].path, METRICS, f"{name}.json")
+        self._write_sealed(lease, file, metric.to_dict())
+
+    def add_variant_metric(
+        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
+    ) -> None:
+        """Add a per-variant metric."""
+        file = self.variant_metric(label, variant, name)
+        disk.make(file.parent)
+        self._write_sealed(lease, file, metric.to_dict())
 
     def mend(self) -> list[Path]:
         """Quarantine damaged documents that can be measured again; return their new paths.
@@ -221,15 +162,18 @@ class Store(StoredResults):
         Raises ConfigError for a damaged document that cannot be measured again.
         """
         sound_plan(self.plan_file)
+        moved = []
         with self.alone("mend"):
-            moved = self._documents.quarantine()
-        if self.runs.folders():
-            self._documents.protocol()
+            documents = (self.document(name) for name in _MEASURED)
+            metrics = chain.from_iterable(self._metric_files().values())
+            for file in chain((file for file in documents if file.is_file()), metrics):
+                try:
+                    self._read_sealed(file)
+                except ConfigError:
+                    moved.append(self.quarantine(file))
+        if self.finished():
+            _ = self.protocol  # raises for damage
         return moved
-
-    def working(self, key: str) -> Path:
-        """Return the working folder of a run or task: leases, checkpoints and log."""
-        return disk.below(self.layout.working, key)
 
     def log(self, key: str) -> Path:
         """Return the log file for the output of a run's or task's process."""
@@ -238,15 +182,11 @@ class Store(StoredResults):
 
     def lease(self, run: str) -> Lease | None:
         """Lease a run; None if it has a final record or another process has the lease."""
-        lease = self._take(run)
+        lease = leases.take(self.working(run))
         if lease and self.is_final(run):  # another process finished it just before
             lease.finish()
             return None
         return lease
-
-    def alone(self, key: str) -> AbstractContextManager[Lease]:
-        """Acquire the exclusive lease of a task, in a context manager; wait until it is free."""
-        return leases.alone(self.working(key))
 
     def commit(
         self,
@@ -264,51 +204,68 @@ class Store(StoredResults):
         if ours is None:
             return None
         with ours:
-            folder = self.runs.commit(ours, record, curve, save_weights)
+            folder = self._commit(ours, record, curve, save_weights)
             if record.outcome in FINAL and folder:
                 ours.finish()
         return folder
 
-    def lock_report(self) -> AbstractContextManager[Lease]:
-        """Acquire the lease for writing the report. Raises ConfigError for a link."""
-        self.layout.refuse_links()
-        return self.alone("report")
+    def _commit(
+        self, lease: Lease, record: Record, curve: Points, save_weights: disk.Save | None
+    ) -> Path | None:
+        """Commit a run, if the lease is still valid and no other commit came first.
 
-    def is_leased(self, run: str) -> bool:
-        """Return whether a process appears to have leased a run, from a single check."""
-        return leases.taken(self.working(run))
+        All files are written to a partial folder and flushed before, the manifest last. Returns the
+        folder; None if the lease was lost, in which case no file remains.
+        """
+        kind = self.final if record.outcome in FINAL else self.failed
+        placed = None
+        with _partial_of(lease) as partial:
+            ours = f"{slug(record.label)}--s{record.seed}--{record.id}"
+            name = lease.set_once("name", ours)
+            if name.partition("--")[2] != ours.partition("--")[2]:
+                name = ours  # the stored name does not belong to this run
+            failed = self._attempts(self.failed).get(record.id, [])
+            last = int(failed[-1].name.rpartition("--")[2]) if failed else 0
+            target = disk.below(kind, name if kind == self.final else f"{name}--{last + 1}")
+            disk.make(partial / METRICS)
+            disk.make(kind)
+            write_run(partial, self.place(target), record, curve, save_weights)
+            # Another process may have committed first; a final record is then the same.
+            if lease.held and (disk.place(partial, target) or kind == self.final):
+                placed = target
+        if placed and kind == self.final:
+            self._forget_failed(lease, record.id)
+        return placed
 
-    def live(self, runs: Iterable[str]) -> dict[str, Live]:
-        """Return the live notes of runs by id; runs without a note are left out."""
-        there = {*disk.names(self.layout.working)}
-        notes = {run: live.read(self.layout.working / run) for run in runs if run in there}
-        return {run: note for run, note in notes.items() if note}
+    def _forget_failed(self, lease: Lease, run: str) -> None:
+        """Move a run's failed attempts into the lease's folder, to be deleted with it."""
+        for folder in self._attempts(self.failed).get(run, []):
+            disk.move(folder, lease.folder / folder.name)
 
-    def is_final(self, run: str) -> bool:
-        """Return whether a run has a final record."""
-        return (record := self.record(run)) is not None and record.outcome in FINAL
-
-    def record(self, run: str) -> Record | None:
-        """Return a run's record; None for an unfinished run."""
-        folder = self.runs.folder(run)
-        return self.runs.read(folder) if folder else None
-
-    def records(self) -> list[Record]:
-        """Return the records of the finished planned runs, in the plan's order."""
-        folders = self.runs.folders()
-        return [self.runs.read(folders[run]) for run in self.plan.runs if run in folders]
+    def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
+        """Delete the weights of runs that are the best, by validation loss, in no table."""
+        folders, best, worse = self.finished(), set(), set()
+        for runs in tables:
+            done = [folders[run].record() for run in runs if run in folders]
+            by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
+            best |= {run for _loss, run in by_loss[:1]}
+            worse |= {run for _loss, run in by_loss[1:]}
+        for run in worse - best:
+            folders[run].drop_weights()
 
     def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
         """Quarantine runs whose files were changed or damaged; return their new paths.
 
         Calls `checked` with the number of runs verified so far.
         """
-        moved, folders = [], self.runs.folders()
+        moved, folders = [], self.finished()
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
-            if folder and not self.runs.intact(folder) and (lease := self._take(run)):
-                if folder.is_dir():  # it may have been moved before the lease was acquired
-                    moved += self.runs.quarantine(folder)
+            if folder and not folder.is_intact and (lease := leases.take(self.working(run))):
+                # It may have been moved before the lease was acquired, or another process was
+                # dropping its weights when it was first read.
+                if folder.path.is_dir() and not RunFolder(folder.path).is_intact:
+                    moved.append(self.quarantine(folder.path))
                 lease.release()
             checked(done)
         return moved
@@ -319,23 +276,24 @@ class Store(StoredResults):
         The retraining is written to the protocol first. Raises ConfigError while another command
         works on one of the runs.
         """
-        folders = self.runs.folders()
+        folders = self.finished()
         finished = [run for run in runs if run in folders]
         if not finished:
             return []
         for run in finished:
-            if leases.taken(self.working(run)):
+            if self.is_leased(run):
                 raise ConfigError(f"'{label}' is at work in another command: wait for it to end")
-        outcomes = [RunFolder(folders[run]).outcome()[0] for run in finished]
+        outcomes = [folders[run].outcome()[0] for run in finished]
         with self.alone("plan") as lease:
             now = protocol.version(self.plan.experiment, len(folders))
             redone = protocol.Redone(label=label, outcomes=outcomes)
             now = now.model_copy(update={"redone": [redone]})
-            self._documents.keep_protocol(lease, [*self._documents.protocol(), now])
+            self._write_protocol(lease, [*self.protocol, now])
         moved = []
         for run in finished:
-            if ours := self._take(run):
-                moved += self.runs.set_aside(run)
+            if ours := leases.take(self.working(run)):
+                attempts = (self._attempts(kind).get(run, []) for kind in (self.final, self.failed))
+                moved += [self.set_aside(folder) for folder in chain.from_iterable(attempts)]
                 ours.finish()  # removes its checkpoints too, so that it restarts from step 0
         return moved
 
@@ -346,11 +304,11 @@ class Store(StoredResults):
         logs. A planned run that another machine seems to have leased is left to the queue; another
         folder with a lease is watched until the lease expires, since no later command may use it.
         """
-        final, held = self.runs.final_ids(), []
-        for working in self._pieces():
+        final, held = self.final_ids(), []
+        for working in self._tasks():
             if working.name in final:
                 with self.alone(working.name) as ours:  # its lease will be released or expire
-                    self.runs.forget_failed(ours, working.name)
+                    self._forget_failed(ours, working.name)
             elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue
             elif lease := leases.take(working):
@@ -363,114 +321,26 @@ class Store(StoredResults):
             if lease := leases.take(working):
                 lease.finish()
 
-    def _take(self, key: str) -> Lease | None:
-        return leases.take(self.working(key))
 
-    def add_variant_metric(
-        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
-    ) -> None:
-        """Add a per-variant metric."""
-        self._documents.add_variant_metric(lease, label, variant, name, metric)
-
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return the per-variant metrics of a variant by name."""
-        return self.metrics_of([variant])[variant]
+def _refuse_pack(root: Path) -> None:
+    if is_pack(root):
+        raise ConfigError(
+            f"'{root}' holds packed results, without weights and closed to new runs: status, "
+            "show and report read them; new runs need another --results"
+        )
 
 
-_MEASURED = ("compute", "pace")
-_PROTOCOL = "protocol"
+@contextlib.contextmanager
+def _partial_of(lease: Lease) -> Iterator[Path]:
+    """Yield a partial folder for the commit of a leased run; it is removed at the end.
 
-
-class Documents:
-    """Documents `compute.json`, `pace.json`, `protocol.json`, and the metrics in `variants/`."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-
-    def measured(self, name: str) -> dict[str, Any]:
-        """Return a document of values measured once per experiment; empty without a file."""
-        file = self._layout.document(name)
-        return dict(self._read(file)) if file.is_file() else {}
-
-    def keep_measured(self, lease: Lease, name: str, values: Mapping[str, Any]) -> None:
-        """Write a document of values measured once per experiment."""
-        self._write(lease, self._layout.document(name), values)
-
-    def protocol(self) -> list[Version]:
-        """Return the protocol: the file before the first finished run, and later changes.
-
-        Empty without a file. Raises ConfigError for a damaged file.
-        """
-        file = self._layout.document(_PROTOCOL)
-        try:
-            stored = self._read(file) if self._layout.files.is_file(file) else {}
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}. What was stated before the first run cannot be made again;"
-                f" to go on without it: rm {quote(str(file))}"
-            ) from None
-        return protocol.read_versions(stored, file)
-
-    def keep_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
-        """Write the protocol."""
-        entries = [version.model_dump(mode="json") for version in versions]
-        self._write(lease, self._layout.document(_PROTOCOL), {"versions": entries})
-
-    def add_variant_metric(
-        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
-    ) -> None:
-        """Add a per-variant metric."""
-        file = self._layout.variant_metric(label, variant, name)
-        disk.make(file.parent)
-        self._write(lease, file, metric.to_dict())
-
-    def variant_metrics(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
-        """Return the metrics of variants, by variant and name; the folder is listed once.
-
-        Raises ConfigError for a damaged file.
-        """
-        try:
-            return {
-                variant: {file.stem: Measurement.from_dict(self._read(file), file) for file in own}
-                for variant, own in self._metrics(variants).items()
-            }
-        except ConfigError as error:
-            raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
-
-    def variant_files(self, variants: Iterable[str]) -> list[Path]:
-        """Return the files of variants' metrics."""
-        return [*chain.from_iterable(self._metrics(variants).values())]
-
-    def quarantine(self) -> list[Path]:
-        """Quarantine damaged documents that can be measured again; return their new paths."""
-        moved = []
-        for file in self._measurable():
-            try:
-                self._read(file)
-            except ConfigError:
-                moved.append(self._layout.quarantine(file))
-        return moved
-
-    def _measurable(self) -> Iterator[Path]:
-        documents = (self._layout.document(name) for name in _MEASURED)
-        yield from (file for file in documents if file.is_file())
-        yield from chain.from_iterable(self._metrics().values())
-
-    def _metrics(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
-        """Return the files of metrics, by variant: of some variants, or of all."""
-        files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
-        names = self._layout.files.names
-        for name in sorted(names(self._layout.variants)):
-            id_ = name.rpartition("--")[2]
-            if variants is None or id_ in files:
-                folder = self._layout.variants / name / METRICS
-                # File managers write files whose names begin with a dot.
-                own = (n for n in names(folder) if n.endswith(".json") and not n.startswith("."))
-                files.setdefault(id_, []).extend(folder / name for name in sorted(own))
-        return files
-
-    def _read(self, file: Path) -> Any:
-        return parse(self._layout.files.read(file), file, self._layout.place(file))
-
-    def _write(self, lease: Lease, file: Path, values: Mapping[str, object]) -> None:
-        lease.replace(file, sealed(values, self._layout.place(file)))
+    After a lost lease an OSError is suppressed, since the new lease holder has removed the folder.
+    """
+    partial = lease.folder / f"partial-{lease.number}"
+    try:
+        yield partial
+    except OSError:
+        if lease.held:
+            raise
+    finally:
+        disk.remove_tree(partial)

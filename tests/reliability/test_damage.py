@@ -17,6 +17,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
+from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from tests.commands import command
 from tests.metrics import measured
@@ -63,7 +64,7 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity, calibration]")
     store = grid(file, tmp_path)
-    folders = sorted(store.runs.folders().values())
+    folders = sorted(run.path for run in store.finished().values())
     files = [[p for p in sorted(f.rglob("*")) if p.is_file()] for f in folders]
     assert len(folders) == 4
     assert {len(of) for of in files} == {7}
@@ -75,7 +76,7 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
         whole = target.read_bytes()
         if damage(kind, target, chance, files[two][which]):
             trials += 1
-            standing = [store.runs.intact(folder) for folder in folders]
+            standing = [RunFolder(folder).is_intact for folder in folders]
             if standing[one]:
                 missed.append((kind, target))
             if sum(standing) < 3:
@@ -129,7 +130,7 @@ def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     reference = grid(file, tmp_path / "reference").root
     store = grid(file, tmp_path)
-    folders = sorted(store.runs.folders().values())
+    folders = sorted(run.path for run in store.finished().values())
     before = [(f / "record.json").stat().st_mtime_ns for f in folders]
     damaged = folders[1] / "weights.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -300,7 +301,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
         assert "Traceback" not in error
         assert "No space left on device" in error
         assert "what is finished is kept" in error
-        finished = len(Store(place / "tiny").runs.final_ids())
+        finished = len(Store(place / "tiny").final_ids())
         (place / "filler").unlink()
         grid(file, place, Settings())
         assert finished < 8
@@ -389,14 +390,14 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(experime
     variant = store.plan.tables[0].variants[0]
     with store.alone("measure") as lease:
         store.add_variant_metric(lease, variant.label, variant.id, "speed", measured(speed=1.0))
-    (folder,) = store.runs.folders().values()
+    (folder,) = (run.path for run in store.finished().values())
     reads = {
         "plan.json": lambda now: now.plan,
         "compute.json": lambda now: now.measure_once("compute", "cpu", dict),
         "protocol.json": lambda now: now.protocol,
         "manifest.json": lambda now: now.records(),
         "metrics/perplexity.json": lambda now: now.records(),
-        "metrics/speed.json": lambda now: now.variant_metrics(variant.id),
+        "metrics/speed.json": lambda now: now.metrics_of([variant.id])[variant.id],
     }
     for name, read in reads.items():
         (document,) = [p for p in store.root.rglob("*.json") if p.as_posix().endswith(f"/{name}")]
@@ -408,7 +409,7 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(experime
         document.write_bytes(whole)
     assert not breaches(store.root)
     unseal(folder / "manifest.json", metrics=None)
-    assert not Store(store.root).runs.intact(folder)
+    assert not RunFolder(folder).is_intact
 
 
 def test_a_process_is_known_by_more_than_its_number():
@@ -432,7 +433,7 @@ def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unread
 def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, damage):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     store = grid(file, tmp_path)
-    folder = store.runs.folder(next(iter(store.plan.runs)))
+    folder = store.folder(next(iter(store.plan.runs)))
     if damage == "no metrics":
         shutil.rmtree(folder / "metrics")
     elif damage == "a torn letter":
@@ -462,7 +463,7 @@ def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
     experiment_file, tmp_path, unsealed, file, key, value
 ):
     store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
-    folder = store.runs.folder(next(iter(store.plan.runs)))
+    folder = store.folder(next(iter(store.plan.runs)))
     place = store.plan_file if file == "plan.json" else folder / file
     found = unsealed(place) if file != "record.json" else json.loads(place.read_text("utf-8"))
     place.write_text(json.dumps(value if key is None else {**found, key: value}), "utf-8")
@@ -476,7 +477,7 @@ def test_files_that_others_left_among_the_results_are_a_note_of_the_checker_and_
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     store = grid(file, tmp_path)
-    runs = sorted(store.runs.folders().values())
+    runs = sorted(run.path for run in store.finished().values())
     before = [(run / "record.json").stat().st_mtime_ns for run in runs]
     names = [
         ".DS_Store",
@@ -501,7 +502,7 @@ def test_files_that_others_left_among_the_results_are_a_note_of_the_checker_and_
 
 def test_a_collapsed_run_is_final_to_the_checker(experiment_file, tmp_path):
     store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
-    folder = min(store.runs.folders().values())
+    folder = min(run.path for run in store.finished().values())
     record = (folder / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "OUTCOME"')
     wrong = {}
     for outcome in ("collapsed", "timeout"):

@@ -75,7 +75,7 @@ def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     reference = grid(file, tmp_path / "reference")
     store = grid(file, tmp_path)
-    (run,) = store.runs.folders()
+    (run,) = store.finished()
     ran = []
     for gadget in gadgets(canary):
         plain = pickle.dumps(gadget)
@@ -88,7 +88,7 @@ def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
             working.mkdir(exist_ok=True)
             (working / f"checkpoint-2-{digest[:32]}.pt").write_bytes(content)
             assert checkpoint.load(working) is None
-            weights = store.runs.folder(run) / "weights.safetensors"
+            weights = store.folder(run) / "weights.safetensors"
             whole = weights.read_bytes()
             weights.write_bytes(content)
             with pytest.raises(ConfigError):
@@ -133,7 +133,7 @@ def test_weights_with_a_header_that_lies_are_one_line(experiment_file, tmp_path,
         fake = replace(record, id=f"{number:08x}", label=f"fake {number}")
         store.commit(fake, [], lambda out, content=content: out.write(content))
         try:
-            open_model(store.runs.folder(fake.id))
+            open_model(store.folder(fake.id))
             wrong.append(content)
         except ConfigError as error:
             wrong += [content] * ("\n" in str(error))

@@ -51,7 +51,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     file = experiment_file(**KILLED[row], train=TRAIN)
     assert run_in_process(file, tmp_path / "reference") == 0
     reference = tmp_path / "reference" / "tiny"
-    runs = len(Store(reference).runs.final_ids())
+    runs = len(Store(reference).final_ids())
     assert not breaches(reference)
     chance, wanted = random.Random(0), volume(20, 20, 200)
     killed, finished, wrong = Counter(), 0, []

@@ -11,7 +11,6 @@ import pytest
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Store, leases
-from llama_ablate.results.run import RunFolder
 from llama_ablate.results.store import Store as RealStore
 from tests.commands import PYTHON, command
 
@@ -107,9 +106,9 @@ def _wrong(root, reference, committed):
         return ["lost"] if committed else []
     store, true = Store(root), Store(reference)
     found = []
-    for run, folder in store.runs.folders().items():
+    for run, folder in store.finished().items():
         try:
-            record = RunFolder(folder).verify()
+            record = folder.verify()
         except ConfigError:
             if run in committed:
                 found.append((run, "committed, and damaged"))
@@ -117,7 +116,7 @@ def _wrong(root, reference, committed):
         original = true.record(run)
         if (record.metrics, record.steps_done) != (original.metrics, original.steps_done):
             found.append((run, "believed, and wrong"))
-    return [*found, *((run, "lost") for run in committed - set(store.runs.folders()))]
+    return [*found, *((run, "lost") for run in committed - set(store.finished()))]
 
 
 def test_the_model_of_the_disk_loses_what_is_not_flushed(tmp_path):

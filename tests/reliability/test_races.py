@@ -361,7 +361,7 @@ def test_work_that_a_lost_machine_had_begun_is_swept_whatever_it_was(tmp_path, m
     monkeypatch.setattr(leases, "myself", lambda: "elsewhere pid:[1] 2 2 0")
     with store.alone("measure"):
         store.sweep()
-        left = {path.name for path in store.layout.working.iterdir()}
+        left = {path.name for path in store.in_progress.iterdir()}
         assert left == {"0a", "measure"}  # a run of the plan is the queue's
 
 
@@ -372,7 +372,7 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
     leases._release(tmp_path / "work", lease.number)  # as a waiter does after the lease timeout
     for write in (
         lambda: lease.replace(tmp_path / "file", b""),
-        lambda: store._documents.keep_measured(lease, "compute", {}),
+        lambda: store._write_sealed(lease, store.document("compute"), {}),
         lambda: store.add_variant_metric(lease, "a", "b", "c", measured()),
     ):
         with pytest.raises(leases.LostError, match="was taken over by another process"):
@@ -496,13 +496,13 @@ class Losing:
     def submit(self, runs):
         if not self._since:
             worker.run(self._store.root, *runs)
-            self._store.runs.final.rename(self._hidden)
+            self._store.final.rename(self._hidden)
             self._since = time.monotonic()
         self._news.gone.extend(Gone(run, "lost") for run in runs)
 
     def poll(self):
         if self._hidden.exists() and time.monotonic() > self._since + leases.lease_timeout() * 0.7:
-            self._hidden.rename(self._store.runs.final)
+            self._hidden.rename(self._store.final)
         news, self._news = self._news, News()
         return news
 
@@ -516,12 +516,12 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
     """What a network's cache shows may be old, by less than the lease timeout."""
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
-    disk.remove_tree(store.runs.final)
+    disk.remove_tree(store.final)
     plan = make(experiment.load(file))
     with Progress("lost") as progress:
         Queue(store, plan, COMPUTE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
     assert [record.outcome for record in store.records()] == ["ok"]
-    assert not disk.names(store.runs.failed)
+    assert not disk.names(store.failed)
     assert not breaches(store.root)
 
 
@@ -529,7 +529,7 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
     root = grid(four, tmp_path).root
     store, run = Store(root), next(iter(Store(root).plan.runs))
-    disk.remove_tree(store.runs.folder(run))
+    disk.remove_tree(store.folder(run))
     disk.make(store.working(run))
     (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
     assert alone(root, run) == 0
@@ -540,7 +540,7 @@ def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(fo
 def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_path):
     root = grid(four, tmp_path).root
     store, run = Store(root), next(iter(Store(root).plan.runs))
-    disk.remove_tree(store.runs.folder(run))
+    disk.remove_tree(store.folder(run))
     with store.lease(run):
         assert alone(root, run) == 75
     assert not store.is_final(run)

@@ -194,7 +194,9 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         store.create(plan.document(compute, Settings()), "")
         measurement.measure_variants(store, plan, compute, lambda *_: None)
         asked = [choice.name for choice in plan.metrics]
-        return [store.variant_metrics(v.id)[name].numbers for v, _ in plan.arms for name in asked]
+        return [
+            store.metrics_of([v.id])[v.id][name].numbers for v, _ in plan.arms for name in asked
+        ]
 
     monkeypatch.setattr(processes, "call", call)
     chance, wrong, edits = random.Random(0), [], volume(6, 20, 200)

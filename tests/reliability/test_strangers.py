@@ -22,9 +22,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import Results, Store, live
-from llama_ablate.results.archive import archived
+from llama_ablate.results.archive import archived, write_pack
 from llama_ablate.results.layout import PACK
-from llama_ablate.results.pack import write_pack
 from llama_ablate.track import SINKS
 from tests import filled
 from tests.in_process import in_process
@@ -532,7 +531,7 @@ def test_status_shows_a_note_of_a_run_or_takes_it_for_none(stranger, tmp_path, v
     root = shutil.copytree(stranger / "folder", tmp_path / "x")
     store = Store(root)
     run = next(iter(store.plan.runs))
-    shutil.rmtree(store.runs.folder(run))
+    shutil.rmtree(store.folder(run))
     note = {"run": run, "step": 1, "steps": 4, "tokens": 32, "train_loss": 3.0, "curve": []}
     note |= {"tokens_per_s": 5.0, "updated": 1.0e9, **values}
     with store.lease(run) as lease:

@@ -189,7 +189,7 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
 def test_runs_without_a_record_are_pending(store):
     import shutil
 
-    shutil.rmtree(store.runs.folder("bb1"))
+    shutil.rmtree(store.folder("bb1"))
     outcomes = {run.id: run.outcome for run in read(store).table.runs}
     assert outcomes["bb1"] == "pending"
     assert any("1 of 9 planned runs have not finished" in w for w in warnings(read(store)))
@@ -203,7 +203,7 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
     ]
     import shutil
 
-    shutil.rmtree(store.runs.folder("bb1"))
+    shutil.rmtree(store.folder("bb1"))
     compute = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, compute=compute), [], None)
     told = " ".join(warnings(read(store)))
@@ -626,7 +626,7 @@ def replaced(store, run, **changes):
     """Put another record in the place of a run's."""
     import shutil
 
-    shutil.rmtree(store.runs.folder(run))
+    shutil.rmtree(store.folder(run))
     variant, seed = run[:2], int(run[2:])
     store.commit(record(variant, seed, LOSSES[variant][seed], **changes), [], None)
 
@@ -691,7 +691,7 @@ def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store)
         outcome = "diverged" if lost and (key, seed) == ("bb", 5) else "ok"
         values = {"perplexity": measured(test_loss_nats=loss)} if outcome == "ok" else {}
         if seed < 3:
-            shutil.rmtree(store.runs.folder(f"{key}{seed}"))
+            shutil.rmtree(store.folder(f"{key}{seed}"))
         store.commit(record(key, seed, loss, outcome=outcome, metrics=values), [], None)
     row = comparison(store).loc[LABELS["bb"]]
     shown = cells(read(store).table.comparison).iloc[1]
@@ -756,7 +756,7 @@ def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
     import shutil
 
     for seed in range(3):
-        shutil.rmtree(store.runs.folder(f"bb{seed}"))
+        shutil.rmtree(store.folder(f"bb{seed}"))
         if outcome:
             lost = record("bb", seed, 2.0, outcome=outcome, reason="why", metrics={})
             store.commit(lost, [], None)

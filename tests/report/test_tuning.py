@@ -208,7 +208,7 @@ def test_a_variant_that_was_tried_less_is_not_ranked(rich):
 
     runs = read(rich).table.runs
     lost = next(r.id for r in runs if (r.label, r.tuned) == ("relu", '{"lr": 0.005}'))
-    folder = rich.runs.folder(lost)
+    folder = rich.folder(lost)
     hidden = folder.parent.parent / "hidden"
     shutil.move(folder, hidden)
     try:

@@ -39,10 +39,10 @@ def weights(root):
 
 
 def curve(root):
-    (folder,) = Store(root).runs.folders().values()
+    (run,) = Store(root).finished()
     return [
         (row["step"], row["train_loss_nats"], row["grad_norm"], row["validation_loss_nats"])
-        for row in Results.open(root).curve(folder.name.rpartition("--")[2])
+        for row in Results.open(root).curve(run)
     ]
 
 
@@ -135,8 +135,8 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
         )
         root = tmp_path / str(processes)
         assert run_in_process(file, root, "--plugin", str(PLUGINS / "multi_token.py")) == 0
-        (folder,) = Store(root / "tiny").runs.folders().values()
-        curves.append(Results.open(root / "tiny").curve(folder.name.rpartition("--")[2]))
+        (run,) = Store(root / "tiny").finished()
+        curves.append(Results.open(root / "tiny").curve(run))
     for ours, theirs in zip(*curves, strict=True):
         assert set(ours) == set(theirs) >= {"loss_z_loss_nats", "loss_multi_token_nats"}
         del ours["train_s"], theirs["train_s"]

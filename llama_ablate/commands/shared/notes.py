@@ -28,7 +28,7 @@ def mend(store: Store) -> None:
 
 def left_out(store: Store, planned: set[str]) -> None:
     """Note how many finished runs the plan leaves out, and which earlier plans have them."""
-    runs = store.runs.final_ids() - planned
+    runs = store.final_ids() - planned
     if not runs:
         return
     text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
