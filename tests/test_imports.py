@@ -43,7 +43,6 @@ NO_TORCH = [
     "results",
     "findings",
     "report",
-    "track",
 ]
 SLOT_FILES = ["norms", "positions", "mixers.attention", "feedforward", "blocks"]
 
