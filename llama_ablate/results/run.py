@@ -75,7 +75,7 @@ class RunFolder:
 
     def outcome(self) -> tuple[str, str]:
         """Return the outcome and its reason, from the manifest alone."""
-        return ending(self.manifest.get(RECORD, {}), f"{self.path}/{MANIFEST}")
+        return ending(self._read_manifest().get(RECORD, {}), f"{self.path}/{MANIFEST}")
 
     def curve(self) -> list[dict[str, float]]:
         """Return the points of the learning curve; an empty cell becomes NaN."""
@@ -138,6 +138,9 @@ class RunFolder:
     @cached_property
     def manifest(self) -> dict[str, dict[str, Any]]:
         """Manifest: size and SHA-256 of each file, the outcome, and the metrics' names."""
+        return self._read_manifest()
+
+    def _read_manifest(self) -> dict[str, dict[str, Any]]:
         manifest = self._json(MANIFEST)
         entries = manifest.values() if isinstance(manifest, dict) else [None]
         if METRICS not in manifest or not all(isinstance(entry, dict) for entry in entries):

@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def json(self) -> str:
-        """The values as one strict JSON document; a number that JSON lacks is null."""
-        from llama_ablate.files.strict_json import to_json
+        """The values as strict JSON on one line; a number that JSON lacks is null."""
+        from llama_ablate.files.strict_json import to_line
 
-        return to_json(self.values, nulls=True)
+        return to_line(self.values, nulls=True)
