@@ -31,7 +31,7 @@ WORKER = """
 import json, resource, sys
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 corpus, tokenizer = map(json.loads, sys.argv[1:])
 found = tokens.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve(tokenizer))
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

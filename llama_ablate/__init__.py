@@ -35,7 +35,7 @@ _PUBLIC = {
     "FEEDFORWARDS": ("llama_ablate.model.feedforward", "FEEDFORWARDS"),
     "BLOCKS": ("llama_ablate.model.blocks", "BLOCKS"),
     "CORPORA": ("llama_ablate.data.corpora.corpus", "CORPORA"),
-    "TOKENIZERS": ("llama_ablate.data.tokenizers.tokenizer", "TOKENIZERS"),
+    "TOKENIZERS": ("llama_ablate.data.tokenizer", "TOKENIZERS"),
     "METRICS": ("llama_ablate.measure", "METRICS"),
 }
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  the keys are strings

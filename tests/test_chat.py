@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_ablate.data.tokenizers.tokenizer import Bytes
-from llama_ablate.data.tokenizers.tokenizer_files import read
+from llama_ablate.data.tokenizer import Bytes
+from llama_ablate.data.tokenizer_files import read
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.chat import Message, encode
 

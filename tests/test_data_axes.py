@@ -12,7 +12,7 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.data import tokens as store_of_tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.mixtures import TextMixture
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError

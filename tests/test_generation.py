@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data.tokenizers.tokenizer import Bytes
-from llama_ablate.data.tokenizers.tokenizer_files import read
+from llama_ablate.data.tokenizer import Bytes
+from llama_ablate.data.tokenizer_files import read
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import Generation, Sampling, Streamed, probabilities
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights

@@ -14,7 +14,7 @@ from llama_ablate.config import experiment
 from llama_ablate.config.spec import digest
 from llama_ablate.data import overlap, tokens
 from llama_ablate.data.sources.streams import source_of
-from llama_ablate.data.tokenizers.tokenizer import Bytes
+from llama_ablate.data.tokenizer import Bytes
 from llama_ablate.design import plan
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data.tokenizers.tokenizer_files import read
+from llama_ablate.data.tokenizer_files import read
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling

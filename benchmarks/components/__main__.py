@@ -11,7 +11,7 @@ from benchmarks.components import BENCHES, run, tables
 from benchmarks.components.timing import Setup
 from llama_ablate.commands.shared.options import DEVICE, Device, count
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import to_json
+from llama_ablate.files.strict_json import to_line
 from llama_ablate.launch.environment import environment
 from llama_ablate.terminal import Bar
 from llama_ablate.training.compute import pick_device
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
         values = measured(options)
     except ConfigError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    print(to_json(values, nulls=True) if options.json else tables.text(values))
+    print(to_line(values, nulls=True) if options.json else tables.text(values))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
 
 def _registries() -> "dict[str, Registry]":
     from llama_ablate.data.corpora.corpus import CORPORA
-    from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+    from llama_ablate.data.tokenizer import TOKENIZERS
     from llama_ablate.measure import METRICS
     from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.training.registries import REGISTRIES as TRAINING

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.texts import Text
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
-from llama_ablate.data.tokenizers.tokenizer_files import from_json
+from llama_ablate.data.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer_files import read_saved
 
 _PER_PROCESS = 16_000_000  # bytes of text: for less, starting a process takes longer than it saves
 _tokenizer: Tokenizer  # of a process of the pool
@@ -50,7 +50,7 @@ def encode(text: Text, split: str, file: Path) -> Iterator[Chunk]:
     processes = min(_cores(), text.sizes[split] // _PER_PROCESS)
     path, chunks = text.file(split), text.chunks(split)
     if processes < 2:
-        tokenizer = from_json(file.read_text("utf-8"))
+        tokenizer = read_saved(file.read_text("utf-8"))
         yield from (_encoded(tokenizer, path, start, stop) for start, stop in chunks)
         return
     waiting: deque[Future[Chunk]] = deque()
@@ -110,7 +110,7 @@ def _begin(file: Path) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _tokenizer = from_json(file.read_text("utf-8"))
+    _tokenizer = read_saved(file.read_text("utf-8"))
 
 
 def _in_process(path: Path, start: int, stop: int) -> Chunk:

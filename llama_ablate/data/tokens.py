@@ -27,9 +27,8 @@ from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import NOTHING, Text
-from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer
-from llama_ablate.data.tokenizers.tokenizer_files import from_json
+from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer, as_maker
+from llama_ablate.data.tokenizer_files import read_saved
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
 from llama_ablate.terminal import Bar, say
@@ -117,7 +116,7 @@ class Tokens:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Tokenizer of the token ids."""
-        return from_json(disk.read(self.folder / "tokenizer.json").decode("utf-8"))
+        return read_saved(disk.read(self.folder / "tokenizer.json").decode("utf-8"))
 
     def documents(self, name: str) -> NDArray[np.int64]:
         """Return the start indices of a split's documents; the first is 0.
@@ -246,7 +245,7 @@ def prepare(
     if like:
         maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
     else:
-        maker = _built(TOKENIZERS, tokenizer, "tokenizer")
+        maker = as_maker(_built(TOKENIZERS, tokenizer, "tokenizer"))
     root, entry = cache or cache_folder(), corpus.identity()
     if left_out:
         entry = {
@@ -360,7 +359,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
     with _at("data", "tokenizer"):
         say("making the tokenizer")
         sums[file.name] = disk.write(file, maker.make(text).to_json().encode("utf-8"))
-        tokenizer = from_json(file.read_text("utf-8"))
+        tokenizer = read_saved(file.read_text("utf-8"))
         total, before = sum(text.sizes.values()), 0
         with Bar("tokenising", "B") as bar:
             for split, size in text.sizes.items():

@@ -23,7 +23,7 @@ from llama_ablate.config.spec import (
 )
 from llama_ablate.config.validation import shown
 from llama_ablate.data.overlap import Overlap
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.errors import ConfigError, Where, dotted, nearest

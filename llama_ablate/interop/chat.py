@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 
 _BEGIN, _START, _END, _EOT = (

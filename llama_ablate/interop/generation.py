@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.compilation import CompiledStep
 from llama_ablate.model.decoder import Decoder

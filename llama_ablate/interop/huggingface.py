@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from llama_ablate.config.spec import SLOTS, DropoutRates, ModelSpec
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import write_json
 from llama_ablate.interop.canonical_spec import canonical

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from llama_ablate.config import experiment, plugins
 from llama_ablate.config.labels import UNCHANGED
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.data.tokenizers import tokenizer_files
-from llama_ablate.data.tokenizers.tokenizer import Bytes, Tokenizer
+from llama_ablate.data import tokenizer_files
+from llama_ablate.data.tokenizer import Bytes, Tokenizer
 from llama_ablate.design.plan import open_tokens
 from llama_ablate.design.table import refuse_other_code
 from llama_ablate.design.variants import resolve_preset

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tasks.items import Task
 from llama_ablate.data.tasks.task import tasks
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.likelihood import Encoded, encode, likelihoods

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from llama_ablate.data.encoding import changed
-from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.evaluation import BATCH_TOKENS

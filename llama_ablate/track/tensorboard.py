@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
@@ -30,9 +31,10 @@ class TensorBoard:
         names = ("tensorboard", slug(run.group), f"{slug(run.name)}--{run.id}")
         place = disk.below(self._folder, *names)
         disk.remove_tree(place)
-        self._writer = SummaryWriter(str(place))
-        for summary in hparams(dict(run.flat), {}):
-            self._writer.file_writer.add_summary(summary)
+        writer: Any = SummaryWriter(str(place))
+        self._writer = writer
+        for summary in hparams(dict(run.flat), {}):  # type: ignore[no-untyped-call]
+            writer.file_writer.add_summary(summary)
         return -1
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

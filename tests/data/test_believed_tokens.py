@@ -18,7 +18,7 @@ import pytest
 from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.reliability.harness import crash_at, in_child
 

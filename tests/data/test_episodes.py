@@ -13,7 +13,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.sources import episodes, streams
 from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings import noise
 

@@ -7,7 +7,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.corpora.hub_datasets import hub
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.texts import read
 

@@ -6,7 +6,7 @@ import pytest
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.sources import streams
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed

@@ -6,21 +6,20 @@ import struct
 
 import numpy as np
 import pytest
-import tiktoken.load
-import tiktoken_ext.openai_public
 import tokenizers
 
+from llama_ablate.data import tokenizer_files
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA, SEPARATOR
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
-from llama_ablate.data.tokenizers.tokenizer_files import (
+from llama_ablate.data.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer_files import (
     LLAMA3_SPECIAL,
     LLAMA3_SPLIT,
-    from_json,
     read,
+    read_saved,
 )
 from llama_ablate.errors import ConfigError
-from tests.interop.checkpoints import llama2c_pieces, transformers_model
+from tests.interop.checkpoints import transformers_model
 
 PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
 SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
@@ -149,7 +148,7 @@ def test_names_of_special_tokens_in_a_text_are_text_unless_asked(name, request):
 @pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
 def test_a_tokenizer_read_from_a_file_survives_saving(name, request):
     tokenizer = read(request.getfixturevalue(name))
-    again = from_json(tokenizer.to_json())
+    again = read_saved(tokenizer.to_json())
     for text in ("the cat sat", "H\u00e9llo w\u00f6rld! \u4f60\u597d\n\tx  y", ""):
         assert np.array_equal(again.encode(text), tokenizer.encode(text))
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -158,42 +157,6 @@ def test_a_tokenizer_read_from_a_file_survives_saving(name, request):
         tokenizer.bos,
         tokenizer.special,
     )
-
-
-def test_sentencepiece_gives_the_ids_of_its_own_library(llama2_tokenizer):
-    import sentencepiece
-
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
-    ours = read(llama2_tokenizer)
-    for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces"):
-        assert ours.encode(text).tolist() == theirs.encode(text)
-    assert ours.bos == theirs.bos_id() == 1
-    assert ours.stops == {1, 2}  # a text ends, or the next one begins
-    assert ours.piece(theirs.encode("the cat")[0]).startswith(" ")
-
-
-def test_llama2cs_file_gives_the_ids_of_the_model_that_it_was_made_from(llama2_tokenizer, tmp_path):
-    import sentencepiece
-
-    model = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
-    file = tmp_path / "tokenizer.bin"
-    file.write_bytes(llama2c_pieces(model))
-    ours = read(file)
-    assert ours.vocab == model.get_piece_size()
-    for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces", "a"):
-        assert ours.encode(text).tolist() == model.encode(text)
-        assert ours.decode(model.encode(text)) == text
-    assert ours.bos == 1
-
-
-def test_a_tokenizer_json_gives_the_ids_of_its_own_library(gpt2_tokenizer):
-    theirs = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
-    ours = read(gpt2_tokenizer)
-    for text in ("the cat sat", "h\u00e9\n"):
-        assert ours.encode(text).tolist() == theirs.encode(text).ids
-    assert ours.vocab == theirs.get_vocab_size()
-    assert ours.special == {"<|endoftext|>": ours.end}
-    assert ours.bos is None
 
 
 def test_a_tokenizer_json_that_begins_every_text_says_with_what(gpt2_tokenizer, tmp_path):
@@ -379,7 +342,7 @@ def test_a_folder_with_gpt2s_two_files_is_the_tokenizer_of_its_tokenizer_json(
     text = f"the cat's mat, été {SNEAKY}"
     assert two.encode(text).tolist() == one.encode(text).tolist()
     assert (two.vocab, two.special, two.end) == (one.vocab, one.special, one.end)
-    assert from_json(two.to_json()).encode(text).tolist() == one.encode(text).tolist()
+    assert read_saved(two.to_json()).encode(text).tolist() == one.encode(text).tolist()
     (tmp_path / "merges.txt").write_text("x")
     with pytest.raises(ConfigError, match="cannot be read: they are no vocab"):
         read(tmp_path)
@@ -397,30 +360,25 @@ def test_a_tokenizer_by_name_is_read_from_the_caches_and_told_where_it_is_in_non
         TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b"}))
     with pytest.raises(ConfigError, match=r"'a/b/c' is no name of the hub"):
         TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b/c"}))
-    ranks = {bytes([b]): b for b in range(256)} | {b"th": 256, b"the": 258}
-
-    def small():
-        cached = tiktoken.load.load_tiktoken_bpe("https://example.org/ranks")
-        return {
-            "pat_str": LLAMA3_SPLIT,
-            "mergeable_ranks": cached,
-            "special_tokens": {"<|endoftext|>": 257},
-        }
-
-    monkeypatch.setitem(tiktoken_ext.openai_public.ENCODING_CONSTRUCTORS, "cl100k_base", small)
     maker = TOKENIZERS.build(TOKENIZERS.resolve("cl100k_base"))
-    with pytest.raises(ConfigError, match=r"example\.org/ranks is 81457f5f"):
+    with pytest.raises(ConfigError, match=r"cl100k_base\.tiktoken is 9b5ad71b2ce5302211f9c61530b3"):
         maker.make(None)
-    lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+    ranks = {bytes([b]): b for b in range(256)} | {b"th": 256, b"the": 258}
+    lines = b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
     (tmp_path / "ranks").mkdir()
-    name = hashlib.sha1(b"https://example.org/ranks", usedforsecurity=False).hexdigest()
-    (tmp_path / "ranks" / name).write_bytes(b"".join(lines))
+    (tmp_path / "ranks" / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4").write_bytes(lines)
+    with pytest.raises(ConfigError, match=r"is not the file of 'cl100k_base': remove it, load it"):
+        maker.make(None)
+    small = tokenizer_files._Encoding(
+        LLAMA3_SPLIT, {"<|endoftext|>": 257}, hashlib.sha256(lines).hexdigest()
+    )
+    monkeypatch.setitem(tokenizer_files._ENCODINGS, "cl100k_base", small)
     made = maker.make(None)
     ids = made.encode("the cat<|endoftext|>").tolist()
     assert ids[:2] == [258, ord(" ")]
     assert 257 not in ids
     assert (made.vocab, made.end, made.bos) == (259, 257, None)
-    again = from_json(made.to_json())
+    again = read_saved(made.to_json())
     assert again.encode("the cat").tolist() == ids[:5]
     assert again.special == made.special
 

@@ -17,8 +17,8 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.encoding import difference
-from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Chars
-from llama_ablate.data.tokenizers.tokenizer_files import from_json
+from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
+from llama_ablate.data.tokenizer_files import read_saved
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from tests.texts import corpus_of
@@ -40,7 +40,7 @@ def prepared(book, tokenizer="bytes", cache=None):
 @pytest.mark.parametrize("entry", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
 def test_decoding_gives_the_text_back_before_and_after_saving(entry, tmp_path):
     tokenizer = made(entry, tmp_path, *TEXTS)
-    again = from_json(tokenizer.to_json())
+    again = read_saved(tokenizer.to_json())
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert ids.max() < tokenizer.vocab
@@ -66,7 +66,7 @@ def test_characters_are_numbered_by_code_point_and_none_is_unknown(tmp_path):
 def test_bpe_learns_from_the_training_split_alone(tmp_path):
     entry = {"name": "bpe", "vocab": 270}
     tokenizer = made(entry, tmp_path, "aaaa " * 100, "zqzqzqzq " * 1000)
-    assert isinstance(tokenizer, BPE)
+    assert isinstance(tokenizer, Pieces)
     assert len(tokenizer.encode("aaaa")) < 4
     assert len(tokenizer.encode("zqzqzqzq")) == 8
 

@@ -1,199 +1,29 @@
 """Exported tokenizers and stops against transformers, which reads nothing but the files."""
 
-import base64
-import io
 import json
-import random
-import tempfile
-import unicodedata
-from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
 
-from llama_ablate.commands.cli import main
-from llama_ablate.data import texts
-from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Bytes, Chars
-from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
+from llama_ablate.data.tokenizer import Chars
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.interop.loader import open_model
 from tests.conftest import make_spec
-from tests.texts import corpus_of
+from tests.tokenizer_kinds import KINDS, NAMES, TEXTS
 
-from .checkpoints import llama2c_pieces, ours
+from .checkpoints import ours
 
-LINES = [
-    "the cat sat on the mat",
-    "the dog ran to the park, where it saw a bird!",
-    "Was it <s> or </s>? 42 x 10 = 420.",
-] * 20
-NAMES = [
-    "<s>",
-    "</s>",
-    "<unk>",
-    "<0x0A>",
-    "<|endoftext|>",
-    "<|begin_of_text|>",
-    "<|eot_id|>",
-    "<|python_tag|>",
-    "<|eom_id|>",
-    "<|reserved_special_token_7|>",
-    "<pad>",
-    "<|",
-    ">",
+#: Kinds that stand for all: `tests/data/test_tokenizers.py` has the others.
+SOME = [
+    "bytes",
+    "chars",
+    "bpe",
+    "tokenizer.json that begins texts",
+    "ranks of Llama 3",
+    "SentencePiece of Llama 2",
 ]
-ODD = [
-    "",
-    " ",
-    "  ",
-    "\n",
-    "\n\n the",
-    "\r\n",
-    "\x00",
-    "\x00a\x00",
-    "\u2581",
-    "\u2581 \u2581",
-    " \u2581",
-    "a\u2581",
-    "\ufeff",
-    "e\u0301",
-    "\u00e9",
-    "\ufb01",
-    "I'\u017f",
-    "\u0130",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467",
-    "\u0085x",
-    "\u2028",
-    "\u3000a",
-    "\u00a0a",
-    "\u00ad",
-    "\u00bd \u2460 \u2163",
-    "\ud55c\uad6d\uc5b4",
-    "\u1112\u1161\u11ab",
-    "\uffff",
-]
-
-
-def _texts(count=2000):
-    """Return texts of all sorts: any letters, runs of white space, names, words, accents."""
-    draw = random.Random(0)
-    planes = [(32, 127), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000)]
-    makers = (
-        lambda: chr(draw.randrange(*draw.choice(planes))),
-        lambda: draw.choice(" \t\n\r\x0b\x0c\u00a0\u2003\u3000\u2581 ab"),
-        lambda: draw.choice([*NAMES, " ", "a"]),
-        lambda: draw.choice(" ".join(LINES[:3]).split()) + draw.choice(["", " ", " ", "  "]),
-        lambda: draw.choice("aab b "),
-        lambda: draw.choice("aeE") + chr(draw.randrange(0x300, 0x370)),
-        lambda: draw.choice("aA1.!' -'sStTLl\u017f\u212a"),
-    )
-    made = [
-        "".join(make() for _ in range(draw.randrange(30)))
-        for make in makers
-        for _ in range(1 + (count - len(ODD)) // len(makers))
-    ]
-    return (ODD + made)[:count]
-
-
-TEXTS = _texts()
-
-
-def _sentencepiece(**options):
-    import sentencepiece
-
-    out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_writer=out,
-        minloglevel=2,
-        num_threads=1,
-        hard_vocab_limit=False,
-        **{"vocab_size": 400} | options,
-    )
-    return SentencePiece(out.getvalue())
-
-
-def _llama2(**options):
-    """Return what Llama 2's tokenizer is: BPE with bytes that leaves texts as they are."""
-    return _sentencepiece(
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        **options,
-    )
-
-
-def _tokenizer_json(folder, special=("<|endoftext|>", "<pad>"), template=None):
-    """Return what a tokenizer.json holds: byte-level BPE, special tokens, what stands around."""
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=320,
-        show_progress=False,
-        special_tokens=list(special),
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )
-    model.train_from_iterator(LINES, trainer)
-    if template:
-        known = [(name, model.token_to_id(name)) for name in special]
-        model.post_processor = tokenizers.processors.TemplateProcessing(
-            single=template, special_tokens=known
-        )
-    model.save(str(folder / "tokenizer.json"))
-    return read(folder / "tokenizer.json")
-
-
-def _trained():
-    maker = TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 300}))
-    with tempfile.TemporaryDirectory() as folder:
-        text = "\n".join(LINES)
-        return maker.make(texts.write(corpus_of(text, text, text), Path(folder)))
-
-
-def _ranks():
-    """Return tiktoken's list of ranks, as Llama 3 has it, of what its own trainer merges."""
-    from tiktoken._educational import bpe_train
-
-    ranks = bpe_train("\n".join(LINES[:3]), 300, LLAMA3_SPLIT, visualise=None)
-    return Tiktoken(b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in ranks.items()))
-
-
-BEGINS = {
-    "special": ("<|begin_of_text|>", "<|eot_id|>", "</s>"),
-    "template": "<|begin_of_text|> $A",
-}
-#: How each kind of tokenizer is made, in a folder where it needs one.
-KINDS = {
-    "bytes": lambda _: Bytes(),
-    "chars": lambda _: Chars("".join(sorted(set("".join(TEXTS))))),
-    "bpe": lambda _: _trained(),
-    "tokenizer.json": _tokenizer_json,
-    "tokenizer.json that begins texts": lambda folder: _tokenizer_json(folder, **BEGINS),
-    "tokenizer.json that ends texts": lambda folder: _tokenizer_json(
-        folder, ("<fin>",), "$A <fin>"
-    ),
-    "ranks of Llama 3": lambda _: _ranks(),
-    "SentencePiece of Llama 2": lambda _: _llama2(),
-    "SentencePiece that splits digits": lambda _: _llama2(split_digits=True, pad_id=3),
-    "SentencePiece without a space in front": lambda _: _llama2(add_dummy_prefix=False),
-    "SentencePiece with unknown letters": lambda _: _sentencepiece(
-        model_type="bpe", normalization_rule_name="identity"
-    ),
-    "SentencePiece of characters": lambda _: _sentencepiece(
-        model_type="char", normalization_rule_name="identity"
-    ),
-    "SentencePiece unigram": lambda _: _sentencepiece(normalization_rule_name="identity"),
-    "SentencePiece unigram with bytes": lambda _: _sentencepiece(
-        normalization_rule_name="identity", byte_fallback=True, remove_extra_whitespaces=False
-    ),
-    "llama2.c": lambda _: from_llama2c(llama2c_pieces(_llama2()._model)),
-}
 
 
 def _model(tokenizer, **changes):
@@ -201,11 +31,11 @@ def _model(tokenizer, **changes):
     return ours(make_spec(**usual | changes))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 def test_transformers_reads_2000_texts_as_the_exported_tokenizer_does(kind, tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer = KINDS[kind](tmp_path)
+    tokenizer = KINDS[kind](tmp_path)[0]
     written = huggingface.write(_model(tokenizer, dim=8, heads=2), tmp_path / "x", None, tokenizer)
     assert (written.family, written.notes) == ("llama", [])
     theirs = AutoTokenizer.from_pretrained(tmp_path / "x")
@@ -233,7 +63,7 @@ def test_transformers_reads_2000_texts_as_the_exported_tokenizer_does(kind, tmp_
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 @torch.no_grad()
 def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_stops(
     kind, tmp_path
@@ -241,7 +71,7 @@ def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_
     """Each stop in turn is made the likeliest token about every other time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = KINDS[kind](tmp_path)
+    tokenizer = KINDS[kind](tmp_path)[0]
     model = _model(tokenizer, dim=16, heads=2)
     huggingface.write(model, tmp_path / "x", None, tokenizer)
     config = json.loads((tmp_path / "x" / "config.json").read_text("utf-8"))
@@ -297,7 +127,7 @@ def test_every_family_reads_texts_as_the_exported_tokenizer_does(kind, family, t
     """Of qwen2 transformers' AutoTokenizer rebuilds the tokenizer: a note says so."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    tokenizer, texts = KINDS[kind](tmp_path), TEXTS[::20]
+    tokenizer, texts = KINDS[kind](tmp_path)[0], TEXTS[::20]
     model = _model(tokenizer, dim=16, heads=2, **FAMILIES[family])
     written = huggingface.write(model, tmp_path / "x", family, tokenizer)
     expected = [tokenizer.prompt(text) for text in texts]
@@ -308,12 +138,12 @@ def test_every_family_reads_texts_as_the_exported_tokenizer_does(kind, family, t
     assert all("AutoTokenizer splits texts for qwen2 by rules of" in note for note in written.notes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 def test_what_lm_evaluation_harness_takes_for_the_beginning_of_a_text_is_there(kind, tmp_path):
     """Its model `hf` decodes the first of these that is no None, and adds a token without any."""
     from transformers import AutoTokenizer
 
-    tokenizer = KINDS[kind](tmp_path)
+    tokenizer = KINDS[kind](tmp_path)[0]
     huggingface.write(_model(tokenizer, dim=8, heads=2), tmp_path / "x", None, tokenizer)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "x")
     begins, ends = theirs.bos_token_id, theirs.eos_token_id
@@ -355,50 +185,12 @@ def test_without_a_tokenizer_nothing_is_taken_for_an_end(tmp_path):
 def test_prompts_of_several_lengths_are_padded_on_the_left(tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer = _tokenizer_json(tmp_path)
+    tokenizer, _ = KINDS["tokenizer.json"](tmp_path)
     huggingface.write(_model(tokenizer), tmp_path / "x", None, tokenizer)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "x")
     short, long = tokenizer.prompt("a"), tokenizer.prompt("the dog, where")
     pads = [tokenizer.pad] * (len(long) - len(short))
     assert theirs(["a", "the dog, where"], padding=True)["input_ids"] == [pads + short, long]
-
-
-def _joins(character):
-    """Return whether a character is a part of the letter before it."""
-    marks = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
-    return marks or "\u1100" <= character < "\u1200"
-
-
-def test_a_normalization_that_transformers_only_comes_near_to_is_written_with_a_note(tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = _sentencepiece(model_type="bpe", byte_fallback=True)  # with NFKC, as by default
-    written = huggingface.write(_model(tokenizer), tmp_path / "x", None, tokenizer)
-    (note,) = written.notes
-    assert "may read accents and other marks otherwise" in note
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "x")
-    texts = [text for text in TEXTS if not any(map(_joins, text))]
-    assert len(texts) > 1200
-    assert theirs(texts)["input_ids"] == [tokenizer.prompt(text) for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"model_type": "word"}, "a SentencePiece model of whole words"),
-        ({"user_defined_symbols": ["cat"]}, "a SentencePiece model with user-defined symbols"),
-        ({"treat_whitespace_as_suffix": True}, "a SentencePiece model with spaces behind words"),
-    ],
-    ids=["words", "symbols", "suffixes"],
-)
-def test_a_tokenizer_that_transformers_cannot_have_is_left_out_with_a_note(
-    options, message, tmp_path
-):
-    tokenizer = _sentencepiece(**options)
-    written = huggingface.write(_model(tokenizer), tmp_path / "x", None, tokenizer)
-    assert written.notes == [f"no tokenizer is written: transformers has none for {message}"]
-    files = sorted(path.name for path in (tmp_path / "x").iterdir())
-    assert files == ["config.json", "generation_config.json", "model.safetensors"]
 
 
 def test_transformers_does_not_doubt_how_a_large_vocabulary_of_mistral_splits_texts(
@@ -413,15 +205,3 @@ def test_transformers_does_not_doubt_how_a_large_vocabulary_of_mistral_splits_te
     text = "\U00020001\U00020003"
     assert AutoTokenizer.from_pretrained(tmp_path / "x")(text)["input_ids"] == [1, 3]
     assert not doubts
-
-
-def test_the_command_says_in_a_line_what_it_leaves_out(tmp_path, capsys):
-    words = tmp_path / "words.model"
-    words.write_bytes(_sentencepiece(model_type="word").data)
-    huggingface.write(ours(make_spec(bias=False, vocab=400)), tmp_path / "x")
-    command = ["export", str(tmp_path / "x"), str(tmp_path / "y"), "--tokenizer", str(words)]
-    assert main([*command, "--json"]) == 0
-    out, err = capsys.readouterr()
-    (note,) = json.loads(out)["notes"]
-    assert note.endswith("transformers has none for a SentencePiece model of whole words")
-    assert err == f"note: {note}\n"

@@ -14,7 +14,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Settings

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, choose, loss_of

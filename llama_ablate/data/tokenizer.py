@@ -1,5 +1,6 @@
 """Tokenizers: bytes, characters and byte-level BPE, trained on a corpus or read from a file."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from llama_ablate.config.registry import Registry
 from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.texts import Text
-from llama_ablate.data.tokenizers.byte_level import by_alphabet, by_rank, in_parts
 from llama_ablate.errors import ConfigError
 
 TOKENIZERS = Registry("tokenizer")
@@ -31,6 +30,10 @@ _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
 #: Names of the padding token; the first that a tokenizer has is used.
 _PADS = ("<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "[PAD]")
+SPACE = "\u2581"  # how pieces of SentencePiece write a space
+_PART = 8_000  # characters of a part of a text
+#: Where byte-level BPE cuts a text into words, whatever stands on either side.
+_WORD_START = re.compile(r"(?=[ \n])(?:(?<=[0-9A-Za-z])|(?<=[!-~])(?= ))", re.ASCII)
 _TRAINED_ON = 32_000_000  # bytes of text that a tokenizer is trained on: more takes gigabytes
 
 
@@ -68,6 +71,15 @@ def _without_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def split_text(text: str) -> Iterator[str]:
+    """Yield a text in parts of 8,000 characters or a few more, cut at the beginning of words."""
+    start = 0
+    while found := _WORD_START.search(text, start + _PART):
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:]
+
+
 class Tokenizer(ABC):
     """Text to ids and back. Special tokens are parsed only by `prompt(special=True)`."""
 
@@ -77,7 +89,6 @@ class Tokenizer(ABC):
     bos: int | None = None
     #: The token for text that the vocabulary does not have; None where nothing is unknown.
     unknown: int | None = None
-    kind: ClassVar[str]
 
     @property
     @abstractmethod
@@ -94,7 +105,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return all that `from_json` needs."""
+        """Return the JSON from which `read_saved` makes it again."""
+
+    @abstractmethod
+    def expressed(self) -> Any:
+        """Return the same tokenizer as the library `tokenizers` has it."""
 
     @property
     def end(self) -> int | None:
@@ -158,8 +173,6 @@ class Tokenizer(ABC):
 class Bytes(Tokenizer):
     """The 256 bytes of UTF-8."""
 
-    kind = "bytes"
-
     @property
     def vocab(self) -> int:
         """One id a byte."""
@@ -177,13 +190,16 @@ class Bytes(Tokenizer):
         """Return the kind alone: nothing was learned."""
         return json.dumps({"kind": "bytes"})
 
+    def expressed(self) -> Any:
+        """Return byte-level BPE without merges."""
+        return byte_level_bpe({bytes([b]): b for b in range(256)})
+
 
 @dataclass(frozen=True)
 class Chars(Tokenizer):
     """One id for each character, in the order of their code points."""
 
     characters: str
-    kind = "chars"
 
     @property
     def vocab(self) -> int:
@@ -208,66 +224,126 @@ class Chars(Tokenizer):
         """Return the characters."""
         return json.dumps({"kind": "chars", "characters": self.characters})
 
+    def expressed(self) -> Any:
+        """Return a vocabulary of characters that refuses all others."""
+        import tokenizers
 
-class BPE(Tokenizer):
-    """A tokenizer of the `tokenizers` library: trained here, or from a `tokenizer.json`."""
+        vocab = {character: i for i, character in enumerate(self.characters)}
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab=vocab, unk_token=""))
+        each = tokenizers.Regex(r"[\s\S]")
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Split(each, "isolated")
+        model.decoder = tokenizers.decoders.Fuse()
+        return model
 
-    kind = "bpe"
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+class Pieces(Tokenizer):
+    """A tokenizer of the `tokenizers` library: trained here, or read from files.
+
+    `saved` is the JSON from which `read_saved` makes it again; the library's own by default.
+    `aliases` are further names of special tokens; `unknown` is given where the library does not
+    name that token.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        saved: str | None = None,
+        aliases: Mapping[str, int] = MappingProxyType({}),
+        unknown: int | None = None,
+    ) -> None:
+        self.model, self._saved = model, saved
         # A file may request truncation or padding, which would change texts.
-        self._model.no_truncation()
-        self._model.no_padding()
+        model.no_truncation()
+        model.no_padding()
         # Else the library would take "<|endoftext|>" in a user's text for the token.
-        self._model.encode_special_tokens = True
+        model.encode_special_tokens = True
         added = model.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
+        self.special |= aliases
         first = model.encode("", add_special_tokens=True).ids[:1]
         # Some add no token before a text but one after it.
         before = bool(first) and model.encode("a", add_special_tokens=True).ids[:1] == first
         self.bos = first[0] if before and first[0] != self.end else None
-        unknown = getattr(model.model, "unk_token", None)
-        self.unknown = model.token_to_id(unknown) if unknown else None
+        named = getattr(model.model, "unk_token", None)
+        self.unknown = model.token_to_id(named) if named else unknown
 
     @property
     def vocab(self) -> int:
-        """How many pieces there are: one more than the largest id, since ids may have gaps."""
-        return int(max(self._model.get_vocab(with_added_tokens=True).values(), default=0)) + 1
+        """One more than the largest id, since ids may have gaps."""
+        return int(max(self.model.get_vocab(with_added_tokens=True).values(), default=0)) + 1
 
     def encode(self, text: str) -> Ids:
         """Return the pieces' ids."""
         with refusing("the tokenizer cannot encode this text"):
-            return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
+            return np.asarray(self.model.encode(text, add_special_tokens=False).ids, np.int64)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of several texts: of ASCII by tiktoken, where that gives the same."""
-        fast = self._by_rank
-        if fast is None:
-            return [np.asarray(ids, np.int64) for ids in self._encoded(texts)]
-        cut = [list(by_alphabet(text)) for text in texts]
-        others = [part for part, plain in chain.from_iterable(cut) if not plain]
-        encoded = iter(self._encoded(others))
-        ids = ((fast(part) if plain else next(encoded) for part, plain in parts) for parts in cut)
-        return [np.fromiter(chain.from_iterable(text), np.int64) for text in ids]
-
-    @cached_property
-    def _by_rank(self) -> Callable[[str], list[int]] | None:
-        return by_rank(self._model)
-
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts."""
         with refusing("the tokenizer cannot encode this text"):
-            encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+            encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text."""
         with refusing("the tokenizer cannot decode these tokens"):
-            return str(self._model.decode([int(i) for i in ids], skip_special_tokens=False))
+            return str(self.model.decode([int(i) for i in ids], skip_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        """Return the piece as the vocabulary lists it, with plain spaces, or its bytes as text."""
+        if type(self.model.decoder).__name__ == "ByteLevel":
+            return self.decode([token])
+        return (self.model.id_to_token(int(token)) or "").replace(SPACE, " ")
+
+    def expressed(self) -> Any:
+        """Return a copy of the library's tokenizer."""
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_str(self.model.to_str())
 
     def to_json(self) -> str:
-        """Return the library's own JSON."""
-        return json.dumps({"kind": "bpe", "model": json.loads(self._model.to_str())})
+        """Return the library's own JSON, or the file that it was read from."""
+        return self._saved or json.dumps({"kind": "bpe", "model": json.loads(self.model.to_str())})
+
+
+def byte_level_bpe(
+    ranks: Mapping[bytes, int], special: Mapping[str, int] = MappingProxyType({})
+) -> Any:
+    """Return byte-level BPE: of two neighbours that make a token, those of lowest rank first.
+
+    `special` tokens get their ids, which may leave gaps, and are made by no merge.
+    """
+    import tokenizers
+
+    shown = _byte_characters()
+    vocab = {"".join(shown[b] for b in token): rank for token, rank in ranks.items()}
+    # A part of a text that is a token as a whole stays whole, as in tiktoken.
+    bpe = tokenizers.models.BPE(
+        vocab={**vocab, **special}, merges=list_merges(vocab), ignore_merges=True
+    )
+    model = tokenizers.Tokenizer(bpe)
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.pre_tokenizer, model.decoder = level, tokenizers.decoders.ByteLevel()
+    return model
+
+
+def list_merges(order: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return every two tokens that make a third, in the order of what they make."""
+    return [
+        (token[:i], token[i:])
+        for token in sorted(order, key=lambda token: order[token])
+        for i in range(len(token) - 1, 0, -1)
+        if token[:i] in order and token[i:] in order
+    ]
+
+
+def _byte_characters() -> dict[int, str]:
+    """Return the character as which `tokenizers` shows each byte.
+
+    A printable one is shown as itself, the others, in order, as those from code point 256 on.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 @dataclass(frozen=True)
@@ -280,6 +356,15 @@ class Maker:
     make: Callable[[Text], Tokenizer]
     identity: str = ""
     most: int | None = None
+
+
+def as_maker(built: Any) -> Maker:
+    """Return what a registered tokenizer builds as a maker: a plug-in may build the library's."""
+    if isinstance(built, Maker):
+        return built
+    tokenizer = built if isinstance(built, Tokenizer) else Pieces(built)
+    identity = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()[:16]
+    return Maker(lambda _: tokenizer, identity)
 
 
 @TOKENIZERS.register("bytes")
@@ -315,7 +400,7 @@ def bpe_tokens(*, vocab: int = 2048) -> Maker:
             ("vocab",),
         )
 
-    def train(text: Text) -> BPE:
+    def train(text: Text) -> Pieces:
         import tokenizers
 
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -331,7 +416,7 @@ def bpe_tokens(*, vocab: int = 2048) -> Maker:
         else:
             texts = chain.from_iterable(p.split(SEPARATOR) for p in text.pieces("train"))
         # The trainer needs a hundred times the memory of what it gets at a time.
-        model.train_from_iterator(chain.from_iterable(map(in_parts, texts)), trainer)
-        return BPE(model)
+        model.train_from_iterator(chain.from_iterable(map(split_text, texts)), trainer)
+        return Pieces(model)
 
     return Maker(train, most=_TRAINED_ON)

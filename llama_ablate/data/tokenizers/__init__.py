@@ -1,1 +1,0 @@
-"""Tokenizers: bytes, characters, byte-level BPE and SentencePiece, trained or read from files."""

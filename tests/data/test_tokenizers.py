@@ -1,0 +1,74 @@
+"""Every kind of tokenizer against the library that its format is of."""
+
+import json
+
+import pytest
+import tokenizers
+
+from llama_ablate.commands.cli import main
+from llama_ablate.data.tokenizer_files import read, read_saved
+from llama_ablate.errors import ConfigError
+from tests.texts import sentences
+from tests.tokenizer_kinds import KINDS, TEXTS, sentencepiece_file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_2000_texts_are_those_of_the_formats_own_library(kind, tmp_path):
+    ours, encode = KINDS[kind](tmp_path)
+    assert len(TEXTS) == 2000
+    expected = [list(encode(text)) for text in TEXTS]
+    assert [ours.encode(text).tolist() for text in TEXTS] == expected
+    assert [ids.tolist() for ids in ours.encode_many(TEXTS)] == expected
+    if ours.unknown is None:
+        assert [ours.decode(ids) for ids in expected] == TEXTS
+    again = read_saved(ours.to_json())
+    assert [again.encode(text).tolist() for text in TEXTS[::10]] == expected[::10]
+    known = ("vocab", "bos", "end", "pad", "stops", "special", "unknown")
+    assert [getattr(again, name) for name in known] == [getattr(ours, name) for name in known]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_type": "word"}, "of whole words"),
+        ({"user_defined_symbols": ["cat"]}, "with user-defined symbols"),
+        ({"treat_whitespace_as_suffix": True}, "with spaces behind words"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "that replaces characters"),
+    ],
+    ids=["words", "symbols", "suffixes", "normalised"],
+)
+def test_a_model_whose_rules_are_not_known_is_refused_with_the_remedy(options, message, tmp_path):
+    file = sentencepiece_file(tmp_path, **options)
+    with pytest.raises(ConfigError, match=f"{message}: such a model is not read; give its tokeniz"):
+        read(file)
+
+
+PLUGIN = """
+import tokenizers
+from llama_ablate import TOKENIZERS
+
+@TOKENIZERS.register("letters")
+def letters():
+    \"\"\"Take the letters of the alphabet.\"\"\"
+    vocab = {character: i for i, character in enumerate("?\\0\\n abcdefghijklmnopqrstuvwxyz.,")}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="?"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\\s\\S]"), "isolated")
+    model.decoder = tokenizers.decoders.Fuse()
+    return model
+"""
+
+
+def test_a_plugins_tokenizer_works_from_plan_to_export(experiment_file, tmp_path):
+    plugin = tmp_path / "letters.py"
+    plugin.write_text(PLUGIN)
+    (tmp_path / "book.txt").write_text(sentences(600))
+    corpus = {"name": "files", "path": str(tmp_path / "book.txt")}
+    file = experiment_file(
+        data=json.dumps({"corpus": corpus, "tokenizer": "letters"}), variants="{}", seeds="1"
+    )
+    with_plugin = ["--plugin", str(plugin)]
+    assert main(["run", str(file), "--results", str(tmp_path), "--workers", "1", *with_plugin]) == 0
+    (run,) = (tmp_path / "tiny" / "runs").iterdir()
+    assert main(["export", str(run), str(tmp_path / "x"), *with_plugin]) == 0
+    exported = tokenizers.Tokenizer.from_file(str(tmp_path / "x" / "tokenizer.json"))
+    assert exported.decode(exported.encode("the mat.").ids) == "the mat."
