@@ -25,12 +25,12 @@ import pyarrow as pa
 import tokenizers
 from pyarrow import parquet
 
-from llama_ablate.data.corpora.byte_sizes import size_of
+from llama_ablate.data.readers import parse_size
 
 WORKER = """
 import json, resource, sys
 from llama_ablate.data import tokens
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 corpus, tokenizer = map(json.loads, sys.argv[1:])
 found = tokens.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve(tokenizer))
@@ -95,7 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         (folder / "text").mkdir()
-        make(options.source, folder / "text", size_of(options.size) or 0, options.new)
+        make(options.source, folder / "text", parse_size(options.size) or 0, options.new)
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
         model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = tokenizers.decoders.ByteLevel()

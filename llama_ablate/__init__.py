@@ -34,7 +34,7 @@ _PUBLIC = {
     "ATTENTIONS": ("llama_ablate.model.mixers.attention", "ATTENTIONS"),
     "FEEDFORWARDS": ("llama_ablate.model.feedforward", "FEEDFORWARDS"),
     "BLOCKS": ("llama_ablate.model.blocks", "BLOCKS"),
-    "CORPORA": ("llama_ablate.data.corpora.corpus", "CORPORA"),
+    "CORPORA": ("llama_ablate.data.corpus", "CORPORA"),
     "TOKENIZERS": ("llama_ablate.data.tokenizer", "TOKENIZERS"),
     "METRICS": ("llama_ablate.measure", "METRICS"),
 }

@@ -12,7 +12,7 @@ import torch
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import read_json
 from llama_ablate.measure import METRICS, Subject

@@ -11,7 +11,7 @@ import torch
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject, Unmeasured

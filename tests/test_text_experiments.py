@@ -9,7 +9,7 @@ import yaml
 
 from llama_ablate.config import experiment
 from llama_ablate.data import tokens  # noqa: F401  registers corpora
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.results import Results
 from tests.in_process import run_in_process
 from tests.texts import read

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.data import texts
-from llama_ablate.data.corpora.corpus import SPLITS, Corpus
-from llama_ablate.data.corpora.documents import SEPARATOR, Document
+from llama_ablate.data.corpus import SPLITS, Corpus
+from llama_ablate.data.readers import SEPARATOR, Document
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
 
 
 def _registries() -> "dict[str, Registry]":
-    from llama_ablate.data.corpora.corpus import CORPORA
+    from llama_ablate.data.corpus import CORPORA
     from llama_ablate.data.tokenizer import TOKENIZERS
     from llama_ablate.measure import METRICS
     from llama_ablate.model.decoder import REGISTRIES

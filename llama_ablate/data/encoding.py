@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.data.tokenizer_files import read_saved

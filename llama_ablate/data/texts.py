@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.block_hashes import Blocks, without_spaces
-from llama_ablate.data.corpora.corpus import SPLITS, Corpus
-from llama_ablate.data.corpora.documents import SEPARATOR, Document
+from llama_ablate.data.corpus import SPLITS, Corpus
+from llama_ablate.data.readers import SEPARATOR, Document
 from llama_ablate.files import disk
 
 _END = SEPARATOR.encode()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError
 

@@ -370,8 +370,8 @@ def _cached(url: str, name: str) -> Path:
     if not file.is_file():
         also = " or `hf download openai-community/gpt2 tokenizer.json`" if name == "gpt2" else ""
         raise ConfigError(
-            f"the tokenizer '{name}' is not cached: `python -c \"import tiktoken; "
-            f"tiktoken.get_encoding('{name}')\"`{also} loads it; without a network, {url} "
+            f"the tokenizer '{name}' is not cached: tiktoken loads it, `python -c \"import "
+            f"tiktoken; tiktoken.get_encoding('{name}')\"`{also}; without a network, {url} "
             f"is {key} in $TIKTOKEN_CACHE_DIR"
         )
     return file

@@ -21,8 +21,7 @@ from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
 from llama_ablate.data import texts, working
-from llama_ablate.data.corpora import hub_datasets  # noqa: F401  registers
-from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_missing
+from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of

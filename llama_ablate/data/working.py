@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from llama_ablate.config.spec import digest
-from llama_ablate.data.corpora.corpus import UNCHANGED
+from llama_ablate.data.corpus import UNCHANGED
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk

@@ -13,7 +13,7 @@ from llama_ablate.config.labels import name_text
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Reading
 from llama_ablate.data import overlap, tokens
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.matching import Cost

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import overlap
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import text_error

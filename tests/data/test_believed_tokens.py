@@ -17,7 +17,7 @@ import pytest
 
 from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.reliability.harness import crash_at, in_child
@@ -58,7 +58,7 @@ class Cache:
 def quick(monkeypatch):
     """Make chunks of a document, and leave flushing to the system."""
     monkeypatch.setattr(texts, "_BLOCK", 20)
-    monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.document_streams import DocumentStreams
+from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS
 
 DOCUMENTS = [f"{i} " + f"the cat {i} sat on the mat. " * (1 + 5 * i % 17) for i in range(40)]

@@ -8,7 +8,7 @@ import tokenizers
 
 from llama_ablate.data import encoding, texts
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS, Bytes, Pieces
 from llama_ablate.data.tokenizer_files import read_saved
 from llama_ablate.errors import ConfigError
@@ -80,7 +80,7 @@ def corpus(tmp_path):
 
 def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     entry = corpus(tmp_path)
-    monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
     first = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path)
     monkeypatch.setattr(texts, "write", lambda *_: pytest.fail("it was read"))
     assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) == first

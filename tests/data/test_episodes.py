@@ -10,7 +10,7 @@ import pytest
 
 from llama_ablate.config.experiment import load
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.sources import episodes, streams
 from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
 from llama_ablate.data.tokenizer import TOKENIZERS

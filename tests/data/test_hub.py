@@ -4,9 +4,8 @@ import re
 import pytest
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.corpora.documents import SEPARATOR
-from llama_ablate.data.corpora.hub_datasets import hub
+from llama_ablate.data.corpus import CORPORA, hub
+from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.texts import read
@@ -170,24 +169,17 @@ def good_with_test(folder):
 
 
 BAD = {
-    "an empty folder": (nothing, {}, "dataset", "' holds no data files"),
-    "a card alone": (only_a_card, {}, "dataset", "' holds no data files"),
-    "several kinds": (
-        mixed,
-        {},
-        "dataset",
-        "holds files of several kinds: JSON ('a.jsonl'), Parquet ('c.parquet'); name those",
-    ),
-    "a wrong ending": (named_wrong, {}, None, "is Parquet by its content: its name should end"),
-    "no parquet": (named_parquet, {}, None, "is not parquet: it does not begin with"),
-    "an empty file": (empty, {}, None, "train.jsonl' is empty"),
+    "an empty folder": (nothing, {}, None, "doesn't contain any data files"),
+    "a card alone": (only_a_card, {}, None, "doesn't contain any data files"),
+    "a wrong ending": (named_wrong, {}, None, "could not be loaded: "),
+    "no parquet": (named_parquet, {}, None, "could not be loaded: Parquet magic bytes not found"),
+    "an empty file": (empty, {}, None, "could not be loaded: "),
     "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
     "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
     "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
     "no validation": (good_with_test, {}, None, "needs 'split', one of test, train"),
     "a subset": (two_subsets, {"subset": "sample-10bt"}, "subset", "mean 'sample-10BT'?"),
     "no subset": (two_subsets, {}, "dataset", "needs 'subset'; allowed: sample-100BT, sample-10BT"),
-    "streaming": (good, {"streaming": True}, "streaming", "is a local folder, which is always"),
     "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
     "yes": (good, {"shuffle": True}, "shuffle", "True (bool) is not accepted: it should be a"),
     "no unit": (good, {"limit": 200}, "limit", "'200' is no amount of text: write a number above"),

@@ -11,7 +11,7 @@ from llama_ablate.config import experiment
 from llama_ablate.data import overlap
 from llama_ablate.data import tokens as store
 from llama_ablate.data.block_hashes import Blocks, _ends
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError

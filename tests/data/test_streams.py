@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.sources import streams
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed

@@ -4,8 +4,8 @@ import random
 import pytest
 
 from llama_ablate.data import texts
-from llama_ablate.data.corpora.corpus import Corpus, files
-from llama_ablate.data.corpora.documents import SEPARATOR, Document, limited
+from llama_ablate.data.corpus import Corpus, files
+from llama_ablate.data.readers import SEPARATOR, Document, limited
 from llama_ablate.errors import ConfigError
 from tests.texts import corpus_of, read
 
@@ -60,7 +60,7 @@ def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
     whole = "".join(random.Random(0).choices("aé你🙂\n", k=5000))
     (tmp_path / "one.txt").write_text(whole, "utf-8")
     for block in (7, 1 << 20):
-        monkeypatch.setattr("llama_ablate.data.corpora.documents._BLOCK", block)
+        monkeypatch.setattr("llama_ablate.data.readers._BLOCK", block)
         found = read(files(path=str(tmp_path / "one.txt"), splits=[0.8, 0.1, 0.1]))
         assert (found.train, found.validation, found.test) == (
             whole[:4000],
@@ -74,7 +74,7 @@ def test_large_text_files_are_split_by_the_hash_of_all_their_text(tmp_path, monk
         (tmp_path / f"{i}.txt").write_text(f"text number {i} " * 9, "utf-8")
     found = []
     for block in (7, 1 << 20):
-        monkeypatch.setattr("llama_ablate.data.corpora.documents._BLOCK", block)
+        monkeypatch.setattr("llama_ablate.data.readers._BLOCK", block)
         found.append(read(files(path=str(tmp_path))))
     assert found[0] == found[1]
     assert len(found[0].splits) == 3

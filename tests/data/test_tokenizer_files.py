@@ -10,7 +10,7 @@ import tokenizers
 
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA, SEPARATOR
+from llama_ablate.data.corpus import CORPORA, SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokenizer_files import (
     LLAMA3_SPECIAL,

@@ -14,9 +14,9 @@ import tokenizers
 
 from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.encoding import difference
+from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
 from llama_ablate.data.tokenizer_files import read_saved
 from llama_ablate.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data.corpora import documents
+from llama_ablate.data import readers
 from tests.commands import PYTHON, command
 
 from . import crashing as crash
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def tiny(experiment_file, monkeypatch):
     """An experiment whose text is trusted to be what it was: no trial reads it a second time."""
-    monkeypatch.setattr(documents, "_RECENT_S", 0)
+    monkeypatch.setattr(readers, "_RECENT_S", 0)
     train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
     return experiment_file(train=train, measure="[perplexity]", variants="{}")
 

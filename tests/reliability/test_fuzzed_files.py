@@ -13,7 +13,7 @@ import torch
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.data import tokens
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Entry
-from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus
-from llama_ablate.data.corpora.documents import Document
+from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
+from llama_ablate.data.readers import Document
 from llama_ablate.data.sources.episodes import HELD_OUT, Drawn, Episodes, depo, mano, mqar
 from llama_ablate.data.sources.source import (
     Induction,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.config.validation import shown
-from llama_ablate.data.corpora import documents
+from llama_ablate.data import readers
 from llama_ablate.data.tasks.items import (
     Item,
     Kind,
@@ -69,7 +69,7 @@ def task(entry: str) -> Task:
         message = f"'{entry}' is neither a task nor a file that ends in .jsonl{hint}"
         raise ConfigError(message, ("task",))
     try:
-        documents.look([path])
+        readers.check([path])
     except ConfigError as error:
         raise ConfigError(error.message, ("task",)) from None
     return _of_one_kind(path)

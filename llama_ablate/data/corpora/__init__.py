@@ -1,1 +1,0 @@
-"""Where text comes from: local files, data sets of the hub, and documents one after another."""

@@ -1,0 +1,373 @@
+"""Corpora: sources of text, whose documents are split into train, validation and test."""
+
+import itertools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_ablate.config.registry import Choice, Registry
+from llama_ablate.data import readers
+from llama_ablate.data.readers import COLUMN, SEPARATOR, Document, Size, parse_size
+from llama_ablate.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import datasets
+
+CORPORA = Registry("corpus")
+#: The state of a corpus that cannot be read now: what is known of it from earlier still holds.
+UNCHANGED = ""
+SPLITS = ("train", "validation", "test")
+_MAX_FILES = 200_000  # files and folders that a pattern may name: more than data sets have
+_ROWS_READ = 256  # rows of a data set of the hub that are read at a time
+_SHUFFLED = 1000  # rows of a stream that are held to draw the next one from
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source of text: documents, which are read anew, in the same order, at each call."""
+
+    documents: Callable[[], Iterable[Document]]
+    #: Shares of training, validation and test text, for documents that belong to no split: one
+    #: document is split by position, several by the hash of their keys.
+    splits: Sequence[float] = (0.8, 0.1, 0.1)
+    #: Changes whenever the documents do, and is known without reading them; None where there is
+    #: no such thing, or it cannot be known.
+    state: str | None = None
+    #: How many bytes there are to read, about; None where that is not known.
+    size: int | None = None
+    #: Bytes of a document of held-out text, of which the rest is left out: a text's error is that
+    #: of its documents, and a few long ones make it as large as if there were no others.
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for shares that are none."""
+        shares = self.splits
+        if len(shares) != 3 or sum(shares) > 1 + 1e-9 or min(shares) < 0 or shares[0] == 0:
+            raise ConfigError(
+                f"splits {list(shares)}: must be three shares (train, validation, test) that add "
+                "to 1, or to less",
+                ("splits",),
+            )
+
+
+@CORPORA.register("python-stdlib")
+def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02), longest: Size = None) -> Corpus:
+    """Read the running Python's own standard library: real, human-written, on every machine.
+
+    Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
+    whole files go to a split, of held-out ones the first `longest` bytes (`8kB`). Text and
+    fingerprint differ between versions of Python.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    left_out = {
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "encodings",
+        "_bundled",
+        "__pycache__",
+        "config",
+        "pydoc_data",
+        "lib2to3",
+    }
+    names = []
+    for folder, inside, found in os.walk(root):
+        inside[:] = set(inside) - left_out  # not gone into: a half of all there is
+        names += [Path(folder, file).relative_to(root) for file in found if file.endswith(".py")]
+    names = sorted(name for name in names if not name.name.startswith("_sysconfigdata"))
+    if len(names) < 100:
+        raise ConfigError(f"Python {sys.version.split()[0]} has its library's text not at {root}")
+    return Corpus(
+        lambda: _without_repeats(
+            (name.as_posix(), (root / name).read_text("utf-8", "replace")) for name in names
+        ),
+        splits,
+        readers.state(root / name for name in names),
+        longest=parse_size(longest),
+    )
+
+
+def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
+    """Drop repeated paragraphs of 80 characters or more, in and across documents."""
+    seen: set[str] = set()
+    for name, text in texts:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            key = " ".join(paragraph.split())
+            if len(key) >= 80 and key in seen:
+                continue
+            seen.add(key)
+            paragraphs.append(paragraph)
+        if (rest := "\n\n".join(paragraphs)).strip():
+            yield Document((rest.replace(SEPARATOR, ""),), key=name)
+
+
+@CORPORA.register("files")
+def files(
+    *,
+    path: str = ".",
+    train: str | None = None,
+    validation: str | None = None,
+    test: str | None = None,
+    splits: Sequence[float] = (0.8, 0.1, 0.1),
+    column: str = COLUMN,
+    limit: Size = None,
+    longest: Size = None,
+) -> Corpus:
+    """Read local files: plain text, and JSON, CSV, Parquet or Arrow by `column`; also compressed.
+
+    With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
+    `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
+    document by position, several by the hash of their text. Of each split, or of all that is to be
+    split, the first `limit` bytes are taken (`200MB`), and of each document of held-out text, where
+    there are several, the first `longest`.
+    """
+    named = _named(path, train, validation, test)
+    of_all = [file for of in named.values() for file in of]
+    readers.check(of_all)
+    most = parse_size(limit)
+
+    def read() -> Iterator[Document]:
+        for split, of in named.items():
+            for document in readers.limited(readers.read(of, column), most):
+                yield replace(document, split=split)
+
+    size = readers.total_size(of_all)
+    size = most if most and (size is None or most < size) else size
+    return Corpus(read, splits, readers.state(of_all), size, parse_size(longest))
+
+
+def _named(
+    path: str, train: str | None, validation: str | None, test: str | None
+) -> dict[str | None, list[Path]]:
+    """Return the files of each split, or under None those that are to be split."""
+    if train is None and validation is None and test is None:
+        found = _expand(path)
+        readers.check_alike(found, path, "path")
+        return {None: found}
+    if train is None or validation is None:
+        raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
+    named = {"train": train, "validation": validation, "test": test}
+    files = {split: Path(path) / name for split, name in named.items() if name}
+    for (split, file), (other, same) in itertools.combinations(files.items(), 2):
+        if os.path.realpath(file) == os.path.realpath(same):
+            raise ConfigError(f"'{split}' and '{other}' are one file, '{named[split]}'", (other,))
+    return {split: [files[split]] if split in files else [] for split in SPLITS}
+
+
+def refuse_missing(choice: Choice) -> None:
+    """Raise ConfigError for a corpus of local files that are not there; reads none of them."""
+    if choice.name == "files":
+        named = _named(*(choice[option] for option in ("path", *SPLITS)))
+        readers.check([file for of in named.values() for file in of])
+        parse_size(choice["limit"])
+
+
+def _expand(path: str) -> list[Path]:
+    """Return the files that a path names: one, all of a folder, or those that fit a pattern."""
+    try:
+        root = Path(path).expanduser()
+        is_pattern = any(c in path for c in "*?[") and "\0" not in path  # no name holds a NUL
+        if not (root.is_dir() or is_pattern):
+            return [root]
+        if root.is_dir():
+            next(root.iterdir(), None)  # raises where it may not be read, as a walk does not
+            found = (p for p in root.rglob("*") if not p.name.startswith("."))
+        else:
+            anchor = Path(root.anchor)
+            found = anchor.glob(str(root.relative_to(anchor)))
+        named = list(itertools.islice(found, _MAX_FILES + 1))
+    except OSError as error:
+        reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
+        raise ConfigError(reason, ("path",)) from None
+    except (RuntimeError, ValueError) as error:  # a '~' of nobody, `**x`
+        raise ConfigError(f"'{path}': {error}", ("path",)) from None
+    if len(named) > _MAX_FILES:
+        message = f"more than {_MAX_FILES:,} files and folders"
+        raise ConfigError(f"'{path}' names {message}: name a smaller folder", ("path",))
+    files = sorted(p for p in named if p.is_file())
+    if not files:
+        what = "the folder '{}' holds no files" if root.is_dir() else "no file matches '{}'"
+        raise ConfigError(what.format(path), ("path",))
+    return files
+
+
+@CORPORA.register("hub")
+def hub(
+    *,
+    dataset: str = "",
+    subset: str | None = None,
+    revision: str | None = None,
+    split: str | None = None,
+    data_files: str | list[str] | None = None,
+    column: str = COLUMN,
+    streaming: bool = False,
+    limit: Size = None,
+    shuffle: int | None = None,
+    splits: Sequence[float] = (0.9, 0.05, 0.05),
+    longest: Size = None,
+) -> Corpus:
+    """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
+
+    Its own train, validation and test splits are used; where it has only one, or `split` names
+    one, that is split by `splits`. `limit` (`200MB`) takes the first bytes of each, after `shuffle`
+    (a seed) has drawn an order. With `streaming` the text is read over the network, and no more of
+    it than `limit`; else the data set is downloaded whole, once. Of each document of held-out text
+    the first `longest` bytes are taken.
+    """
+    if not dataset:
+        raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
+    if shuffle is not None and shuffle < 0:
+        raise ConfigError(f"shuffle {shuffle}: must be a seed of 0 or more", ("shuffle",))
+    most, is_local = parse_size(limit), Path(dataset).is_dir()
+    try:
+        reach(dataset)
+        builder = _builder(dataset, subset, revision, data_files)
+    except ConfigError as error:
+        if error.where:
+            raise
+        return Corpus(partial(_refuse, error), splits, UNCHANGED)
+
+    def read() -> Iterator[Document]:
+        loaded = _loaded(builder, dataset, as_stream=streaming or is_local)
+        for name, rows in _chosen(loaded, dataset, split).items():
+            texts = _texts(rows, column, dataset, shuffle)
+            yield from readers.limited((Document((text,), name) for text in texts), most)
+
+    state = None if is_local else str(builder.cache_dir)
+    return Corpus(read, splits, state, most, parse_size(longest))
+
+
+def _refuse(error: ConfigError) -> Iterator[Document]:
+    """Raise an error when documents are read: the tokens may be here from another day."""
+    raise error
+    yield
+
+
+def reach(dataset: str) -> None:
+    """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
+    from datasets.config import HF_HUB_OFFLINE
+    from huggingface_hub import constants, get_session
+
+    if HF_HUB_OFFLINE or Path(dataset).is_dir():
+        return  # the library reads its cache, or local files
+    if dataset.startswith((".", "/", "~")) or dataset.count("/") > 1:
+        raise ConfigError(f"there is no folder '{dataset}'", ("dataset",))
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # noqa: BLE001  its type depends on the library's version
+        raise ConfigError(
+            f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
+            f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
+            "before"
+        ) from None
+
+
+def _builder(
+    dataset: str, subset: str | None, revision: str | None, data_files: str | Sequence[str] | None
+) -> "datasets.DatasetBuilder":
+    """Return what reads a data set; that asks the hub or its cache."""
+    import datasets
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
+    chosen = list(data_files) if isinstance(data_files, tuple) else data_files
+    try:
+        return datasets.load_dataset_builder(dataset, subset, revision=revision, data_files=chosen)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "OfflineMode" in reason:
+            reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
+        elif names := _subsets(dataset, revision, reason):
+            given = "needs 'subset'" if subset is None else f"has no subset '{subset}'"
+            message = f"the data set '{dataset}' {given}{nearest(subset or '', names)}"
+            raise ConfigError(message, ("subset",) if subset else ("dataset",)) from error
+        where = ("data_files",) if chosen and "data files" in reason else ()
+        message = f"the data set '{dataset}' could not be loaded: {reason}"
+        raise ConfigError(message, where) from error
+
+
+def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
+    """Return the subsets of a data set, where one was not found."""
+    import datasets
+
+    if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
+        return []
+    try:
+        return list(datasets.get_dataset_config_names(dataset, revision=revision))
+    except Exception:  # noqa: BLE001  then the first reason is given
+        return []
+
+
+def _loaded(
+    builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
+) -> "dict[str, Any]":
+    """Return the rows of each split, read as they are iterated over."""
+    import datasets
+
+    try:
+        if as_stream:
+            return dict(builder.as_streaming_dataset())
+        if sys.stderr.isatty():
+            datasets.enable_progress_bars()
+        else:
+            datasets.disable_progress_bars()
+        builder.download_and_prepare()
+        return dict(builder.as_dataset())
+    except Exception as error:
+        raise _failed(dataset, error) from error
+
+
+def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str | None, Any]:
+    """Return the rows to read, by the split that they are for; None where they are to be split."""
+    if split is not None:
+        if split not in loaded:
+            message = f"the data set '{dataset}' has no split '{split}'{nearest(split, loaded)}"
+            raise ConfigError(message, ("split",))
+        return {None: loaded[split]}
+    if "train" in loaded and "validation" in loaded:
+        return {name: loaded[name] for name in SPLITS if name in loaded}
+    if len(loaded) == 1:
+        return {None: next(iter(loaded.values()))}
+    raise ConfigError(
+        f"the data set '{dataset}' has no train and validation splits of its own: needs 'split', "
+        f"one of {', '.join(sorted(loaded))}"
+    )
+
+
+def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[str]:
+    """Yield the texts of a column, in an order that is drawn from a seed, if there is one.
+
+    Of a stream, the order of its files is drawn, and that of rows which stand close together.
+    """
+    import datasets
+
+    if shuffle is not None:
+        is_stream = isinstance(rows, datasets.IterableDataset)
+        rows = rows.shuffle(seed=shuffle, **({"buffer_size": _SHUFFLED} if is_stream else {}))
+    name, chosen = f"'{dataset}'", ""
+
+    def values() -> Iterator[Any]:
+        nonlocal chosen
+        for batch in rows.iter(_ROWS_READ):
+            texts = [key for key, of in batch.items() if isinstance(of[0], str)]
+            chosen = chosen or readers.find_column(column, texts, batch, name)
+            yield from batch[chosen]
+
+    try:
+        yield from readers.of_column(values(), column, name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _failed(dataset, error) from error
+
+
+def _failed(dataset: str, error: Exception) -> ConfigError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ConfigError(f"the data set '{dataset}' could not be loaded: {reason}")

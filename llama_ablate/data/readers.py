@@ -1,0 +1,436 @@
+"""Documents of local files: plain text, JSON, CSV, Parquet and Arrow, also compressed."""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from time import time
+from typing import Annotated, Any, BinaryIO, cast
+
+from pydantic import BeforeValidator
+
+from llama_ablate.errors import ConfigError, nearest
+
+SEPARATOR = "\0"  # between documents: text files may not hold it
+COLUMN = "text"
+_BLOCK = 1 << 20  # bytes of a file that are read at a time
+_ROWS_READ = 256  # rows of a table that are read at a time
+_RECENT_S = 2.0  # a file system's clock may not tell changes apart that follow so soon
+_MAX_LINE = 1 << 26  # bytes of a row of JSON
+_MAX_JSON = 1 << 28  # bytes of a JSON document that is read as a whole
+#: What opens files by the ending of a compressed one.
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_MAGIC = {
+    b"\x1f\x8b": "gzip, .gz",
+    b"BZh": "bzip2, .bz2",
+    b"\xfd7zXZ": "xz, .xz",
+    b"PK\x03\x04": "zip",
+    b"(\xb5/\xfd": "zstd",
+}
+#: What files of rows begin with, and the ending that their names have.
+_OF_ROWS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
+_BOMS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_HEAD = 8  # bytes: as long as the longest of them
+_KINDS = {
+    ".jsonl": "JSON",
+    ".json": "JSON",
+    ".csv": "CSV",
+    ".tsv": "CSV",
+    ".parquet": "Parquet",
+    ".arrow": "Arrow",
+}
+_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_STATED = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(kB|MB|GB|TB)", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(stated: str | None) -> int | None:
+    """Return the bytes of `200MB`; None for None.
+
+    Raises ConfigError for what is no number above 0 with a unit: kB, MB, GB or TB, powers of 1000.
+    """
+    if stated is None:
+        return None
+    match = _STATED.fullmatch(stated) if isinstance(stated, str) else None
+    unit = match and next(size for name, size in _UNITS.items() if name.lower() == match[2].lower())
+    size = round(float(match[1]) * unit) if match and unit else 0
+    if not size:
+        raise ConfigError(
+            f"'{stated!s:.60}' is no amount of text: write a number above 0 with its unit, such as "
+            f"200MB; allowed units: {', '.join(_UNITS)}"
+        )
+    return size
+
+
+def _check_size(stated: str | None) -> str | None:
+    parse_size(stated)
+    return stated
+
+
+#: The type of an option that holds an amount of text.
+Size = Annotated[str | None, BeforeValidator(_check_size)]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text in pieces, which can be read again and again, and the split that it belongs to.
+
+    Where it belongs to none, `key` decides (the text itself, where that is None).
+    """
+
+    pieces: Iterable[str]
+    split: str | None = None
+    key: str | None = None
+
+    @property
+    def whole(self) -> Iterable[str]:
+        """Its pieces, with the end that is left out where it is cut."""
+        return self.pieces.pieces if isinstance(self.pieces, _Cut) else self.pieces
+
+    def cut(self, most: int) -> "tuple[Document, int]":
+        """Return the document, cut to at most so many bytes of UTF-8, and how many it has then."""
+        size = 0
+        for piece in self.pieces:
+            size += len(piece.encode())
+            if size > most:
+                return Document(_Cut(self.pieces, most), self.split, self.key), most
+        return self, size
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The pieces of a text up to so many bytes of UTF-8."""
+
+    pieces: Iterable[str]
+    most: int
+
+    def __iter__(self) -> Iterator[str]:
+        left = self.most
+        for piece in self.pieces:
+            data = piece.encode()
+            if len(data) >= left:
+                yield data[:left].decode("utf-8", "ignore")
+                return
+            yield piece
+            left -= len(data)
+
+
+def limited(documents: Iterable[Document], most: int | None) -> Iterator[Document]:
+    """Yield documents up to so many bytes of UTF-8, the last one cut; all without a limit."""
+    for document in documents:
+        if most is None:
+            yield document
+            continue
+        kept, size = document.cut(most)
+        yield kept
+        most -= size
+        if most <= 0:
+            return
+
+
+def read(files: Sequence[Path], column: str) -> Iterator[Document]:
+    """Yield the documents of files, one after the other.
+
+    A text is one document; of JSON, CSV, Parquet and Arrow, each row's `column` is. Raises
+    ConfigError for a file that is not what its name says.
+    """
+    for file in files:
+        name, rows = f"the file '{file}'", _ROWS.get(_suffix(file))
+        if rows is None:
+            yield Document(_TextFile(file, name))
+        else:
+            with _reading(file, name) as opened:
+                for text in of_column(rows(opened, column, name), column, name):
+                    yield Document((text,))
+
+
+def check(files: Iterable[Path]) -> None:
+    """Raise ConfigError for files that cannot be texts; reads no more than how they begin."""
+    for file in files:
+        try:
+            if not file.is_file():
+                raise ConfigError(f"there is no file '{file}'")
+            if not file.stat().st_size:
+                raise ConfigError(f"the file '{file}' is empty")
+            with file.open("rb") as opened:
+                _check_beginning(file, opened.read(_HEAD))
+        except OSError as error:
+            raise ConfigError(f"the file '{file}' cannot be read: {error.strerror}") from None
+
+
+def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
+    """Raise ConfigError where files that a folder or a pattern names are of several kinds."""
+    kinds: dict[str, Path] = {}
+    for file in files:
+        kinds.setdefault(_KINDS.get(_suffix(file), "text"), file)
+    if len(kinds) > 1:
+        examples = ", ".join(f"{kind} ('{file.name}')" for kind, file in sorted(kinds.items()))
+        raise ConfigError(
+            f"'{named}' holds files of several kinds: {examples}; name those of one kind by a "
+            "pattern, such as '*.parquet'",
+            where,
+        )
+
+
+def total_size(files: Sequence[Path]) -> int | None:
+    """Return the bytes of text in files; None where they are packed, so that it is not known."""
+    packed = {*_OPENERS, ".parquet"}
+    return None if packed & {f.suffix for f in files} else sum(f.stat().st_size for f in files)
+
+
+def state(files: Iterable[Path]) -> str | None:
+    """Return what changes with every write to one of the files; None where that is not certain."""
+    digest = sha256()
+    for file in files:
+        try:
+            stat = file.stat()
+        except OSError:
+            return None
+        if abs(time() - stat.st_ctime) < _RECENT_S:
+            return None
+        parts = (file.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        digest.update(repr(parts).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def of_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
+    """Yield the texts of a column, without the empty ones. Raises ConfigError for other values."""
+    for value in rows:
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}: '{column}' holds {type(value).__name__}, not text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            wrong = value[error.start]
+            raise ConfigError(
+                f"{name}: '{column}' holds {wrong!a}, which is no character"
+            ) from None
+        if text := value.replace(SEPARATOR, ""):
+            yield text
+
+
+def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: str) -> str:
+    """Return the column to read: the stated one, else the only one that holds text, and say so.
+
+    `texts` are the columns of text among the `known` ones.
+    """
+    if column in (known := list(known)):
+        return column
+    if column == COLUMN and len(texts) == 1:
+        sys.stderr.write(f"note: {name}: reading '{texts[0]}', the only column of text\n")
+        return texts[0]
+    raise ConfigError(f"{name} has no column '{column}'{nearest(column, known)}", ("column",))
+
+
+def _suffix(file: Path) -> str:
+    """Return the ending of a file's name, below that of a compressed one."""
+    return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
+
+
+def _check_beginning(file: Path, head: bytes) -> None:
+    """Raise ConfigError for a file whose name says otherwise than its content."""
+    name = f"the file '{file}'"
+    for magic, packed in _MAGIC.items():
+        kind, _, ending = packed.partition(", ")
+        if head.startswith(magic) and (not ending or file.suffix != ending):
+            remedy = f"its name should end in {ending}" if ending else "unpack it first"
+            raise ConfigError(f"{name} is compressed ({kind}): {remedy}")
+    if file.suffix == ".parquet" and not head.startswith(b"PAR1"):
+        raise ConfigError(f"{name} is not parquet: it does not begin with PAR1")
+    for magic, ending in _OF_ROWS.items():
+        if head.startswith(magic) and file.suffix != ending:
+            kind = ending[1:].capitalize()
+            raise ConfigError(f"{name} is {kind} by its content: its name should end in {ending}")
+
+
+@contextmanager
+def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a file, unpacked. Raises ConfigError for what the system or its format refuses."""
+    try:
+        with _OPENERS.get(file.suffix, open)(file, "rb") as opened:
+            yield cast("BinaryIO", opened)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        why = getattr(error, "strerror", None) or f"damaged compression ({error})"
+        raise ConfigError(f"{name} cannot be read: {why}") from None
+
+
+@dataclass(frozen=True)
+class _TextFile:
+    """The text of a file, in pieces. Raises ConfigError for one that holds none."""
+
+    file: Path
+    name: str
+
+    def __iter__(self) -> Iterator[str]:
+        blank, start, rest = True, 0, b""
+        with _reading(self.file, self.name) as opened:
+            while block := opened.read(_BLOCK):
+                data = rest + block
+                text, used = _decode(data, self.name, start, final=False)
+                if (nul := data.find(b"\0")) >= 0:
+                    what = f"binary, not text (a NUL at byte {start + nul})"
+                    raise ConfigError(f"{self.name} is {what}")
+                blank = blank and not text.strip()
+                yield text
+                start, rest = start + used, data[used:]
+        if rest:
+            raise _not_utf8(self.name, start)
+        if blank:
+            raise ConfigError(f"{self.name} holds nothing but white space")
+
+
+def _decode(data: bytes, name: str, start: int, *, final: bool) -> tuple[str, int]:
+    """Return the text of bytes that begin at `start`, without a byte order mark, and their number.
+
+    Raises ConfigError where they are not UTF-8.
+    """
+    if not start and any(data.startswith(mark) for mark in _BOMS):
+        raise ConfigError(f"{name} is UTF-16 text: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    try:
+        text, used = codecs.utf_8_decode(data, "strict", final)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, start + error.start) from None
+    return (text.removeprefix("\ufeff") if not start else text), used
+
+
+def _not_utf8(name: str, byte: int) -> ConfigError:
+    return ConfigError(f"{name} is not UTF-8 text (byte {byte}): save it as UTF-8")
+
+
+def _json_lines(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
+    """Yield a column of JSON lines."""
+    start, chosen = 0, ""
+    for number, line in enumerate(iter(lambda: opened.readline(_MAX_LINE), b""), 1):
+        if len(line) == _MAX_LINE:
+            raise ConfigError(f"{name}: line {number} is longer than {_MAX_LINE >> 20} MiB")
+        text, _ = _decode(line, name, start, final=True)
+        start += len(line)
+        if text.strip():
+            row = _parse_json(text, name, number)
+            chosen = chosen or _column_of(row, column, name)
+            yield _take(row, chosen, name)
+
+
+def _json(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
+    """Yield a column of a JSON list of rows, of one row, or of JSON lines."""
+    data = opened.read(_MAX_JSON + 1)
+    if len(data) > _MAX_JSON:
+        raise ConfigError(
+            f"{name} is JSON of more than {_MAX_JSON >> 20} MiB, which is read as a whole: write a "
+            "row a line, and end its name in .jsonl"
+        )
+    text, _ = _decode(data, name, 0, final=True)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+            yield from _json_lines(io.BytesIO(data), column, name)
+            return
+        raise ConfigError(f"{name} is not json: {error}") from None
+    rows = value if isinstance(value, list) else [value]
+    chosen = _column_of(rows[0], column, name) if rows else column
+    yield from (_take(row, chosen, name) for row in rows)
+
+
+def _parse_json(text: str, name: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        why = f"{error.msg}: line {line} column {error.colno}"
+        raise ConfigError(f"{name} is not json: {why}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not json: {error}: line {line}") from None
+
+
+def _column_of(row: Any, column: str, name: str) -> str:
+    """Return the column to read, from the first row."""
+    texts = [key for key, value in _checked(row, name).items() if isinstance(value, str)]
+    return find_column(column, texts, row, name)
+
+
+def _take(row: Any, column: str, name: str) -> Any:
+    if column not in _checked(row, name):
+        raise ConfigError(f"{name} has no column '{column}'{nearest(column, row)}", ("column",))
+    return row[column]
+
+
+def _checked(row: Any, name: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{name} is not json of rows: one is {type(row).__name__}")
+    return row
+
+
+def _csv(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
+    """Yield a column of CSV; of TSV where the first line holds a tab."""
+    csv.field_size_limit(_MAX_LINE)
+    try:
+        with io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
+            head = text.readline(_MAX_LINE)
+            text.seek(0)
+            rows = csv.DictReader(text, delimiter="\t" if "\t" in head else ",", strict=True)
+            names = list(rows.fieldnames or ())
+            chosen = find_column(column, names, names, name)
+            for row in rows:
+                yield row[chosen] or ""
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} is not UTF-8 text: save it as UTF-8") from None
+    except csv.Error as error:
+        raise ConfigError(f"{name} is not CSV: {error}") from None
+
+
+def _parquet(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        # Without these two, whole row groups are held: a file often has one.
+        file = parquet.ParquetFile(opened, buffer_size=_BLOCK, pre_buffer=False)
+        chosen = _column_in(file.schema_arrow, column, name)
+        for batch in file.iter_batches(_ROWS_READ, columns=[chosen], use_threads=False):
+            yield from batch.column(chosen).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"{name} is not parquet: {str(error).splitlines()[0]}") from None
+
+
+def _arrow(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
+    """Yield a column of an Arrow file, or of a stream, as `datasets` writes it."""
+    import pyarrow as pa
+
+    try:
+        is_file = opened.read(6) == b"ARROW1"
+        opened.seek(0)
+        reader = pa.ipc.open_file(opened) if is_file else pa.ipc.open_stream(opened)
+        chosen = _column_in(reader.schema, column, name)
+        of_file = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else ()
+        for batch in of_file if is_file else reader:
+            for start in range(0, batch.num_rows, _ROWS_READ):
+                yield from batch.column(chosen).slice(start, _ROWS_READ).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"{name} is not arrow: {str(error).splitlines()[0]}") from None
+
+
+def _column_in(schema: Any, column: str, name: str) -> str:
+    """Return the column of a schema to read."""
+    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+    return find_column(column, texts, schema.names, name)
+
+
+#: Readers of files with rows, by the ending of their names.
+_ROWS: dict[str, Callable[[BinaryIO, str, str], Iterator[Any]]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+}
