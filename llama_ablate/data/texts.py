@@ -1,10 +1,11 @@
 """The text of a corpus on disk: one file for each split, written in one pass, read in pieces."""
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,6 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.block_hashes import Blocks, without_spaces
 from llama_ablate.data.corpus import SPLITS, Corpus
 from llama_ablate.data.readers import SEPARATOR, Document
 from llama_ablate.files import disk
@@ -26,7 +26,7 @@ _WHOLE = 1 << 24  # bytes: a longer document is cut, else its tokens would fill 
 _LINE = re.compile(rb"[0-9A-Za-z](?=\n)")
 
 Update = Callable[[int, int | None], None]
-#: By split the hashes of blocks whose documents are left out.
+#: By split the hashes of documents that are left out.
 NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 
@@ -41,8 +41,8 @@ class Text:
     fingerprint: str
     sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
     longest: int  # UTF-8 bytes of the longest document
-    #: Hashes of the blocks of each split (`Blocks.array`); none where the text was not read.
-    blocks: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
+    #: Hashes of the documents of each split; none where the text was not read.
+    hashes: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @property
     def cuts(self) -> bool:
@@ -99,11 +99,11 @@ def write(
 ) -> Text:
     """Write the text of a corpus into a folder. `update` gets the bytes so far, and about how many.
 
-    Documents all of whose blocks have hashes that are `left_out` of their split are not written.
+    Documents whose hashes are `left_out` of their split are not written.
     Raises ConfigError where a document cannot be read.
     """
     sizes, longest = dict.fromkeys(SPLITS, 0), 0
-    blocks = {split: Blocks() for split in SPLITS}
+    hashes = {split: array("Q") for split in SPLITS}
     with ExitStack() as opened:
         files = {
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
@@ -116,27 +116,28 @@ def write(
                 yield piece
 
         for split, document in _placed(corpus):
-            if left_out.get(split) and (own := _hashes(document)) and own <= left_out[split]:
+            if left_out.get(split) and hash_document(document.whole) in left_out[split]:
                 continue
             before = sizes[split]
             sizes[split] += files[split].write(SEPARATOR.encode() if before else b"")
             pieces = written(split, document.pieces)
-            if document.whole is document.pieces:
-                blocks[split].add(pieces)
-            else:
-                kept = sum(len(without_spaces(piece)) for piece in pieces)
-                blocks[split].add(document.whole, kept)
+            own = hash_document(pieces)
+            is_cut = document.whole is not document.pieces
+            hashes[split].append(hash_document(document.whole) if is_cut else own)
             longest = max(longest, sizes[split] - before)
-    found = {split: size for split, size in sizes.items() if size}
-    hashes = {split: blocks[split].array() for split in found}
-    return Text(folder, _fingerprint(folder, sizes), found, longest, hashes)
+    kept = {split: size for split, size in sizes.items() if size}
+    found = {split: np.asarray(hashes[split], "<u8") for split in kept}
+    return Text(folder, _fingerprint(folder, sizes), kept, longest, found)
 
 
-def _hashes(document: Document) -> set[int]:
-    """Return the hashes of a document's blocks."""
-    blocks = Blocks()
-    blocks.add(document.whole, sum(len(without_spaces(piece)) for piece in document.pieces))
-    return {int(block) for block in blocks.array()[:, 1]}
+def hash_document(pieces: Iterable[str]) -> int:
+    """Return a hash of a text in which white space does not count; 0 for a blank one."""
+    digest, is_blank = blake2b(digest_size=8), True
+    for piece in pieces:
+        text = "".join(piece.split())
+        is_blank = is_blank and not text
+        digest.update(text.encode("utf-8", "surrogatepass"))
+    return 0 if is_blank else int.from_bytes(digest.digest(), "little")
 
 
 def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:

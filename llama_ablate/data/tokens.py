@@ -33,7 +33,7 @@ from llama_ablate.files import disk
 from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
-_SUMS, _BLOCKS = "sums.json", "{}.blocks"
+_SUMS, _HASHES = "sums.json", "{}.hashes"
 _PIECES, _PIECE = 64, 4000  # sample of a text for the round trip, which takes up to a second
 _SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
 _TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
@@ -130,13 +130,12 @@ class Tokens:
         )
         return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
-    def blocks(self, name: str) -> NDArray[np.uint64]:
-        """Return a row for each block of a split's documents: the document's index, and its hash.
+    def hashes(self, name: str) -> NDArray[np.uint64]:
+        """Return a hash of each document of a split, in which white space does not count.
 
-        A block has some 1,000 characters, in which white space does not count.
+        It is 0 for a blank document.
         """
-        content = disk.read(self.folder / _BLOCKS.format(name))
-        return np.frombuffer(content, "<u8").reshape(-1, 2)
+        return np.frombuffer(disk.read(self.folder / _HASHES.format(name)), "<u8")
 
     @cached_property
     def document_counts(self) -> dict[str, int]:
@@ -234,7 +233,7 @@ def prepare(
     """Return the tokens of a corpus; encode them on the first call only.
 
     With `like`, the corpus is encoded by the tokenizer of these tokens, not by a tokenizer made
-    from this corpus. Documents all of whose blocks are `left_out` of their split are not encoded.
+    from this corpus. Documents whose hashes are `left_out` of their split are not encoded.
 
     If several processes need the same tokens at once, one encodes them and the others wait. The
     next process continues the encoding of a killed process. Tokens are committed by a rename, so
@@ -290,7 +289,7 @@ def _opened(root: Path, key: str) -> Tokens | None:
     folder = root / "tokens" / key
     with contextlib.suppress(DamagedError):
         tokens = load(folder)
-        if tokens.lost is not None and _BLOCKS.format("train") in tokens.sums:
+        if tokens.lost is not None and _HASHES.format("train") in tokens.sums:
             return tokens
     if folder.exists():  # damaged, or of an older version
         disk.remove_tree(folder)
@@ -370,8 +369,8 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
                         lost = lost or chunk.lost
                         bar.update(before + chunk.stop, total)
                 sums[f"{split}.bin"], before = out.digest, before + size
-        for split, hashes in text.blocks.items():
-            name = _BLOCKS.format(split)
+        for split, hashes in text.hashes.items():
+            name = _HASHES.format(split)
             sums[name] = disk.write(partial / name, hashes.tobytes())
         samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
         lost = lost or next(filter(None, (difference(tokenizer, some) for some in samples)), "")

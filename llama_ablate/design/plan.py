@@ -277,16 +277,16 @@ def _text(data: Data, where: Where) -> TableText:
         tokenizer = TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
         own = tokens.prepare(corpus, tokenizer)
         sources = sources_of(data, own, where)
-        found = overlap.overlaps(own, sources)
+        found = overlap.find_overlaps(own, sources)
         dropped = 0
         if data.overlap == "drop" and any(one.tokens for one in found.values()):
-            stands = overlap.whole(own, sources)
+            stands = overlap.find_repeated(own, sources)
             checks.check_droppable(own, stands, where)
-            left_out = overlap.hashes(own, stands)
+            left_out = overlap.hashes_of(own, stands)
             own = tokens.prepare(corpus, tokenizer, like=own, left_out=left_out)
             dropped = sum(int(documents.sum()) for documents in stands.values())
             sources["corpus"] = own
-            found = overlap.overlaps(own, sources)
+            found = overlap.find_overlaps(own, sources)
         return TableText(data, own, where, sources, found, dropped)
     except ConfigError as error:  # a corpus locates its errors under `data`
         raise ConfigError(

@@ -155,7 +155,7 @@ class TableText:
             overlaps={
                 name: PlannedOverlap(**asdict(found))
                 for name, found in self.overlaps.items()
-                if found.documents or found.tokens or found.near
+                if found.documents or found.tokens
             },
             left_out=self.left_out,
             source=self.data,

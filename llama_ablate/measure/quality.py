@@ -165,7 +165,7 @@ def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Ite
     # The first token is not predicted, so a document's predictions begin one before its tokens.
     documents = np.maximum(subject.tokens.documents(split) - 1, 0)
     # Documents that are equal are one cluster: they are read one behind the other.
-    equal = overlap.first_equal(subject.tokens, split)
+    equal = overlap.find_first_equal(subject.tokens, split)
     if len(firsts := np.unique(equal)) < len(equal):
         parts = np.split(nats, documents[1:])
         nats = np.concatenate([parts[i] for i in np.argsort(equal, kind="stable")])

@@ -24,7 +24,6 @@ from llama_ablate.terminal import listed, plural
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
 DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
-_NEAR = 0.01  # of the held-out tokens in near copies, from which that is said
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
@@ -76,12 +75,6 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
                 f"{one.tokens / one.all_tokens:.2%} of the held-out tokens, {one.documents:,} of "
                 f"{one.all_documents:,} documents as a whole, also stand in {there}: their loss "
                 "says nothing of new text."
-            )
-        if one.near - one.tokens / one.all_tokens > _NEAR:
-            yield (
-                f"{one.near:.1%} of the held-out tokens are in documents of which most runs of 13 "
-                f"tokens or 52 bytes also stand in {there} ({one.looked_at:.0%} of it was looked "
-                "at): near copies."
             )
 
 

@@ -56,9 +56,6 @@ class PlannedOverlap(StoredPart):
     tokens: Count
     all_documents: Positive
     all_tokens: Positive
-    #: Share of the held-out tokens in near copies, and of the training tokens looked at for that.
-    near: Number = 0.0
-    looked_at: Number = 0.0
 
 
 class PlannedText(StoredPart):

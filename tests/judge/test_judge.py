@@ -405,13 +405,6 @@ def test_its_answer_is_of_the_published_schema(ledger, capsys):
             "guard: a ledger states a baseline, no variants, a margin, perplexity, no guard",
         ),
         ({"controls": "{positive: {norm.eps: 1e-6}}"}, "controls of its best fail"),
-        (
-            {
-                "judge": "{second: {corpus: {name: files, path: one.txt, splits: [0.1, 0.45, "
-                "0.45]}, tokenizer: bytes}, looks: [3, 5], confirm: 3, candidates: 20}"
-            },
-            "of the held-out tokens of the second text",
-        ),
     ],
 )
 def test_a_ledger_is_not_opened_with(bench, capsys, sections, said):
@@ -419,6 +412,20 @@ def test_a_ledger_is_not_opened_with(bench, capsys, sections, said):
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error
     assert not bench.file.exists()
+
+
+def test_a_second_text_that_the_first_one_trains_on_opens_no_ledger(bench, capsys):
+    words = (bench.root / "one.txt").read_text("utf-8").split()
+    rows = (json.dumps({"text": " ".join(words[i : i + 30])}) for i in range(0, 9_000, 30))
+    (bench.root / "docs.jsonl").write_text("\n".join(rows), "utf-8")
+    first, second = (
+        f"{{corpus: {{name: files, path: docs.jsonl, splits: [{splits}]}}, tokenizer: bytes}}"
+        for splits in ("0.8, 0.1, 0.1", "0.1, 0.45, 0.45")
+    )
+    looks = "looks: [3, 5], confirm: 3, candidates: 20"
+    terms = bench.write(data=first, judge=f"{{second: {second}, {looks}}}")
+    assert bench("--new", terms) == 2
+    assert "of the held-out tokens of the second text" in capsys.readouterr().err
 
 
 def test_a_best_whose_controls_hold_opens_a_ledger_and_keeps_their_runs(bench):

@@ -22,7 +22,7 @@ from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Terms
 from llama_ablate.data import tokens
-from llama_ablate.data.overlap import overlaps
+from llama_ablate.data.overlap import find_overlaps
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import checks, variants
 from llama_ablate.design.plan import make
@@ -118,7 +118,7 @@ def _texts(source: ExperimentFile, terms: Terms, values: Mapping[str, Any]) -> t
     first, second = found
     if first.corpus == second.corpus:
         raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
-    known = overlaps(second, {"first": first}).get("first")
+    known = find_overlaps(second, {"first": first}).get("first")
     if terms.second.overlap == "refuse" and known and known.share > checks.MAX_OVERLAP:
         raise source.locate(
             ConfigError(
