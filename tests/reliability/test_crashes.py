@@ -1,24 +1,15 @@
-"""R2, R3 and R6: a crash, a fault, a loss of power at every call that changes the disk."""
+"""R2 and R6: a crash or a fault at every call that changes the disk."""
 
-import errno
 import os
-import random
 import signal
-import subprocess
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.data.corpora import documents
-from tests.commands import PYTHON, command
 
-from . import crashing as crash
 from . import harness
 from .harness import Disk, breaches, crash_at, fail_at, grid, in_child
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -60,61 +51,6 @@ def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
         "SIGKILL before every call that changes the disk, half way into a write",
         len(numbers),
         len(failed),
-    )
-
-
-def crashing(file, results, noted, who, number, code=0):
-    """Run a command, on a real launcher, one of whose processes crashes or fails at a call."""
-    said = "|".join(map(str, (noted, who, number, code)))
-    words = [PYTHON, "-m", "tests.reliability.crashing", *command(file, results)[3:]]
-    return subprocess.run(
-        words,
-        cwd=ROOT,
-        env=os.environ | {crash.VARIABLE: said},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.mark.full
-@pytest.mark.timeout(7200)
-def test_after_a_crash_or_a_fault_of_a_real_launcher_or_worker_the_next_command_ends_the_same(
-    tiny, tmp_path, volume, tally, capsys
-):
-    """With all that a command does: also measures and the report."""
-    calls = tmp_path / "calls"
-    assert crashing(tiny, tmp_path / "reference", calls, "", 0).returncode == 0
-    reference = tmp_path / "reference" / "tiny"
-    assert not breaches(reference)
-    made = Counter(calls.read_text().split("\n"))
-    most = {
-        who: max(n for line, n in made.items() if line.startswith(who))
-        for who in ("launcher", "worker")
-    }
-    chance, wrong, hit = random.Random(2), [], Counter()
-    trials = [("launcher", 0), ("worker", 0)]
-    trials = volume(trials, trials, [*trials, ("launcher", errno.ENOSPC)] * 40)
-    for trial, (who, code) in enumerate(trials):
-        results, noted = tmp_path / str(trial), tmp_path / f"noted-{trial}"
-        number = chance.randint(1, most[who])
-        done = crashing(tiny, results, noted, who, number, code)
-        hit[who] += noted.exists()
-        # A worker that is lost is started again: then the command itself goes on.
-        expected = (-signal.SIGKILL,) if who == "launcher" and not code else (0, 2)
-        if (noted.exists() and done.returncode not in expected) or "Traceback" in done.stderr:
-            wrong.append((who, number, code, done.returncode, done.stderr))
-        again = main(command(tiny, results)[3:])
-        if found := breaches(results / "tiny", reference) or again:
-            wrong.append((who, number, code, found))
-    capsys.readouterr()
-    print(wrong, most, hit)
-    tally(
-        "R2",
-        f"commands with a real launcher, of which {hit['launcher']} crashed or failed at a "
-        f"call, and {hit['worker']} lost a worker at one",
-        len(trials),
-        len(wrong),
     )
 
 

@@ -357,9 +357,6 @@ model:
   heads: 4
   context: 16
   bias: false
-  tie: true
-  init_std: 0.02
-  logit_softcap: 30.0
   norm: rmsnorm
   position:
     name: rope
@@ -371,7 +368,6 @@ model:
   feedforward:
     name: swiglu
     multiple_of: 8
-  block: pre
 variants:
   design: one-at-a-time
   axes:
@@ -391,19 +387,11 @@ data:
 train:
   steps: 60
   batch: 4
-  accumulate: 2
-  lr: 1e-3
-  min_lr: 0.1
   warmup: 0.05
   betas: [0.9, 0.95]
-  clip: 1.0
   schedule: wsd
-  decay: 0.2
   branches: [0.5]
   precision: float32
-  kernel: math
-  evals: 2
-  timeout_s: 60
 budget: [tokens]
 tune:
   weight_decay: [0.1, 0.2]
@@ -422,7 +410,7 @@ measure:
   - perplexity
   - kv_cache
 """
-#: One mistake each: a line of the file, what stands there instead, a word of the line that says so.
+#: One mistake each: a line of the file, what stands there instead, a word of what is said of it.
 #: The place said must be that line, or where a fourth value gives it, so many lines further on.
 MISTAKES = [
     ("name: whole", "name: Infinity", "'Infinity' is the word for a number that JSON lacks"),
@@ -431,87 +419,47 @@ MISTAKES = [
     ("name: whole", "name: [whole]", "name: ['whole'] (list)"),
     ("name: whole", "name: no", "bare 'no'"),
     ("question: Which line is wrong?", "question: Which: line", "not valid YAML"),
-    ("base: transformer-2017", "base: transformer-2071", "did you mean 'transformer-2017'?"),
     ("base: transformer-2017", "base: 2017", "must be a preset's name or a file"),
-    ("  dim: 32", "  dim: 0", "it should be greater than 0"),
-    ("  dim: 32", "  dim: 32.0", "32.0 (float) is not accepted"),
     ("  dim: 32", "  dim: 32 # wide\n  dim: 64", "the key 'dim' stands twice", 1),
     ("  dim: 32", "\tdim: 32", "not valid YAML"),
-    ("  heads: 4", "  heads: 5", "5 heads do not divide dim 32"),
     ("  heads: 4", "  heads: 4\n  head_dim: 0", "model.head_dim: 0 (int)", 1),
     ("  bias: false", "  bias: off", "bare 'off'"),
     ("  bias: false", "  bias: 0", "0 (int) is not accepted: it should be true or false"),
-    ("  init_std: 0.02", "  init_std: 1/sqrt(d)", "a number, or be '1/sqrt(dim)'"),
-    ("  norm: rmsnorm", "  norm: RMSNorm", "'RMSNorm' is not a norm"),
     ("  norm: rmsnorm", "  norm: rope", "'rope' is not a norm; allowed: derf, dyt, layernorm"),
     ("  norm: rmsnorm", "  norm: {name: rmsnorm, eps: 1e-6s}", "'1e-6s' (text)"),
-    ("  norm: rmsnorm", "  norm: {name: rmsnorm, eps: -1}", "eps -1: must be 0 or more"),
     ("  norm: rmsnorm", "  norm: {eps: 1e-6}", "a mapping that has the key 'name'"),
     ("    name: rope", "    nmae: rope", "a mapping that has the key 'name'", -1),
     ("    name: rope", "    name: alibi", "'alibi' has no option 'theta', rope has it", 1),
     ("    theta: 1e4", "    theta: big", "'big' (text)"),
-    ("    theta: 1e4", "    theta: 0.5", "theta 0.5 must be from 1 to 1e+15", -2),
     ("    theta: 1e4", "    layout: quarter", "allowed: half, interleaved"),
     ("    fraction: 0.5", "    fraction: 0.4", "of head_dim 8 is 3", -3),
-    ("    name: gqa", "    name: gpa", "did you mean 'gqa'?"),
     ("    kv_heads: 2", "    window: 0", "window 0: a token sees itself", -2),
     ("    multiple_of: 8", "    multiple_of: 0", "must be above 0", -2),
-    ("  design: one-at-a-time", "  design: factorial", "'factorial' is not allowed here"),
-    ("  design: one-at-a-time", "  design: fraction", "needs two values on every axis", 2),
     ("  design: one-at-a-time", "  design: path", "a path starts at its baseline", 8),
     ("  design: one-at-a-time", "  design: list", "takes 'entries'", -1),
-    ("    norm: [layernorm]", "    norm: [rmsnorn]", "did you mean 'rmsnorm'?"),
-    ("    norm: [layernorm]", "    norm: []", "an axis needs at least one value"),
-    ("    norm: [layernorm]", "    norms: [layernorm]", "'norms' cannot vary"),
-    ("    norm: [layernorm]", "    norm: [layernorm, layernorm]", "is the same variant as"),
-    ("    norm: [layernorm]", "    context: [32]", "32 does not divide the base's"),
-    ("      - relu", "      - rleu", "did you mean 'relu'?"),
-    ("      - relu", "      - {name: relu, widht: 8}", "did you mean 'width'?"),
     ("    layers: [2]", "    train.lr: [fast]", "'fast' (text)"),
-    ("    layers: [2]", "    train.weight_decay: [0.3]", "is tuned, so 'weight_decay=0.3' cannot"),
-    ("    layers: [2]", "    train.steps: [9]", "'train.steps' cannot vary"),
     ("  match: [none]", "  match: size", "'size' is not allowed here; allowed: active_parameters"),
-    ("  baseline: baseline", "  baseline: base", "no variant is called 'base'"),
-    ("    name: files", "    name: file", "did you mean 'files'?"),
     (
         "    name: files",
         "    name: python-stdlib",
         "'python-stdlib' has no option 'path', files has it",
         1,
     ),
-    ("    path: book.txt", "    path: bok.txt", "there is no file 'bok.txt'", -2),
     ("    splits: [0.8, 0.1, 0.1]", "    splits: [0.8, 0.1]", "must be three shares"),
-    ("  tokenizer: bytes", "  tokenizer: byte", "did you mean 'bytes'?"),
     ("  tokenizer: bytes", "  tokenizer: {name: bpe, vocab: 256}", "must be more than the 256"),
-    ("  steps: 60", "  steps: 0", "it should be greater than 0"),
     ("  batch: 4", "  batch: 100_000", "smaller than one batch of 1,600,001", -7),
-    ("  accumulate: 2", "  accumulate: 3", "batch 4 does not divide into 3 parts"),
-    ("  lr: 1e-3", "  lr: 1e31", "less than or equal to"),
-    ("  warmup: 0.05", "  warmup: 100", "is no share of the steps"),
     ("  betas: [0.9, 0.95]", "  betas: [0.9, high]", "'high' (text)"),
-    ("  schedule: wsd", "  schedule: wds", "did you mean 'wsd'?"),
     ("  schedule: wsd", "  schedule: cosine", "'branches' need the schedule 'wsd'", 2),
     ("  branches: [0.5]", "  branches: [0.01]", "before the warm-up of 0.05 is over"),
     ("  precision: float32", "  precision: fp32", "allowed: auto, bfloat16, float32"),
-    ("budget: [tokens]", "budget: [token]", "did you mean 'tokens'?"),
     ("budget: [tokens]", "budget: [tokens, tokens]", "names 'tokens' twice"),
     ("  weight_decay: [0.1, 0.2]", "  weight_decay: [0.1]", "two values or more"),
-    ("  weight_decay: [0.1, 0.2]", "  dim: [32, 64]", "'dim' is not a key of train"),
     ("  aa: both", "  aa: all", "'all' is not allowed here; allowed: both, init, none, order"),
-    ("  positive: {norm: none}", "  positive: {steps: 1}", "'steps' cannot vary"),
-    ("  positive: {norm: none}", "  positive: {norm: layernorm}", "is the same variant as"),
-    ("seeds: 3", "seeds: -3", "-3: must be from 1 to 1,000"),
     ("seeds: 3", "seeds: [1, -2]", "a seed must be from 0 to 2^32 - 1"),
-    ("seeds: 3", "seeds: 1", "needs an interval, and an interval two seeds or more"),
-    ("margin: 0.01 nats", "margin: 0.01", "must be a number above 0 and its unit"),
-    ("    direction: worse", "    direction: bad", "'bad' is not allowed here"),
     ("    direction: worse", "    direction: equivalent", "needs a margin"),
     ("    direction: worse", "    direction: worse\n    table: x", "no table is called 'x'", 1),
-    ("    direction: worse", "    direction: worse\n    against: x", "no variant is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    measure: loss", "is for the loss"),
-    ("    direction: equivalent", "    direction: not worse than", "did you mean 'not worse'?"),
     ("    margin: 0.02 nats", "    margin: 2%", "must be a number in the metric's unit"),
-    ("  - perplexity", "  - perplexityy", "did you mean 'perplexity'?"),
     ("  - perplexity", "  - calibration", "'measure' needs 'perplexity'", -1),
     ("  - kv_cache", "  - excess_loss", "needs a corpus whose floor is known"),
     ("  - kv_cache", "  - kv_cache\nsizes: {models: [{dim: 32}]}", "sizes.models", 1),
@@ -521,13 +469,6 @@ MISTAKES = [
         "unknown key 'width'; allowed: dim, head_dim",
         4,
     ),
-    (
-        "      - relu",
-        "      - {name: moe, experts: 4, top_k: 5}",
-        "top_k 5: must be from 1 to the 4 experts",
-    ),
-    ("      - relu", "      - {name: moe, inner: swigl}", "did you mean 'swiglu'?"),
-    ("  steps: 60", "  steps: 60\n  losses: [z_los]", "did you mean 'z_loss'?", 1),
     ("  steps: 60", "  steps: 60\n  losses: [z_loss, z_loss]", "names 'z_loss' twice", 1),
     ("  - kv_cache", "  - kv_cache\n---", "a second document begins here", 1),
 ]

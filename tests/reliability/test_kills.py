@@ -16,7 +16,7 @@ from tests.commands import PYTHON, at_work, fork_server, kill
 from tests.commands import command as run
 from tests.in_process import run_in_process
 
-from .harness import Settings, breaches, grid, nobody_left, there
+from .harness import Settings, begun, breaches, grid, nobody_left, there
 
 ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
@@ -140,9 +140,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
             launcher = launch(command(file, results), terminal=ours)
         else:
             launcher = launch(command(file, results))
-        while not there(root, "working/*/checkpoint-*"):
-            assert launcher.poll() is None, launcher.communicate()[1]
-            time.sleep(0.02)
+        begun(launcher, root, "working/*/checkpoint-*")
         began = time.monotonic()
         if how == "closed terminal":
             os.close(owner)
@@ -211,9 +209,7 @@ def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file,
     file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
     owner, terminal = os.openpty()
     launcher = launch(["nohup", *command(file, tmp_path)], terminal=terminal, cwd=tmp_path)
-    while not there(tmp_path, "tiny/working/*/checkpoint-*"):
-        assert launcher.poll() is None, (tmp_path / "nohup.out").read_text()
-        time.sleep(0.02)
+    begun(launcher, tmp_path, "tiny/working/*/checkpoint-*")
     os.close(owner)
     assert launcher.wait() == 0, (tmp_path / "nohup.out").read_text()
     assert [record.outcome for record in Store(tmp_path / "tiny").records()] == ["ok", "ok"]

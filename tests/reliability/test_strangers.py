@@ -30,14 +30,12 @@ from tests.in_process import in_process
 from tests.quiet import cpu_seconds
 from tests.reliability.watched import changes, outside
 
-#: What a string may say to leave its folder, to be no name at all, or to be too much of one.
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 SOME = ("status", "show", "compare", "report", "la.open")  # of the commands
 #: Variants of the results here; of others, where they have none, a line says so.
 ARMS = "rope", "variant 1"
+#: What a string may say to leave its folder, to be no name at all, or to be too much of one.
 PAYLOADS = ("../../../decoy/x", "{decoy}/x", "..", "a/../../b", "x\0y", "x" * 5000)
-
-
 #: Of real experiments, with metrics that the results here lack.
 PACKS = ("wikitext2", "prose-small")
 
@@ -195,11 +193,7 @@ def commands(root, out):
         "measure": ["measure", root, "kv_cache"],
     }
     of_commands = {name: partial(main, [*map(str, line)]) for name, line in words.items()}
-    return {
-        **of_commands,
-        "la.open": lambda: _frames(la.open(root)),
-        "la.report": lambda: la.report(root),
-    }
+    return {**of_commands, "la.open": lambda: _frames(la.open(root))}
 
 
 def _frames(opened):
@@ -356,20 +350,13 @@ MEASURED = ("runs/rope--s0--00000000/metrics/perplexity.json", "rows", 0)
         ((*VARIANT, "model", "norm"), {"name": {}}),
         ((*VARIANT, "train"), {"lr": None}),
         ((*VARIANT, "train"), {"lr": levels(200)}),
-        ((*VARIANT, "train"), {"lr": 10**400}),
         ((*VARIANT, "label"), "x" * 100_000),
         ((*TABLE, "runs", 0, "tuned"), {"lr": 1}),
-        ((*TABLE, "runs"), []),
-        (("plan.json", "experiment", "train", "optimizer"), {}),
         (("protocol.json", "versions", 0, "stated", "hypotheses"), None),
         ((RECORD, "environment", "extra"), "\ud800"),
-        ((RECORD, "environment", "extra"), levels(200)),
         ((CURVE, "step"), ["NaN"] * 5),
-        ((*MEASURED, "value"), 0),
-        ((*MEASURED, "value"), -1),
         ((*MEASURED, "value"), "Infinity"),
         ((*MEASURED, "coordinates"), {"layer": 1}),
-        ((*MEASURED, "unit"), "x" * 100_000),
         ((RECORD, "id"), "00000001"),
         (("plan.json", "experiment", "variants", "match"), "x"),
         ((*VARIANT, "flops_per_token"), None),
@@ -380,18 +367,6 @@ def test_what_only_a_report_computes_with_is_refused_where_it_is_read_or_does_no
 ):
     root = Parts(stranger / "pack").changed(path, odd).write(tmp_path / "one")
     assert tried(root, stranger, tmp_path / "out", ("show", "compare", "report", "pack")) == []
-
-
-def test_a_speed_of_decoding_at_no_batch_and_no_context_is_compared_with_nothing(
-    stranger, tmp_path
-):
-    parts = Parts(stranger / "pack")
-    at = {"cache": "cached", "context": "x"}
-    row = {"name": "x", "value": 1.0, "quantity": "decode_speed", "coordinates": at}
-    name = f"{parts.of_variant(0)}/decode_speed.json"
-    root = parts.changed((name,), {"rows": [row]}).write(tmp_path / "one")
-    assert Results.open(root).variant_metrics("v0").keys() == {"decode_speed", "train_speed"}
-    assert tried(root, stranger, tmp_path / "out", ("show", "report", "la.open")) == []
 
 
 def test_a_file_of_many_gigabytes_is_a_line_at_once(stranger, tmp_path):
@@ -424,12 +399,9 @@ def places_of(value, path=()):
 @pytest.mark.parametrize(
     "place",
     [
-        "track",
         "track/tensorboard",
-        "track/tensorboard.log",
         "report",
         "report/figures",
-        "report/tables",
         "report/report.html",
         "runs.csv",
     ],
@@ -516,15 +488,11 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(
     [
         {"steps": 0},
         {"updated": "Infinity"},
-        {"updated": "NaN"},
         {"updated": -1},
         {"step": 10**400},
-        {"tokens_per_s": 1e308},
         {"tokens_per_s": 1e-300},
         {"train_loss": "NaN"},
-        {"curve": [{"step": "x"}]},
         {"curve": [{"train_loss_nats": 1e308}]},
-        {"step": -3},
     ],
 )
 def test_status_shows_a_note_of_a_run_or_takes_it_for_none(stranger, tmp_path, values):
