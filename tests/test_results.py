@@ -338,19 +338,6 @@ def test_results_of_a_shape_that_no_version_wrote_are_refused_and_left_as_they_a
     assert store.plan_file.read_bytes() == content
 
 
-def test_weights_that_were_dropped_are_marked_and_no_damage(store):
-    other = replace(RECORD, id="4567abcd", seed=1)
-    for record, loss in ((RECORD, 1.0), (other, 2.0)):
-        metrics = {"perplexity": measured(validation_loss_nats=loss)}
-        store.commit(replace(record, metrics=metrics), [ROW], weights)
-    for _ in range(2):
-        store.keep_best([[RECORD.id, other.id]])
-    best, worse = (store.folder(run) for run in (RECORD.id, other.id))
-    assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
-    assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
-    assert RunFolder(worse).is_intact
-
-
 def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, monkeypatch):
     with monkeypatch.context() as faulty:
         faulty.setattr("llama_ablate.results.store.FINAL", ("ok", "error"))

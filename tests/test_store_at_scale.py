@@ -15,7 +15,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import plots, tables
+from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES
 from llama_ablate.results import Results, Store
 from llama_ablate.results.archive import write_pack
@@ -243,13 +243,3 @@ def test_only_the_weights_that_are_asked_for_are_kept(
     if keep != "all":
         assert main(["measure", str(store.root), "calibration"]) == 2
         assert "has no weights to measure: they were not kept" in capsys.readouterr().err
-
-
-def test_sizes_are_written_for_people():
-    assert [tables.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
-        "0 bytes",
-        "1e+03 bytes",
-        "2 KiB",
-        "3 MiB",
-        "5.0 TiB",
-    ]

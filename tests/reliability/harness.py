@@ -148,6 +148,12 @@ def there(root, pattern):
     return []
 
 
+def content(root, *apart):
+    """Return what the files below a folder hold by their names, but for some folders."""
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {p.as_posix(): (root / p).read_bytes() for p in files if not {*apart} & {*p.parts}}
+
+
 def begun(launcher, root, *patterns):
     """Wait until a command has got as far as files that match."""
     while not all(there(root, pattern) for pattern in patterns):

@@ -1,11 +1,7 @@
 """docs/believed_files.yaml lists what commands read, and says what a changed byte does."""
 
-import os
 import shutil
-import sys
-from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -16,34 +12,10 @@ from llama_ablate.data import tokens as store
 from llama_ablate.files.disk import PARTIAL
 from llama_ablate.training import checkpoint
 from tests.in_process import in_process
+from tests.reliability.watched import changes
 
 #: What a story has in its folder, and the kinds of files of each.
 ROOTS = {"results/tiny": KINDS["results"], "pack": KINDS["pack"], "cache": KINDS["cache"]}
-_read: list[set[Path]] = []  # a hook cannot be removed
-
-
-def _hook(event, arguments):
-    if event == "open" and _read:
-        path, _mode, flags = arguments
-        if isinstance(path, str | bytes | os.PathLike) and not flags & os.O_WRONLY:
-            file = Path(os.fsdecode(path)).absolute()
-            if file.is_file():
-                _read[-1].add(file)
-
-
-sys.addaudithook(_hook)
-
-
-@contextmanager
-def reads():
-    """Yield the set of all files that this process opens for reading in the body."""
-    _read.append(set())
-    try:
-        yield _read[-1]
-    finally:
-        _read.pop()
-
-
 encode, save = store.encode, checkpoint.save
 
 
@@ -90,9 +62,9 @@ class Story:
         self._keep("end")
 
     def do(self, *words):
-        with reads() as found:
+        with changes(reading=True) as found:
             code = main([str(word) for word in words])
-        self._found |= found
+        self._found |= {*found}
         return code
 
     def read(self, root):

@@ -46,12 +46,8 @@ def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
         if found := breaches(results / "tiny", reference):
             failed.append((number, found))
     print(failed)
-    tally(
-        "R2",
-        "SIGKILL before every call that changes the disk, half way into a write",
-        len(numbers),
-        len(failed),
-    )
+    what = "SIGKILL before every call that changes the disk, half way into a write"
+    tally("R2", what, len(numbers), len(failed))
 
 
 def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp_path, capsys):
@@ -93,6 +89,5 @@ def test_after_a_fault_at_any_call_the_next_command_ends_with_the_same_results(
             if found := breaches(results / "tiny", reference):
                 failed.append((number, code, found))
     print(failed)
-    tally(
-        "R6", "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk", trials, len(failed)
-    )
+    what = "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk"
+    tally("R6", what, trials, len(failed))

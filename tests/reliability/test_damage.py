@@ -24,7 +24,7 @@ from tests.commands import command
 from tests.metrics import measured
 from tests.quiet import cpu_seconds
 
-from .harness import Settings, begun, breaches, fsck, grid, in_child
+from .harness import Settings, begun, breaches, content, fsck, grid, in_child
 
 AT_WORK = "tiny/working/*/lease-1", "tiny/plan.json"
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -32,20 +32,20 @@ TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals:
 
 def damage(kind, file, chance, other):
     """Change a file as disks, copies and people do."""
-    content = bytearray(file.read_bytes())
-    at = chance.randrange(len(content))
+    raw = bytearray(file.read_bytes())
+    at = chance.randrange(len(raw))
     if kind == "flip a bit":
-        content[at] ^= 1 << chance.randrange(8)
+        raw[at] ^= 1 << chance.randrange(8)
     elif kind == "truncate":
-        content = content[: at // 64 * 64]
+        raw = raw[: at // 64 * 64]
     elif kind == "zero a block":
-        content[at : at + 64] = bytes(len(content[at : at + 64]))
+        raw[at : at + 64] = bytes(len(raw[at : at + 64]))
     elif kind == "empty":
-        content = bytearray()
+        raw = bytearray()
     else:
-        content = bytearray(other.read_bytes())
-    changed = bytes(content) != file.read_bytes()
-    file.write_bytes(content)
+        raw = bytearray(other.read_bytes())
+    changed = bytes(raw) != file.read_bytes()
+    file.write_bytes(raw)
     return changed
 
 
@@ -85,12 +85,8 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
                 blamed.append((kind, target))
         target.write_bytes(whole)
     print(missed, blamed)
-    tally(
-        "R8",
-        "bits flipped, files truncated, zeroed, emptied, swapped: seen, and of that run",
-        trials,
-        len(missed) + len(blamed),
-    )
+    what = "bits flipped, files truncated, zeroed, emptied, swapped: seen, and of that run"
+    tally("R8", what, trials, len(missed) + len(blamed))
 
 
 def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
@@ -121,9 +117,8 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
         target.write_bytes(whole)
     capsys.readouterr()
     print(missed)
-    tally(
-        "R8", "plan, compute, protocol and checkpoints damaged in these ways", trials, len(missed)
-    )
+    what = "plan, compute, protocol and checkpoints damaged in these ways"
+    tally("R8", what, trials, len(missed))
 
 
 def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
@@ -325,9 +320,9 @@ def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
     plan = unsealed(store.plan_file)
     wrong = 0
     others = {n: sealed({**plan, "format": n}, "plan.json") for n in (2, 3, 5)}
-    for number, content in others.items():
-        store.plan_file.write_bytes(content)
-        before = snapshot(store.root)
+    for number, text in others.items():
+        store.plan_file.write_bytes(text)
+        before = content(store.root, "working")
         run = ["run", str(file), "--results", str(tmp_path)]
         for words in (run, *([word, str(store.root)] for word in ("status", "report", "show"))):
             capsys.readouterr()
@@ -335,14 +330,8 @@ def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
             told = f"is of format {number}: {'a later' if number > 4 else 'an earlier'} version"
             read = f"wrote it; this is version {__version__}, which reads format 4"
             wrong += code != 2 or error.count("\n") != 1 or told not in error or read not in error
-        wrong += snapshot(store.root) != before
+        wrong += content(store.root, "working") != before
     tally("R21", "results of formats 2, 3 and 5: refused in a line, and left alone", 15, wrong)
-
-
-def snapshot(root):
-    """Return the content of all results."""
-    files = (path for path in root.rglob("*") if path.is_file() and "working" not in path.parts)
-    return {path: path.read_bytes() for path in files}
 
 
 def test_a_new_plan_over_finished_runs_keeps_their_plan(experiment_file, tmp_path, capsys):

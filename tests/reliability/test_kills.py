@@ -166,12 +166,8 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         if found := breaches(root, reference):
             wrong.append(found)
     print(wrong)
-    tally(
-        "R15",
-        f"{how}: exit code {INTERRUPTS[how]} within {slowest:.1f} s, no process left",
-        trials,
-        len(wrong),
-    )
+    what = f"{how}: exit code {INTERRUPTS[how]} within {slowest:.1f} s, no process left"
+    tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
@@ -196,12 +192,8 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
         if done.returncode != 130 or "Traceb" in done.stderr:
             wrong.append((noted.exists() and noted.read_text(), done.returncode, done.stderr))
     print(wrong)
-    tally(
-        "R15",
-        "an interrupt at a line of the launcher: exit code 130, no process left",
-        trials,
-        len(wrong),
-    )
+    what = "an interrupt at a line of the launcher: exit code 130, no process left"
+    tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
@@ -236,12 +228,8 @@ def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_other
     healthy = [r for r in records if r.label != "fat"]
     assert [r.outcome for r in healthy] == ["ok"] * (2 * seeds)
     wrong = [r.id for r in healthy if r.metrics != reference.record(r.id).metrics]
-    tally(
-        "R12",
-        "runs out of memory (limited address space) among twice as many healthy ones",
-        seeds,
-        len(wrong),
-    )
+    what = "runs out of memory (limited address space) among twice as many healthy ones"
+    tally("R12", what, seeds, len(wrong))
 
 
 def _with_little_room():

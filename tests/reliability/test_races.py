@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import hashlib
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until
 
-from .harness import COMPUTE, Disk, Settings, breaches, grid, in_child, there
+from .harness import COMPUTE, Disk, Settings, breaches, content, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -171,10 +170,6 @@ def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp
     assert leases.take(tmp_path).number == 2
 
 
-def hashes(folder):
-    return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
-
-
 def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leaves_it_alone(
     experiment_file, tmp_path, monkeypatch, volume, tally
 ):
@@ -199,20 +194,16 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
         os.kill(sleeper, signal.SIGSTOP)
         stopped += bool(there(working, "*/lease-1"))
         grid(file, results, OFTEN)
-        before = hashes(results)
+        before = content(results)
         os.kill(sleeper, signal.SIGCONT)
         code = ended(sleeper)
         found = breaches(results / "tiny", reference)
-        if code or found or hashes(results) != before:
+        if code or found or content(results) != before:
             wrong.append((number, code, found))
     print(wrong)
     assert stopped > trials / 2
-    tally(
-        "R5",
-        "a worker stopped beyond the lease timeout, another finishes, it wakes",
-        trials,
-        len(wrong),
-    )
+    what = "a worker stopped beyond the lease timeout, another finishes, it wakes"
+    tally("R5", what, trials, len(wrong))
 
 
 def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):

@@ -49,12 +49,8 @@ def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
         if found := breaches(results / "tiny", reference):
             wrong.append(found)
     print(wrong)
-    tally(
-        "R14",
-        "other orders of the axes, 1 to 3 workers, hash seeds; processes or none",
-        trials,
-        len(wrong),
-    )
+    what = "other orders of the axes, 1 to 3 workers, hash seeds; processes or none"
+    tally("R14", what, trials, len(wrong))
 
 
 DIVERGING = [
@@ -177,12 +173,8 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         if shown != shown_by(file, tmp_path / f"fresh-{number}", kernel):
             wrong.append((train, metrics))
     print(wrong)
-    tally(
-        "R22",
-        "edits of batch, precision, kernel, metrics: the speeds of a fresh folder",
-        edits,
-        len(wrong),
-    )
+    what = "edits of batch, precision, kernel, metrics: the speeds of a fresh folder"
+    tally("R22", what, edits, len(wrong))
 
 
 @pytest.mark.full

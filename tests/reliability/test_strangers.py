@@ -28,6 +28,7 @@ from llama_ablate.track import SINKS
 from tests import filled
 from tests.in_process import in_process
 from tests.quiet import cpu_seconds
+from tests.reliability.harness import content
 from tests.reliability.watched import changes, outside
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -51,14 +52,6 @@ def stranger(tmp_path_factory):
     for name in ("photo.png", "photo.svg", "x/thesis.tex", "report.md"):
         (place / "decoy" / name).write_text("mine")
     return place
-
-
-def tree(folder):
-    """Return everything below a folder, with its content."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 class Parts:
@@ -230,7 +223,7 @@ def kept_sink(monkeypatch):
 
 def tried(root, place, out, names=None):
     """Use results in every way; return what went wrong: what was written elsewhere, a traceback."""
-    wrong, before = [], tree(place / "decoy")
+    wrong, before = [], content(place / "decoy")
     for name, use in commands(root, out).items():
         if names and name not in names:
             continue
@@ -243,7 +236,7 @@ def tried(root, place, out, names=None):
                 wrong.append((name, repr(error)[:200]))
         wrong += [(name, "raised")] * ("Traceback" in said.getvalue())
         wrong += [(name, path) for path in outside(written, root, out)]
-    wrong += [("decoy", "changed")] * (tree(place / "decoy") != before)
+    wrong += [("decoy", "changed")] * (content(place / "decoy") != before)
     return wrong
 
 
@@ -300,9 +293,8 @@ def test_no_string_of_a_pack_alone_does_harm_in_any_command(stranger, tmp_path, 
             wrong += [(path, *how) for how in used]
             trials += len(commands(root, tmp_path))
     print(wrong)
-    tally(
-        "R24", f"hostile strings of a pack, each alone{source and ': '}{source}", trials, len(wrong)
-    )
+    what = f"hostile strings of a pack, each alone{source and ': '}{source}"
+    tally("R24", what, trials, len(wrong))
 
 
 #: What no number or name is, in the place of any.
@@ -419,7 +411,7 @@ def test_nothing_is_written_through_a_link(stranger, tmp_path, kind, place):
         assert (code, said.getvalue().count("\n")) == (2, 1), (words, said.getvalue())
         assert "is a link" in said.getvalue()
         assert outside(written, root, f"{root}-packed") == []
-    assert tree(stranger / "decoy")["photo.png"] == b"mine"
+    assert content(stranger / "decoy")["photo.png"] == b"mine"
 
 
 @pytest.mark.row("R24", "plans with thousands of keys that no version knows")
