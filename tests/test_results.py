@@ -211,12 +211,6 @@ def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
     assert Store.open(store.root).plan.runs
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        Store(tmp_path / "file" / "x").create(plans.of_runs(), "")
-
-
 def test_the_best_weights_are_those_of_every_table(store):
     """Losses on two texts say nothing of each other."""
     names = {"a1": 2.0, "a2": 1.0, "b1": 0.2, "b2": 0.1}

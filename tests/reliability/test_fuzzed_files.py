@@ -280,10 +280,7 @@ def many(count):
 WIDE = """norm: [rmsnorm, layernorm, dyt], position: [rope, alibi, t5, none], block: [pre, post],
           attention: [mha, mqa, mla], feedforward: [relu, gelu, swiglu, reglu, silu, glu],
           layers: [1, 2, 3, 4, 5, 6, 7, 8], bias: [true, false], tie: [true, false]"""
-TWO = """norm: [rmsnorm, layernorm], bias: [true, false], block: [pre, post],
-         attention: [mha, mqa], feedforward: [relu, gelu]"""
 TWOS = ", ".join(f"a{i}: [1, 2]" for i in range(1600))
-PAIRS = ", ".join(f"train.{key}: [0.1, 0.2]" for key in ("lr", "warmup", "decay", "clip"))
 #: Sections that ask for much, and a word of the line that refuses them; "" where it is planned.
 HUGE = {
     "13,824 variants": (
@@ -317,13 +314,6 @@ HUGE = {
     ),
     "2,000 variants": (
         {"variants": f"{{axes: {{init_std: {many(1998)}}}, match: parameters}}", "seeds": "1"},
-        "",
-    ),
-    "a fraction of nine axes": (
-        {
-            "variants": f"{{design: fraction, axes: {{{TWO}, {PAIRS}}}}}",
-            "train": "{steps: 1, batch: 2, schedule: wsd}",
-        },
         "",
     ),
     "20,000 runs": (

@@ -62,9 +62,8 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
             launcher = launch(command(file, results))
             while launcher.poll() is None and killed.total() < wanted:
                 time.sleep(chance.expovariate(2.5))
-                if (who := victim(launcher, root, chance)) and launcher.poll() is None:
+                if who := strike(launcher, root, chance):
                     killed[who] += 1
-                    end(who, launcher, root, chance)
             error = launcher.communicate()[1]
             if launcher.returncode == 0:
                 break
@@ -83,35 +82,28 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     tally(row, what, killed.total(), len(wrong))
 
 
-MEASURING = "(measure|compute)"
-
-
-def victim(launcher, root, chance):
-    """Choose whom to kill of those that are there, or nobody: most commands are to end."""
-    if at_work(launcher, root):
-        return chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
-    if at_work(launcher, root, MEASURING):
-        return chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
-    if there(root, "working/report/lease-*"):
-        return chance.choices(["launcher that reports", ""], [1, 4])[0]
-    return ""
-
-
-def end(who, launcher, root, chance):
-    """Kill one that was chosen; it may have ended meanwhile."""
-    found = []
-    if who == "worker" and (workers := at_work(launcher, root)):
-        found = [chance.choice(workers)]
-    elif who == "measuring":
-        found = at_work(launcher, root, MEASURING)
-    elif who == "fork server":
-        found = fork_server(launcher)
-    elif who == "group":
+def strike(launcher, root, chance):
+    """Kill one of those that are there, or nobody: most commands are to end. Return whom."""
+    workers, measuring = (at_work(launcher, root, *of) for of in ((), ("(measure|compute)",)))
+    who = ""
+    if workers:
+        who = chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
+    elif measuring:
+        who = chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
+    elif there(root, "working/report/lease-*"):
+        who = chance.choices(["launcher that reports", ""], [1, 4])[0]
+    if launcher.poll() is not None:
+        return ""
+    if who == "group":
         os.killpg(launcher.pid, signal.SIGKILL)
     elif who.startswith("launcher"):
         launcher.kill()
-    for process in found:
-        kill(process)
+    else:
+        one = chance.sample(workers, min(1, len(workers)))
+        found = {"worker": one, "measuring": measuring, "": []}
+        for process in found[who] if who in found else fork_server(launcher):
+            kill(process)
+    return who
 
 
 INTERRUPTS = {
