@@ -1,5 +1,6 @@
 """Faults to seed in a copy of the package, each with the tests that are to catch it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ class Mutant(NamedTuple):
     stands: str
     instead: str
     #: The tests that are to catch it, those that catch it soonest first.
-    caught_by: tuple[str, ...]
+    caught_by: list[str]
 
     def spoil(self, copy: Path) -> str:
         """Write the fault into a copy of the sources; return what stood there before."""
@@ -26,64 +27,38 @@ class Mutant(NamedTuple):
         return before
 
 
-DISK, LEASES, RUN = "files/disk.py", "results/leases.py", "results/run.py"
-RESULTS, PACKS = "tests/test_results.py", "tests/test_pack.py"
-POWER, DAMAGE, RACES = (
-    f"tests/reliability/test_{name}.py" for name in ("power_loss", "damage", "races")
-)
+#: What is wrong, where, the tests that are to catch it; what stands there, and what instead.
+_TABLE = """
+files are not flushed | files/disk.py | reliability/test_power_loss.py
+    os.fsync(self._handle) -> pass
+folders are not flushed | files/disk.py | reliability/test_power_loss.py
+    os.fsync(handle) -> pass
+documents are written in place | files/disk.py | test_results.py
+    (aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}" -> (remove(path), path)[1]
+an error of the disk is swallowed | files/disk.py | test_results.py
+    with contextlib.closing(file): -> with contextlib.closing(file), contextlib.suppress(OSError):
+a lease can be had twice | results/leases.py | reliability/test_races.py
+    os.O_CREAT | os.O_EXCL -> os.O_CREAT
+a lease that was broken counts as held | results/leases.py | reliability/test_races.py
+    (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev) -> bool(there)
+a process of another boot is taken for dead | results/leases.py | reliability/test_damage.py
+    (boot, namespace) != (_boot(), _namespace()) -> namespace != _namespace()
+hashes are not looked at | results/run.py | test_results.py reliability/test_damage.py
+    self.manifest.get(name, {}).get("sha256") != digest -> not digest
+a damaged checkpoint is believed | training/checkpoint.py | reliability/test_damage.py
+    not path.name.endswith(f"-{digest[:32]}.pt") -> not digest
+a path in a pack may lead out of it | results/archive.py | test_pack.py
+    not _is_safe(member.name) -> not member.name
+"""
+
+
+def _faults() -> Iterator[Mutant]:
+    lines = _TABLE.strip().splitlines()
+    for told, change in zip(lines[::2], lines[1::2], strict=True):
+        what, file, tests = told.split(" | ")
+        stands, instead = change.strip().split(" -> ")
+        yield Mutant(what, file, stands, instead, [f"tests/{test}" for test in tests.split()])
+
 
 #: R23: faults that lose a run, believe a damaged one, lease one twice, or let a pack out.
-FAULTS = (
-    Mutant("files are not flushed", DISK, "os.fsync(self._handle)", "pass", (POWER,)),
-    Mutant("folders are not flushed", DISK, "os.fsync(handle)", "pass", (POWER,)),
-    Mutant(
-        "documents are written in place",
-        DISK,
-        '(aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}"',
-        "(remove(path), path)[1]",
-        (RESULTS, POWER),
-    ),
-    Mutant(
-        "an error of the disk is swallowed",
-        DISK,
-        "remove(path)\n        raise\n",
-        "remove(path)\n",
-        (RESULTS,),
-    ),
-    Mutant("a lease can be had twice", LEASES, " | os.O_EXCL", "", (RACES,)),
-    Mutant(
-        "a lease that was broken counts as held",
-        LEASES,
-        "(there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)",
-        "bool(there)",
-        (RACES,),
-    ),
-    Mutant(
-        "a process of another boot is taken for dead",
-        LEASES,
-        "(boot, namespace) != (_boot(), _namespace())",
-        "namespace != _namespace()",
-        (DAMAGE,),
-    ),
-    Mutant(
-        "hashes are not looked at",
-        RUN,
-        'self.manifest.get(name, {}).get("sha256") != digest',
-        "not digest",
-        (RESULTS, DAMAGE),
-    ),
-    Mutant(
-        "a damaged checkpoint is believed",
-        "training/checkpoint.py",
-        'not path.name.endswith(f"-{digest[:32]}.pt")',
-        "not digest",
-        (DAMAGE,),
-    ),
-    Mutant(
-        "a path in a pack may lead out of it",
-        "results/archive.py",
-        "not _is_safe(member.name)",
-        "not member.name",
-        (PACKS,),
-    ),
-)
+FAULTS = tuple(_faults())
