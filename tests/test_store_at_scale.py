@@ -23,8 +23,6 @@ from tests import filled
 from tests.in_process import run_in_process
 from tests.quiet import within
 
-ROOT = Path(__file__).parents[1]
-
 
 @pytest.fixture
 def made(tmp_path):
@@ -36,34 +34,11 @@ def made(tmp_path):
     return make
 
 
-@pytest.mark.row("R17", "status of 10,000 runs in less than a second")
-@pytest.mark.full  # beside other tests its second of the processor is more
-def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
-    """Or of a thousand, where less is asked of the fast tier."""
-    count = volume(1000, 10_000, 10_000)
-    thousands = made(1, count, pending=10)
-    command = [sys.executable, "-m", "llama_ablate", "status", str(thousands), "--json"]
-    # As it is after the first start: modules are compiled.
-    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    said = {}
-
-    def took():
-        """Return the CPU seconds of the command alone: other tests leave processes."""
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=compiled) as process:
-            said.update(json.loads(process.stdout.read()))
-            _, code, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(code)
-        return used.ru_utime + used.ru_stime
-
-    assert any(within(took(), 1) for _ in range(3))  # the least is that of the least disturbed
-    assert said["outcomes"] == {
-        "ok": count - 10 - count // 1000,
-        "diverged": count // 1000,
-        "pending": 10,
-    }
-    assert len(said["runs"]) == count
-
-
+IMPORTS = "import resource, sys; from pathlib import Path"
+STATUS = """
+from llama_ablate.commands.cli import main
+assert main(["status", sys.argv[1], "--json"]) == 1
+"""
 OPEN = """
 from llama_ablate.results import Results
 results = Results.open(Path(sys.argv[1]))
@@ -83,14 +58,29 @@ print(used.ru_utime + used.ru_stime, int(held.split()[1]) / 1024)
 
 def taken(program, root):
     """Run a program; return the lines that it prints, its CPU seconds and its mebibytes."""
-    words = [
-        sys.executable,
-        "-c",
-        f"import resource, sys\nfrom pathlib import Path{program}{TAKEN}",
-    ]
-    done = subprocess.run([*words, root], capture_output=True, text=True, check=True, cwd=ROOT)
+    words = [sys.executable, "-c", f"{IMPORTS}{program}{TAKEN}", root]
+    # As it is after the first start: modules are compiled.
+    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=compiled)
     *lines, last = done.stdout.splitlines()
     return lines, *map(float, last.split())
+
+
+@pytest.mark.row("R17", "status of 10,000 runs in less than a second")
+@pytest.mark.full  # beside other tests its second of the processor is more
+def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
+    """Or of a thousand, where less is asked of the fast tier."""
+    count = volume(1000, 10_000, 10_000)
+    thousands = made(1, count, pending=10)
+    found = [taken(STATUS, thousands) for _ in range(3)]
+    assert any(within(took, 1) for _, took, _ in found)  # the least disturbed took the least
+    said = json.loads("".join(found[0][0]))
+    assert said["outcomes"] == {
+        "ok": count - 10 - count // 1000,
+        "diverged": count // 1000,
+        "pending": 10,
+    }
+    assert len(said["runs"]) == count
 
 
 @pytest.mark.row("R17", "a pack of 10,000 runs opens in 6 seconds and 400 MB")

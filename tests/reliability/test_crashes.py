@@ -27,27 +27,40 @@ def reference(tiny, tmp_path):
     return found.root
 
 
-def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
-    tiny, reference, tmp_path, volume, tally
+#: What is tried at every call, by its row.
+TRIED = {
+    "R2": "SIGKILL before every call that changes the disk, half way into a write",
+    "R6": "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk",
+}
+
+
+@pytest.mark.parametrize("row", TRIED)
+def test_after_a_crash_or_a_fault_at_any_call_the_next_command_ends_with_the_same_results(
+    row, tiny, reference, tmp_path, volume, tally
 ):
     calls = harness.count_calls(tiny, tmp_path / "counted")
     assert calls > 100
     # The fast tier takes every 19th call: opening, writing, flushing and renaming are among them.
-    failed, numbers = [], range(volume(5, 1, 1), calls + 1, volume(19, 1, 1))
+    numbers = range(volume(5, 1, 1), calls + 1, volume(19, 1 if row == "R2" else 3, 1))
+    faults = volume(1, 1, len(harness.FAULTS))
+    failed, trials = [], 0
     for number in numbers:
-        results = tmp_path / f"crash-{number}"
+        codes = (harness.FAULTS * 2)[number % 4 : number % 4 + faults] if row == "R6" else (None,)
+        for code in codes:
+            results = tmp_path / f"{number}-{code}"
 
-        def crash(number=number, results=results):
-            crash_at(number).install()
-            grid(tiny, results)
+            def spoiled(number=number, results=results, code=code):
+                (fail_at(number, code) if code else crash_at(number)).install()
+                grid(tiny, results)
 
-        assert in_child(crash) == -9, number
-        assert in_child(grid, tiny, results) == 0, number
-        if found := breaches(results / "tiny", reference):
-            failed.append((number, found))
+            trials += 1
+            # A fault is an error of the system (2), or a run's own, which is tried again (0).
+            assert in_child(spoiled) in ((0, 2) if code else (-9,)), number
+            assert in_child(grid, tiny, results) == 0, number
+            if found := breaches(results / "tiny", reference):
+                failed.append((number, code, found))
     print(failed)
-    what = "SIGKILL before every call that changes the disk, half way into a write"
-    tally("R2", what, len(numbers), len(failed))
+    tally(row, TRIED[row], trials, len(failed))
 
 
 def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp_path, capsys):
@@ -66,28 +79,3 @@ def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp
     assert in_child(report) == 0
     assert not breaches(root)
     capsys.readouterr()
-
-
-def test_after_a_fault_at_any_call_the_next_command_ends_with_the_same_results(
-    tiny, reference, tmp_path, volume, tally
-):
-    calls = harness.count_calls(tiny, tmp_path / "counted")
-    failed, trials = [], 0
-    for number in range(volume(4, 1, 1), calls + 1, volume(25, 3, 1)):
-        faults = volume(1, 1, len(harness.FAULTS))
-        for code in (harness.FAULTS * 2)[number % 4 : number % 4 + faults]:
-            results = tmp_path / f"fault-{number}-{code}"
-
-            def fault(number=number, results=results, code=code):
-                fail_at(number, code).install()
-                grid(tiny, results)
-
-            trials += 1
-            # It is an error of the system (2), or a run's own, which the queue tries again (0).
-            assert in_child(fault) in (0, 2), number
-            assert in_child(grid, tiny, results) == 0, number
-            if found := breaches(results / "tiny", reference):
-                failed.append((number, code, found))
-    print(failed)
-    what = "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk"
-    tally("R6", what, trials, len(failed))

@@ -18,7 +18,7 @@ from llama_ablate.training.compute import Compute
 from tests.commands import PYTHON, command
 from tests.metrics import measured
 
-from .harness import Settings, breaches, fsck, grid
+from .harness import Settings, breaches, grid
 
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
@@ -84,10 +84,7 @@ def test_diverging_variants_are_told_with_their_step_and_leave_the_others_alone(
         for r in records
         if r.outcome == "diverged" and "by step" not in r.reason and "above chance" not in r.reason
     ]
-    ours, theirs = fsck.by_id(store.root), fsck.by_id(reference.root)
-    for run, folder in theirs.items():
-        for of in (fsck.weights, fsck.curve, fsck.metrics):
-            wrong += [run] * (of(ours[run]) != of(folder))
+    wrong += breaches(reference.root, store.root)
     print(wrong)
     tally("R11", "diverging runs among healthy ones", 8, len(wrong))
 
