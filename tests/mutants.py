@@ -17,14 +17,12 @@ class Mutant(NamedTuple):
     #: The tests that are to catch it, those that catch it soonest first.
     caught_by: list[str]
 
-    def spoil(self, copy: Path) -> str:
-        """Write the fault into a copy of the sources; return what stood there before."""
-        path = copy / "llama_ablate" / self.file
-        before = path.read_text("utf-8")
-        times = before.count(self.stands)
+    def spoiled(self) -> str:
+        """Return the source of the file with the fault."""
+        source = (ROOT / "llama_ablate" / self.file).read_text("utf-8")
+        times = source.count(self.stands)
         assert times == 1, f"'{self.what}': `{self.stands}` stands {times} times in {self.file}"
-        path.write_text(before.replace(self.stands, self.instead), "utf-8")
-        return before
+        return source.replace(self.stands, self.instead)
 
 
 #: What is wrong, where, the tests that are to catch it; what stands there, and what instead.
