@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import tarfile
 import tracemalloc
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
@@ -37,6 +36,8 @@ SOME = ("status", "show", "compare", "report", "la.open")  # of the commands
 ARMS = "rope", "variant 1"
 #: What a string may say to leave its folder, to be no name at all, or to be too much of one.
 PAYLOADS = ("../../../decoy/x", "{decoy}/x", "..", "a/../../b", "x\0y", "x" * 5000)
+#: A test that fails where it waits for ever.
+AT_ONCE = pytest.mark.timeout(20, func_only=True)
 #: Of real experiments, with metrics that the results here lack.
 PACKS = ("wikitext2", "prose-small")
 
@@ -361,6 +362,7 @@ def test_what_only_a_report_computes_with_is_refused_where_it_is_read_or_does_no
     assert tried(root, stranger, tmp_path / "out", ("show", "compare", "report", "pack")) == []
 
 
+@AT_ONCE
 def test_a_file_of_many_gigabytes_is_a_line_at_once(stranger, tmp_path):
     """Sparse: it takes no room on the disk."""
     for kind, name in (("pack", PACK), ("folder", "plan.json")):
@@ -368,7 +370,7 @@ def test_a_file_of_many_gigabytes_is_a_line_at_once(stranger, tmp_path):
         with (root / name).open("r+b") as file:
             file.truncate(40 << 30)
         tracemalloc.start()
-        with at_most(20), quietly() as said:
+        with quietly() as said:
             assert main(["show", str(root)]) == 2
         assert tracemalloc.get_traced_memory()[1] < 1 << 28
         tracemalloc.stop()
@@ -416,30 +418,15 @@ def test_nothing_is_written_through_a_link(stranger, tmp_path, kind, place):
 
 @pytest.mark.row("R24", "plans with thousands of keys that no version knows")
 @pytest.mark.parametrize("kind", ["keys", "hypotheses"])
+@AT_ONCE
 def test_thousands_of_things_that_no_version_knows_are_left_out_at_once(stranger, tmp_path, kind):
     parts = Parts(stranger / "pack")
     stated = parts.documents["plan.json"]["experiment"]
     many = {f"new_{n}": n for n in range(2000)}
     stated |= many if kind == "keys" else {"hypotheses": [{key: 1} for key in many]}
     root = parts.write(tmp_path / "one")
-    with at_most(20), cpu_seconds(2):
+    with cpu_seconds(2):
         assert len(Results.open(root).plan.refused) == 2000
-
-
-@contextmanager
-def at_most(seconds):
-    """Fail where the body waits for ever."""
-
-    def late(*_):
-        pytest.fail("it waits, or takes long")  # no error that a command would tell
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 FILES = [
@@ -456,6 +443,7 @@ NEEDED = {*FILES[:1], *FILES[4:]} - {"folder/protocol.json", "folder/working/all
 @pytest.mark.row("R24", "pipes and folders in the place of files")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@AT_ONCE
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(
     stranger, tmp_path, name, make
 ):
@@ -465,7 +453,7 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(
     file = next(iter(root.glob(pattern)), root / pattern)
     file.unlink(missing_ok=True)
     make(file)
-    with at_most(20), quietly() as said:
+    with quietly() as said:
         code = main(["show", str(root)])
         assert live.read(root / "working" / "all") is None
         with pytest.raises(ConfigError) if name in NEEDED else nullcontext() as refused:
