@@ -1,4 +1,4 @@
-"""R7, R8 and R21: damaged files, folders that cannot be used, results of other versions."""
+"""R7 and R8: damaged files, and folders that cannot be used."""
 
 import json
 import os
@@ -10,12 +10,10 @@ from contextlib import suppress
 
 import pytest
 
-from llama_ablate import __version__
 from llama_ablate.commands.cli import main
 from llama_ablate.commands.shared import notes
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import sealed
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from llama_ablate.results.run import RunFolder
@@ -24,7 +22,7 @@ from tests.commands import command
 from tests.metrics import measured
 from tests.quiet import cpu_seconds
 
-from .harness import Settings, begun, breaches, content, fsck, grid, in_child
+from .harness import Settings, begun, breaches, fsck, grid, in_child
 
 AT_WORK = "tiny/working/*/lease-1", "tiny/plan.json"
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -310,28 +308,6 @@ def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_p
     wrong = "Traceback" in error or launcher.returncode != 2
     print(error)
     tally("R7", "the results folder is removed during a grid", 1, int(wrong))
-
-
-def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
-    experiment_file, tmp_path, unsealed, capsys, tally
-):
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
-    store = grid(file, tmp_path)
-    plan = unsealed(store.plan_file)
-    wrong = 0
-    others = {n: sealed({**plan, "format": n}, "plan.json") for n in (2, 3, 5)}
-    for number, text in others.items():
-        store.plan_file.write_bytes(text)
-        before = content(store.root, "working")
-        run = ["run", str(file), "--results", str(tmp_path)]
-        for words in (run, *([word, str(store.root)] for word in ("status", "report", "show"))):
-            capsys.readouterr()
-            code, error = main(words), capsys.readouterr().err
-            told = f"is of format {number}: {'a later' if number > 4 else 'an earlier'} version"
-            read = f"wrote it; this is version {__version__}, which reads format 4"
-            wrong += code != 2 or error.count("\n") != 1 or told not in error or read not in error
-        wrong += content(store.root, "working") != before
-    tally("R21", "results of formats 2, 3 and 5: refused in a line, and left alone", 15, wrong)
 
 
 def test_a_new_plan_over_finished_runs_keeps_their_plan(experiment_file, tmp_path, capsys):
