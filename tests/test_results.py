@@ -1,6 +1,5 @@
 import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -43,12 +42,6 @@ def test_a_committed_record_reads_back_as_it_was(store):
     curve = Results(store).curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
-
-
-def test_user_text_stays_inside_json_and_never_names_a_folder(store):
-    folder = store.commit(RECORD, [], None)
-    assert re.fullmatch("rope-θ-5e5-b-[0-9a-f]{6}--s0--0123abcd", folder.name)
-    assert folder.parent.name == "runs"
 
 
 def test_how_a_run_ended_is_read_from_its_manifest(store):

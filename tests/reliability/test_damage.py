@@ -201,20 +201,15 @@ def test_a_folder_that_cannot_be_used_is_told_in_one_line_before_anything_is_tra
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     wrong = []
     (tmp_path / "elsewhere").mkdir()
-    for case in ("a file", "a link", "a link inside", "a name in a file"):
+    links = {"a link": "tiny", "a link inside": "tiny/runs"}
+    files = {"a file": "", "a name in a file": "tiny/working"}
+    for case, place in (links | files).items():
         results = tmp_path / case.replace(" ", "-")
-        root = results / "tiny"
-        if case == "a file":
-            results.write_text("")
-        elif case == "a link inside":
-            root.mkdir(parents=True)
-            (root / "runs").symlink_to(tmp_path / "elsewhere")
-        elif case == "a link":
-            results.mkdir()
-            root.symlink_to(tmp_path / "elsewhere")
+        (results / place).parent.mkdir(parents=True, exist_ok=True)
+        if case in links:
+            (results / place).symlink_to(tmp_path / "elsewhere")
         else:
-            root.mkdir(parents=True)
-            (root / "working").write_text("")
+            (results / place).write_text("")
         with cpu_seconds(2):
             code = main(["run", str(file), "--results", str(results), "--device", "cpu"])
         said = capsys.readouterr().err

@@ -49,9 +49,8 @@ def racing(file, results, executed, delay):
     trained = worker._run
 
     def noted(store, run, *more):
-        handle = os.open(executed, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, f"{run}\n".encode())
-        os.close(handle)
+        with executed.open("a") as told:
+            told.write(f"{run}\n")
         return trained(store, run, *more)
 
     worker._run = noted
@@ -217,19 +216,16 @@ def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
         assert second.number == 2
         assert second.held
         assert not first.held
-    third = leases.take(tmp_path)
-    third.finish()
-    assert not tmp_path.exists()
-
-
-def test_a_number_is_given_once_and_a_file_of_the_same_name_is_not_the_lease(tmp_path):
-    with leases.Lease(tmp_path, 1) as lease:
+    with leases.Lease(tmp_path, 3) as third:
         with pytest.raises(FileExistsError):
-            leases.Lease(tmp_path, 1)
-        assert lease.held
-        (tmp_path / "lease-1").rename(tmp_path / "released-1")  # broken, the work done, begun anew
-        with leases.Lease(tmp_path, 1):
-            assert not lease.held
+            leases.Lease(tmp_path, 3)
+        assert third.held
+        (tmp_path / "lease-3").rename(tmp_path / "released-3")  # broken, the work done, begun anew
+        with leases.Lease(tmp_path, 3):
+            assert not third.held  # a file of the same name is not the lease
+    last = leases.take(tmp_path)
+    last.finish()
+    assert not tmp_path.exists()
 
 
 @pytest.mark.parametrize(

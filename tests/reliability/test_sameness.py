@@ -8,15 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from llama_ablate.config import experiment
-from llama_ablate.config.spec import digest
-from llama_ablate.design.plan import make
-from llama_ablate.launch import measurement, processes
-from llama_ablate.measure import METRICS
-from llama_ablate.results import Store
-from llama_ablate.training.compute import Compute
 from tests.commands import PYTHON, command
-from tests.metrics import measured
 
 from .harness import Settings, breaches, grid
 
@@ -128,50 +120,6 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     print(wrong)
     assert len(known) > 6
     tally("R22", "edits of a grid: variants, seeds, names, order, comments", edits, len(wrong))
-
-
-def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
-    experiment_file, tmp_path, monkeypatch, volume, tally
-):
-    """Batch, precision, kernel and metrics come and go; what is measured is a function of them."""
-
-    def call(_task, arms, entries, compute, *_given, **_more):
-        def values(arm, name):
-            spec, train, _text = arm
-            at = [train.batch, spec.to_dict(), name, compute.to_dict()]
-            return measured(x=int(digest(at), 16))
-
-        names = [METRICS.resolve(entry).name for entry in entries]
-        return [{name: values(arm, name) for name in names} for arm in arms]
-
-    def shown_by(file, root, kernel):
-        plan, store = make(experiment.load(file)), Store(root)
-        precision = plan.experiment.train.precision
-        store.prepare()
-        compute = Compute(precision=precision, kernel=kernel)
-        store.create(plan.document(compute, Settings()), "")
-        measurement.measure_variants(store, plan, compute, lambda *_: None)
-        asked = [choice.name for choice in plan.metrics]
-        return [
-            store.metrics_of([v.id])[v.id][name].numbers for v, _ in plan.arms for name in asked
-        ]
-
-    monkeypatch.setattr(processes, "call", call)
-    chance, wrong, edits = random.Random(0), [], volume(6, 20, 200)
-    for number in range(edits):
-        kernel = chance.choice(["math", "fused"])
-        train = (
-            f"{{steps: 6, batch: {chance.choice([2, 4])}, lr: 1e-3, kernel: {kernel}, "
-            f"precision: {chance.choice(['float32', 'bfloat16'])}}}"
-        )
-        metrics = chance.sample(["train_speed", "kv_cache"], chance.randint(1, 2))
-        file = experiment_file(train=train, measure=f"[{', '.join(metrics)}]")
-        shown = shown_by(file, tmp_path / "edited", kernel)
-        if shown != shown_by(file, tmp_path / f"fresh-{number}", kernel):
-            wrong.append((train, metrics))
-    print(wrong)
-    what = "edits of batch, precision, kernel, metrics: the speeds of a fresh folder"
-    tally("R22", what, edits, len(wrong))
 
 
 @pytest.mark.full
