@@ -207,9 +207,10 @@ def differences(root: Path, against: Path, planned: dict[str, Any]) -> Iterator[
         if run not in ours or run not in theirs:
             yield "I3", root / "plan.json", f"run {run} is not in both folders"
             continue
-        for what, of in (("weights", weights), ("curve", curve), ("metrics", metrics)):
-            if of(ours[run]) != of(theirs[run]):
-                yield "I3", ours[run], f"has other {what} than {theirs[run].name}"
+        one, other = repeated(ours[run]), repeated(theirs[run])
+        for what in one.keys() | other.keys():
+            if one.get(what) != other.get(what):
+                yield "I3", ours[run], f"has another {what} than {theirs[run].name}"
 
 
 def leftovers(root: Path) -> Iterator[Found]:
@@ -282,11 +283,6 @@ def by_id(root: Path) -> dict[str, Path]:
     return {parts["id"]: folder for parts, folder in named(root / "runs")}
 
 
-def weights(folder: Path) -> str:
-    """Return the hash of a run's weights as its manifest has it, so also of those dropped since."""
-    return str(document(folder / "manifest.json").get("weights.safetensors", {}).get("sha256"))
-
-
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return a curve as it stands in the file."""
     file = folder / "curve.csv"
@@ -294,15 +290,12 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def curve(folder: Path) -> list[dict[str, str]]:
-    """Return what of a curve repeats, character for character."""
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows(folder)]
-
-
-def metrics(folder: Path) -> dict[str, Any]:
-    """Return what of a record and its metrics repeats."""
-    record = document(folder / "record.json")
+def repeated(folder: Path) -> dict[str, Any]:
+    """Return what of a run repeats; of its weights the hash, so also of those dropped since."""
+    record, manifest = document(folder / "record.json"), document(folder / "manifest.json")
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
+    found["weights"] = manifest.get("weights.safetensors", {}).get("sha256")
+    found["curve"] = [{k: v for k, v in row.items() if k not in TIMED} for row in rows(folder)]
     for file in sorted(folder.glob("metrics/[!.]*.json")):
         values = document(file)
         found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
