@@ -194,20 +194,16 @@ HOSTILE = {
     "emoji and Chinese": (small(name="'\U0001f999 羊驼'", question="'<b>&amp;</b>'"), ""),
     "nothing": (b"", ":1:1: expected `key: value` lines"),
     "an empty mapping": (b"{}\n", ":1:1: train: needs 'tokens' or 'steps', or 'sizes' needs"),
-    "two documents": (small() + b"---\nname: y\n", ":5:1: a second document begins here"),
     "JSON": (
         b'{"name": "x", "model": {"dim": 32}, "train": {"steps": 1, "batch": 2},'
         b' "data": {"corpus": {"name": "files", "path": "book.txt"}}}',
         "",
     ),
     "a program": (b"#!/bin/sh\ntouch canary\n", ":2:1: expected"),
-    "a tab": (b"name: x\ntrain:\n\tsteps: 1\n", ":3:1: not valid YAML"),
     "a quote that does not end": (b"name: 'x\nseeds: 2\n", "not valid YAML"),
     "a key that is a list": (b"? [name]\n: x\n", ":1:3: a key must be one plain word"),
-    "a key twice": (b"name: x\nseeds: 2\nname: y\n", ":3:1: the key 'name' stands twice"),
     "1e-4": (small(train="{steps: 1, batch: 2, lr: 1e-4}"), ""),
     "1e400": (small(train="{steps: 1, batch: 2, lr: 1e400}"), ":4:33: train.lr: inf (float)"),
-    "no": (small(model="{dim: 32, tie: no}"), ":2:23: bare 'no' is ambiguous"),
     "a leading zero": (small(seeds="010"), ""),  # ten, as anyone would read it
     "a number of 5,000 digits": (small(seeds="9" * 5000), ":5:8: a whole number of 5,000 digits"),
     "lists in lists without end": (small(seeds="[" * 60_000), "nested too deeply"),
@@ -223,7 +219,6 @@ HOSTILE = {
         small(data="{corpus: {name: files, path: /dev/zero}}"),
         ":3:8: data.corpus: there is no file '/dev/zero'",
     ),
-    "a name that is a path": (small(name="'../../canary'"), ""),
 }
 
 

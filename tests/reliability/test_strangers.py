@@ -23,7 +23,6 @@ from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import Results, Store, live
 from llama_ablate.results.archive import archived, write_pack
 from llama_ablate.results.layout import PACK
-from llama_ablate.track import SINKS
 from tests import filled
 from tests.in_process import in_process
 from tests.quiet import cpu_seconds
@@ -106,18 +105,11 @@ class Parts:
 
     def some(self):
         """Return the plan, the protocol, and the documents of one run and of one variant."""
-        kinds = ("plan.json", "protocol.json", self.of_run(0), self.of_variant(0))
-        return {name: own for name, own in self.documents.items() if name.startswith(kinds)}
-
-    def of_run(self, number):
-        """Return the folder of a run of the plan."""
-        run = self.documents["plan.json"]["tables"][0]["runs"][number]["id"]
-        return next(name.rpartition("/")[0] for name in self.documents if f"--{run}/" in name)
-
-    def of_variant(self, number):
-        """Return the folder of what was measured of a variant; of none, where nothing was."""
-        folders = {n.rpartition("/")[0]: None for n in self.documents if n.startswith("variants/")}
-        return [*folders, "none"][number]
+        run = self.documents["plan.json"]["tables"][0]["runs"][0]["id"]
+        measured = [n.rpartition("/")[0] for n in self.documents if n.startswith("variants/")]
+        kinds = ("plan.json", "protocol.json", *measured[:1])
+        chosen = [n for n in self.documents if n.startswith(kinds) or f"--{run}/" in n]
+        return {name: self.documents[name] for name in chosen}
 
     def leaves(self):
         """Yield the path of every string in some documents, and of every key of a mapping."""
@@ -183,7 +175,6 @@ def commands(root, out):
         "report": ["report", root],
         "pack": ["pack", root, "--out", out / "packed"],
         "tensorboard": ["track", root, "--to", "tensorboard"],
-        "a plugin's": ["track", root, "--to", "kept"],
         "measure": ["measure", root, "kv_cache"],
     }
     of_commands = {name: partial(main, [*map(str, line)]) for name, line in words.items()}
@@ -193,33 +184,6 @@ def commands(root, out):
 def _frames(opened):
     _ = opened.runs, opened.curves, opened.metrics, opened.warnings, opened.headline
     opened.comparison()
-
-
-class Kept:
-    """A tracker's sink that keeps a file, by names that are given it."""
-
-    package = ""
-
-    def __init__(self, folder):
-        self._folder = folder
-
-    def open(self, run):
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / f"{run.id}.txt").write_text(run.name, "utf-8", "replace")
-        return -1
-
-    def log(self, step, values):
-        pass
-
-    def finish(self, outcome, metrics):
-        pass
-
-
-@pytest.fixture(autouse=True)
-def kept_sink(monkeypatch):
-    monkeypatch.setattr(SINKS, "_components", dict(SINKS._components))
-    monkeypatch.setattr(SINKS, "_schemas", dict(SINKS._schemas))
-    SINKS.register("kept")(Kept)
 
 
 def tried(root, place, out, names=None):
