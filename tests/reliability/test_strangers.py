@@ -78,14 +78,9 @@ class Parts:
         """Write the pack to a folder, with sums and seals that hold."""
         if not root.exists():
             shutil.copytree(self.root, root)
-        files = {name: self._text(name) for name in sorted(self.documents, key=self._comes)}
+        files = {name: self._text(name) for name in sorted(self.documents)}
         (root / PACK).write_bytes(archived((self._others | files).items()))
         return root
-
-    @staticmethod
-    def _comes(name):
-        """Put a manifest behind what it has the sums of."""
-        return name.endswith("/manifest.json"), name
 
     def _text(self, name):
         document = self.documents[name]
@@ -110,10 +105,6 @@ class Parts:
         kinds = ("plan.json", "protocol.json", *measured[:1])
         chosen = [n for n in self.documents if n.startswith(kinds) or f"--{run}/" in n]
         return {name: self.documents[name] for name in chosen}
-
-    def leaves(self):
-        """Yield the path of every string in some documents, and of every key of a mapping."""
-        yield from leaves(self.some())
 
     def changed(self, path, value):
         """Return a copy in which a string, or a key, is another one."""
@@ -211,7 +202,7 @@ def free(parts, payload, place):
     Nothing is written in reading any of them.
     """
     accepted, wrong = [], []
-    for path in parts.leaves():
+    for path in leaves(parts.some()):
         root = parts.changed(path, payload).write(place)
         try:
             with changes() as written:
@@ -233,7 +224,7 @@ def test_no_string_of_a_pack_does_harm_in_any_command(stranger, tmp_path, volume
     for payload in PAYLOADS[: volume(1, None, None)]:
         text = payload.format(decoy=stranger / "decoy")
         accepted, found = free(parts, text, tmp_path / "one")
-        trials, wrong = trials + len([*parts.leaves()]), wrong + found
+        trials, wrong = trials + len([*leaves(parts.some())]), wrong + found
         if payload != PAYLOADS[0]:
             continue
         everywhere = parts
