@@ -265,6 +265,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
         file = experiment_file(train=train, measure="[perplexity]", seeds="4")
         reference = grid(file, tmp_path / "reference", Settings()).root
         (place / "filler").write_bytes(bytes((8 << 20) - (400 << 10)))
+        capsys.readouterr()
         assert main(command(file, place)[3:]) == 2  # predicted to be too small
         error = capsys.readouterr().err
         assert "are free" in error
