@@ -4,13 +4,12 @@ Wall-clock time says little on a machine that others use; CPU time is much the s
 """
 
 import ctypes
-import os
 import resource
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+import psutil
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -22,23 +21,11 @@ def adopt_orphans():
 
 def used():
     """Return the CPU seconds of this process and of all that descend from it, so far."""
-    own, ended = (
-        resource.getrusage(resource.RUSAGE_SELF),
-        resource.getrusage(resource.RUSAGE_CHILDREN),
-    )
+    own, ended = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     total = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-    return total + _of_children(os.getpid())
-
-
-def _of_children(pid):
-    """Sum the times of living and unburied descendants, and of what these have buried."""
-    total = 0.0
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                with suppress(OSError):
-                    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-                    total += sum(map(int, fields[11:15])) / _TICKS + _of_children(child)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # with those of the children that it has buried
     return total
 
 

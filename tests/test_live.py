@@ -5,10 +5,9 @@ import math
 import pytest
 
 from llama_ablate.launch import worker
-from llama_ablate.results import Results, Store, live
-from llama_ablate.results.live import Live, LiveNote, read
+from llama_ablate.results import Results, live
+from llama_ablate.results.live import LiveNote, read
 from tests.in_process import run_in_process
-from tests.plans import of_runs
 
 POINT = {"step": 2, "tokens": 64, "train_loss_nats": 3.5, "validation_loss_nats": math.nan}
 
@@ -19,10 +18,9 @@ def at_once(monkeypatch):
     monkeypatch.setattr(live, "EVERY_S", 0.0)
 
 
-def noted(folder, run="r1"):
+def noted(folder):
     """Write a note by hand."""
-    folder.mkdir(parents=True, exist_ok=True)
-    note = LiveNote(folder, run, steps=8, tokens_per_step=32)
+    note = LiveNote(folder, "r1", steps=8, tokens_per_step=32)
     note(1, 4.0, [])
     note(2, 3.5, [POINT])
     return note
@@ -68,20 +66,6 @@ def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, 
 def test_what_cannot_be_read_is_no_note(tmp_path, content):
     (tmp_path / live.LIVE).write_text(content, "utf-8")
     assert read(tmp_path) is None
-
-
-@pytest.mark.usefixtures("at_once")
-def test_results_tell_how_far_their_planned_runs_are(tmp_path):
-    store = Store(tmp_path / "x")
-    store.prepare()
-    store.create(of_runs("r1", "r2", "r3"), "")
-    assert not Results(store).live
-    noted(store.working("r1"))
-    noted(store.working("elsewhere"))
-    store.working("r2").mkdir()
-    found = Results(store).live
-    assert list(found) == ["r1"]
-    assert isinstance(found["r1"], Live)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -25,7 +25,7 @@ from llama_ablate.results.archive import write_pack
 from llama_ablate.results.record import Measurement, Value, row
 from tests import fsck, plans
 from tests.quiet import cpu_seconds
-from tests.reliability.harness import Disk, crash_at, in_child
+from tests.reliability.harness import Disk, content, crash_at, in_child
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -104,12 +104,6 @@ def members(root):
         return {member.name: packed.extractfile(member).read() for member in packed}
 
 
-def content(root, pattern="**/*"):
-    """Return the content of a folder's files by name."""
-    files = (path for path in root.glob(pattern) if path.is_file())
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
-
-
 def refusal(capsys, *words):
     """Return the one line with which a command refuses."""
     capsys.readouterr()
@@ -126,7 +120,7 @@ def test_a_pack_is_a_few_files_and_holds_no_weights(folder, packed):
     assert names == {ARCHIVE, "runs.csv", *pages}
     assert "![effects](effects.png)" in (packed / "report.md").read_text("utf-8")
     assert "figures/" not in (packed / "report.md").read_text("utf-8")
-    own = {n: c for n, c in content(folder).items() if n.split("/")[0] not in ("report", "working")}
+    own = content(folder, "report", "working")
     held = members(packed)
     weights = {name for name in own if name.endswith("weights.safetensors")}
     dropped = {name.replace("weights.safetensors", "weights.dropped"): b"" for name in weights}
@@ -183,10 +177,8 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
     "words",
     [
         ["status"],
-        ["show"],
         ["show", "swiglu <é>"],
         ["show", "baseline", "--table", "two"],
-        ["show", "baseline", "swiglu <é>"],
         ["show", "baseline", "swiglu <é>", "--json"],
     ],
 )
@@ -222,15 +214,6 @@ def test_any_changed_byte_of_a_pack_is_damage_told_in_one_line(copy, capsys):
     for end in (0, 1, len(whole) // 2, len(whole) - 1):
         (copy / ARCHIVE).write_bytes(whole[:end])
         assert "damaged" in refusal(capsys, "show", copy), end
-
-
-@pytest.mark.parametrize("more", [bytes(4), bytes(1 << 20), b"garbage", None])
-def test_what_stands_behind_the_end_of_an_archive_is_damage_told_at_once(copy, more, capsys):
-    """As of a copy that was not cut off at its end, or of two in one file."""
-    whole = (copy / ARCHIVE).read_bytes()
-    (copy / ARCHIVE).write_bytes(whole + (whole if more is None else more))
-    with cpu_seconds(1):
-        assert "damaged" in refusal(capsys, "status", copy)
 
 
 def test_a_file_in_an_archive_that_is_not_as_it_was_written_is_damage(copy, capsys):
@@ -411,29 +394,24 @@ def hostile(root):
         "a hard link": with_((tarfile.LNKTYPE, "mine.json", b"", "plan.json")),
         "a pipe": with_((tarfile.FIFOTYPE, "mine.json")),
         "a device of characters": with_((tarfile.CHRTYPE, "mine.json")),
-        "a device of blocks": with_((tarfile.BLKTYPE, "mine.json")),
         "a folder": with_((tarfile.DIRTYPE, "mine")),
         "a path that leads out": with_((file, "runs/../../mine.json", some)),
         "a path of the machine": with_((file, "/mine.json", some)),
-        "a path with an empty part": with_((file, "runs//mine.json", some)),
         "no path": with_((file, "", some)),
-        "a path of two lines": with_((tarfile.FIFOTYPE, "mine\n.json")),
         "one path twice": with_((file, "experiment.yaml", some)),
         "a file that says to be large": with_((file, "mine.json", some, "", 1 << 40)),
         "a file of less than nothing": with_((file, "mine.json", b"", "", -(1 << 40))),
         "too many files": with_(*((file, f"{n}.json") for n in range(60))),
         "too much in files": with_(*((file, f"{n}.json", bytes(LARGEST)) for n in range(9))),
         "a bomb behind the end": with_(end=large),
+        "zeros behind the end": (root / ARCHIVE).read_bytes() + bytes(4),
+        "garbage behind the end": (root / ARCHIVE).read_bytes() + b"garbage",
+        "two in one file": (root / ARCHIVE).read_bytes() * 2,
         "a bomb of a name": with_((tarfile.GNUTYPE_LONGNAME, "a", large), (file, "a")),
-        "a bomb of a header": with_((tarfile.XHDTYPE, "a", large), (file, "a")),
-        "a large hole": with_(holes("mine.json", LARGEST + 1)),
         "too much in holes": with_(*(holes(f"{n}.json", LARGEST) for n in range(40))),
         "a header with no number": with_((tarfile.XHDTYPE, "a", NO_NUMBER), (file, "a")),
         "a file cut off": with_((file, "mine.json", some, "", 4000), end=b""),
-        "no file": lzma.compress(b""),
         "no tar": lzma.compress(b"garbage" * 1000),
-        "no compression": raw,
-        "garbage": b"garbage" * 1000,
         "garbage that begins as xz does": with_()[:12] + b"garbage" * 1000,
         "nothing": b"",
     }
@@ -464,14 +442,7 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
     tally("R24", "hostile archives", len(archives), len(wrong))
 
 
-def test_the_checker_unpacks_nothing_but_files_each_once_and_none_elsewhere(copy):
-    archives = hostile(copy)
-    kinds = ("a symbolic link", "a hard link", "a pipe", "one path twice", "a path that leads out")
-    for what in kinds:
-        (copy / ARCHIVE).write_bytes(archives[what])
-        assert [breach[:2] for breach in fsck.check(copy)] == [("I2", ARCHIVE)], what
-
-
+@pytest.mark.row("R26", "skew: keys of a later version")
 @pytest.mark.usefixtures("without_pictures")
 def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told(copy, capsys):
     """As of a key, a metric and a form of hypothesis that were removed since it was packed."""
@@ -483,7 +454,9 @@ def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told
         stated["train"]["averaged"] = 5
         stated["measure"].append({"name": "no_such_metric"})
         stated["hypotheses"].append(gone)
-        document["no_such_key"] = document["tables"][0]["runs"][0]["no_such_key"] = 1
+        (table, _) = document["tables"]
+        for part in (document, table, table["runs"][0], table["variants"][0]):
+            part["no_such_key"] = {"a": 1}
 
     def protocol(document):
         (first,) = document["versions"]

@@ -105,7 +105,7 @@ def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed)
     assert "`seeds: {looks: [3, 6, 12]}` plans for it" in cost
 
 
-def test_what_no_verdict_depends_on_is_no_change(changed):
+def test_what_no_verdict_depends_on_is_no_change_and_a_missing_protocol_is_told(changed):
     root, told = changed(
         question="Which?",
         measure="[perplexity, kv_cache]",
@@ -114,10 +114,6 @@ def test_what_no_verdict_depends_on_is_no_change(changed):
     assert not any("the file" in line for line in told)
     (note,) = [s.note for s in sections(Frames.of(Results.open(root))) if s.key == "hypotheses"]
     assert note.startswith("Stated in the file before the first run had finished.")
-
-
-def test_a_protocol_that_is_missing_is_told(changed):
-    root, _ = changed(margin="0.05 nats")
     (root / "protocol.json").unlink()
     assert warnings(Frames.of(Results.open(root)))[0] == (
         "What was stated before the first run is not known: protocol.json is missing."

@@ -1,8 +1,6 @@
 import json
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
 from llama_ablate.results import CURVE, Results, Store, leases
-from llama_ablate.results.plan_document import FormatError, validated
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.run import RunFolder
 from tests import plans
@@ -47,45 +44,10 @@ def test_a_committed_record_reads_back_as_it_was(store):
     assert math.isnan(curve[1]["validation_loss_nats"])
 
 
-def test_results_are_opened_by_a_path_or_its_text(store):
-    assert Store.open(str(store.root)).plan == Store.open(store.root).plan
-    with pytest.raises(ConfigError, match="holds no results"):
-        Store.open(str(store.root / "working"))
-    with pytest.raises(ConfigError, match="there is no folder"):
-        Store.open(str(store.root / "nowhere"))
-
-
-def test_user_text_stays_inside_json_and_never_names_a_folder(store):
-    folder = store.commit(RECORD, [], None)
-    assert re.fullmatch("rope-θ-5e5-b-[0-9a-f]{6}--s0--0123abcd", folder.name)
-    assert folder.parent.name == "runs"
-
-
-def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
-    import hashlib
-
-    folder = store.commit(RECORD, [ROW], weights)
-    place = folder.relative_to(store.root).as_posix()
-    manifest = read_json(folder / "manifest.json", f"{place}/manifest.json")
-    assert manifest.pop("metrics") == {"perplexity": "sealed"}
-    assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
-    for name, said in manifest.items():
-        content = (folder / name).read_bytes()
-        ended = {"outcome": "ok", "reason": ""} if name == "record.json" else {}
-        digest = hashlib.sha256(content).hexdigest()
-        assert said == {"bytes": len(content), "sha256": digest, **ended}
-
-
 def test_how_a_run_ended_is_read_from_its_manifest(store):
     folder = store.commit(replace(RECORD, outcome="diverged", reason="nan"), [ROW], None)
     (folder / "record.json").unlink()
     assert store.finished()[RECORD.id].outcome() == ("diverged", "nan")
-    place = f"{folder.relative_to(store.root).as_posix()}/manifest.json"
-    values = read_json(folder / "manifest.json", place)
-    del values["record.json"]["outcome"]
-    (folder / "manifest.json").write_bytes(sealed(values, place))
-    with pytest.raises(ConfigError, match=r"manifest\.json"):
-        store.finished()[RECORD.id].outcome()
 
 
 def test_the_first_final_record_stays(store):
@@ -128,20 +90,14 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypat
     assert store.record(RECORD.id) is None
 
 
-def test_a_commit_removes_the_folder_in_which_the_run_was_at_work(store):
-    lease = store.lease(RECORD.id)
-    (lease.folder / "checkpoint-7-x.pt").write_bytes(b"state")
-    store.commit(RECORD, [], None, lease)
-    assert not store.working(RECORD.id).exists()
-
-
-def test_a_failed_attempt_keeps_its_checkpoints_for_the_next(store):
-    for outcome in ("error", "oom", "timeout", "cancelled"):
+def test_a_failed_attempt_keeps_its_checkpoints_for_the_next_and_a_final_one_does_not(store):
+    for outcome in ("error", "oom", "timeout", "cancelled", "ok"):
         lease = store.lease(RECORD.id)
         checkpoint = lease.folder / "checkpoint-7-x.pt"
         checkpoint.write_bytes(b"state")
         store.commit(replace(RECORD, outcome=outcome, reason="why"), [], None, lease)
-        assert checkpoint.read_bytes() == b"state"
+        assert checkpoint.exists() == (outcome != "ok")
+    assert not store.working(RECORD.id).exists()
 
 
 def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeypatch):
@@ -159,19 +115,9 @@ def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeyp
 
 def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     values = {"a": math.inf, "b": [-math.inf, 1.5], "c": {"d": math.nan}}
-    text = to_json(values)
-    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    json.loads(to_json(values), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     write_json(tmp_path / "x.json", values)
-    back = read_json(tmp_path / "x.json")
-    assert back["a"] == math.inf
-    assert back["b"] == [-math.inf, 1.5]
-    assert math.isnan(back["c"]["d"])
-
-
-def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path):
-    (tmp_path / "x.json").write_text('{"a": ')
-    with pytest.raises(ConfigError, match=r"x\.json: damaged, not JSON"):
-        read_json(tmp_path / "x.json")
+    assert repr(read_json(tmp_path / "x.json")) == repr(values)  # NaN is not equal to itself
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -181,19 +127,18 @@ def test_json_is_read_in_any_encoding_that_it_may_have(tmp_path, encoding):
     assert read_json(tmp_path / "x.json") == {"name": "Å", "depth": [[1]]}
 
 
-@pytest.mark.parametrize("content", ["1e308", "7", "null", "true", '"x"', "[]", "[[1]]"])
-def test_json_that_is_no_mapping_is_damaged(tmp_path, content):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"x\.json: damaged, it holds no mapping"):
-        read_json(tmp_path / "x.json")
-
-
 @pytest.mark.parametrize(
-    ("value", "why"),
-    [("9" * 400, "400 digits"), ('{"a":' * 70 + "1" + "}" * 70, "64 levels")],
+    ("content", "why"),
+    [
+        ('{"a": ', "not JSON"),
+        ("7", "it holds no mapping"),
+        ("[[1]]", "it holds no mapping"),
+        (f'{{"a": {"9" * 400}}}', "400 digits"),
+        (f'{{"a": {"[" * 70}1{"]" * 70}}}', "64 levels"),
+    ],
 )
-def test_json_that_is_beyond_all_measure_is_damaged(tmp_path, value, why):
-    (tmp_path / "x.json").write_text(f'{{"a": {value}}}')
+def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path, content, why):
+    (tmp_path / "x.json").write_text(content)
     with pytest.raises(ConfigError, match=rf"x\.json: damaged, .*{why}"):
         read_json(tmp_path / "x.json")
 
@@ -253,16 +198,10 @@ def test_values_that_are_empty_or_zero_are_stored_as_such(store):
 
 def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
     with pytest.raises(ConfigError, match=r"holds no results.*allowed: x"):
-        Store.open(tmp_path)
+        Store.open(str(tmp_path))
     with pytest.raises(ConfigError, match=r"there is no folder '.*y'; allowed: x"):
         Store.open(tmp_path / "y")
     assert Store.open(store.root).plan.runs
-
-
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        Store(tmp_path / "file" / "x").create(plans.of_runs(), "")
 
 
 def test_the_best_weights_are_those_of_every_table(store):
@@ -290,11 +229,8 @@ def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
 
 FOREIGN = [
     ".DS_Store",
-    ".nfs000000011c",
-    "record.json~",
     "notes.txt",
     ".ipynb_checkpoints/x.json",
-    "metrics/.DS_Store",
     "metrics/._loss.json",
     "metrics/perplexity 2.json",
 ]
@@ -315,16 +251,6 @@ def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, nam
     )
 
 
-def test_of_many_foreign_files_a_note_names_a_few_and_counts_the_others(store, capsys):
-    folder = store.commit(RECORD, [ROW], weights)
-    for number in range(5):
-        (folder / f"{number}.txt").touch()
-    notes.odd_files(Results(store))
-    error = capsys.readouterr().err
-    assert error.endswith("2.txt' and 2 more\n")
-    assert error.count("\n") == 1
-
-
 def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_are_not(
     store, capsys
 ):
@@ -341,29 +267,13 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
     assert "they were not kept" in store.why_no_weights(other.id)
 
 
-def test_a_run_that_proves_sound_at_the_second_look_stays(store, monkeypatch):
-    folder, looks = store.commit(RECORD, [ROW], None), iter([False, True])
-    monkeypatch.setattr(RunFolder, "is_intact", property(lambda _self: next(looks)))
-    assert store.verify([RECORD.id], lambda _done: None) == []
-    assert folder.is_dir()
-
-
-@pytest.mark.parametrize("name", ["runs", "failed", "variants", "working", "damaged", "report"])
-def test_results_do_not_follow_a_link_out_of_their_folder(tmp_path, name):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is a link"):
-        Store(tmp_path / "x").prepare()
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
 @pytest.mark.parametrize(
-    "place", ["working/zzz", "failed/a--s0--0123abcd--1", "report/figures", "track", "track/log"]
+    "place", ["runs", "working/zzz", "failed/a--s0--0123abcd--1", "report/figures", "track/log"]
 )
 def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").write_text("mine")
+    disk.remove_tree(store.root / place)
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
     for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store))):
@@ -401,22 +311,8 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
         store.create(plans.of_runs("0a", name="two"), "name: two\n")
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        ({"format": 5, "tables": []}, "of format 5: a later version wrote it; this is version"),
-        ({"format": 2, "runs": []}, "of format 2: an earlier version wrote it; this is version"),
-        ({"format": 3, "tables": []}, "of format 3: an earlier version wrote it"),
-        (
-            {"format": 4, "tables": []},
-            "another version wrote it, or it was changed; .* reads format 4",
-        ),
-    ],
-)
-def test_results_of_another_format_are_refused_by_its_number_and_left_as_they_are(
-    store, document, said
-):
-    content = sealed(document, "plan.json")
+def test_results_of_a_shape_that_no_version_wrote_are_refused_and_left_as_they_are(store):
+    content = sealed({"format": 4, "tables": []}, "plan.json")
     store.plan_file.write_bytes(content)
     for read in (
         lambda: store.plan,
@@ -424,22 +320,9 @@ def test_results_of_another_format_are_refused_by_its_number_and_left_as_they_ar
         lambda: store.create(plans.of_runs(), "name: x\n"),
         store.mend,
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=r"another version wrote it, or it was changed; .* 4"):
             read()
     assert store.plan_file.read_bytes() == content
-
-
-def test_weights_that_were_dropped_are_marked_and_no_damage(store):
-    other = replace(RECORD, id="4567abcd", seed=1)
-    for record, loss in ((RECORD, 1.0), (other, 2.0)):
-        metrics = {"perplexity": measured(validation_loss_nats=loss)}
-        store.commit(replace(record, metrics=metrics), [ROW], weights)
-    for _ in range(2):
-        store.keep_best([[RECORD.id, other.id]])
-    best, worse = (store.folder(run) for run in (RECORD.id, other.id))
-    assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
-    assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
-    assert RunFolder(worse).is_intact
 
 
 def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, monkeypatch):
@@ -451,24 +334,6 @@ def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, mo
     (moved,) = store.verify([RECORD.id], lambda _done: None)
     assert moved.parent.name == "damaged"
     assert store.record(RECORD.id) is None
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [{"tokens": {"train": 9}, "bytes": {"train": 9, "test": 9}}, {"tokens": {}, "bytes": {}}],
-    ids=["a split without tokens", "no split"],
-)
-def test_a_planned_text_has_tokens_and_bytes_of_the_same_splits(sizes):
-    arm = plans.variant("a")
-    with pytest.raises(ValueError, match="of the same splits"):
-        plans.table([arm], [plans.run("a0", arm.id, 0)], sizes)
-
-
-def test_a_plan_with_an_optimizer_of_no_name_is_refused():
-    values = plans.of_runs("0a").model_dump(mode="json")
-    values["tables"][0]["runs"][0]["train"] = {"optimizer": {"momentum": 0.9}}
-    with pytest.raises(FormatError, match="an optimizer has a name"):
-        validated(values, Path("plan.json"))
 
 
 def test_a_run_is_called_by_label_seed_table_and_tuned_values():

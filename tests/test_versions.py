@@ -1,71 +1,28 @@
-"""Results of a later version: those of its format are read, others are left alone."""
-
-import json
-
-import pytest
+"""R21: results of other versions. Of those of this format test_pack.py has what they may hold."""
 
 from llama_ablate import __version__
 from llama_ablate.commands.cli import main
 from llama_ablate.files.strict_json import sealed
-from tests import filled
+from tests.reliability.harness import content, grid
 
 
-def change(root, name, alter):
-    """Change a document, and seal it as its writer does."""
-    document = json.loads((root / name).read_text("utf-8"))
-    del document["sha256"]
-    alter(document)
-    (root / name).write_bytes(sealed(document, name))
-
-
-def content(root):
-    """Return the content of the results but logs and what a report writes."""
-    return {
-        path: path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and not {"report", "working"} & {*path.relative_to(root).parts}
-    }
-
-
-@pytest.fixture
-def store(tmp_path):
-    return filled.store(tmp_path / "x", variants=2, seeds=1)
-
-
-@pytest.mark.row("R26", "skew: results of a later format")
-def test_results_of_a_later_format_are_said_to_be_so_and_left_as_they_are(store, tmp_path, capsys):
-    change(store.root, "plan.json", lambda plan: plan.update(format=5, version="0.9.0"))
-    before = content(store.root)
-    (tmp_path / "x.yaml").write_text("name: x\ntrain: {steps: 2, batch: 4}\nvariants: {}\n")
-    run = ["run", tmp_path / "x.yaml", "--results", tmp_path]
-    for words in (["status", store.root], ["report", store.root], ["show", store.root], run):
-        assert main([*map(str, words)]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert "is of format 5: a later version (0.9.0) wrote it" in said
-        assert f"this is version {__version__}, which reads format 4" in said
-        assert not any(word in said for word in ("damaged", "rm "))
-        assert content(store.root) == before
-
-
-@pytest.mark.row("R26", "skew: keys of a later version")
-@pytest.mark.usefixtures("without_pictures")
-def test_keys_that_a_later_version_added_are_not_read_and_kept(store, capsys):
-    def add(document):
-        versions = document.get("versions", [])
-        stated = [version["stated"] for version in versions] or [document["experiment"]]
-        tables = document.get("tables", [])
-        parts = [document, *versions, *stated, *tables]
-        parts += [run for table in tables for run in (*table["runs"], *table["variants"])]
-        for part in parts:
-            part["new_key"] = {"a": 1}
-
-    said = []
-    for alter in (lambda _document: None, add):
-        change(store.root, "plan.json", alter)
-        change(store.root, "protocol.json", alter)
-        before = content(store.root)
-        for word in ("status", "show", "report"):
-            assert main([word, str(store.root)]) == 0
-        said.append(capsys.readouterr())
-        assert content(store.root) == before
-    assert said[0] == said[1]
+def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
+    experiment_file, tmp_path, unsealed, capsys, tally
+):
+    file = experiment_file(measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    plan = unsealed(store.plan_file)
+    wrong = 0
+    others = {n: sealed({**plan, "format": n}, "plan.json") for n in (2, 3, 5)}
+    for number, text in others.items():
+        store.plan_file.write_bytes(text)
+        before = content(store.root, "working")
+        run = ["run", str(file), "--results", str(tmp_path)]
+        for words in (run, *([word, str(store.root)] for word in ("status", "report", "show"))):
+            capsys.readouterr()
+            code, error = main(words), capsys.readouterr().err
+            told = f"is of format {number}: {'a later' if number > 4 else 'an earlier'} version"
+            read = f"wrote it; this is version {__version__}, which reads format 4"
+            wrong += code != 2 or error.count("\n") != 1 or told not in error or read not in error
+        wrong += content(store.root, "working") != before
+    tally("R21", "results of formats 2, 3 and 5: refused in a line, and left alone", 15, wrong)

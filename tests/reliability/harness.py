@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import suppress
 
@@ -121,23 +122,16 @@ def fail_at(number, code):
 
 def count_calls(file, results):
     """Return how many calls a whole grid takes, from a child that does it."""
-    read, write = os.pipe()
+    counted = results.with_suffix(".calls")
 
     def work():
         counting = Disk(lambda *_: None)
         counting.install()
         grid(file, results)
-        os.write(write, str(counting.calls).encode())
+        counted.write_text(str(counting.calls))
 
     assert in_child(work) == 0
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        return int(pipe.read())
-
-
-def breaches(root, against=None):
-    """Return what the independent checker finds."""
-    return fsck.check(root, against)
+    return int(counted.read_text())
 
 
 def there(root, pattern):
@@ -147,9 +141,24 @@ def there(root, pattern):
     return []
 
 
+def content(root, *apart):
+    """Return what the files below a folder hold by their names, but for some folders."""
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {p.as_posix(): (root / p).read_bytes() for p in files if not {*apart} & {*p.parts}}
+
+
+def begun(launcher, root, *patterns):
+    """Wait until a command has got as far as files that match."""
+    while not all(there(root, pattern) for pattern in patterns):
+        assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.02)
+
+
 def nobody_left(root):
     """Wait until no process has a file of the results open."""
     until(lambda: not any("process" in what for _name, _path, what in breaches(root)))
 
 
+#: What the independent checker finds in results, or where they differ from others.
+breaches = fsck.check
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)

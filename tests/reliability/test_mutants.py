@@ -35,12 +35,9 @@ def caught_by(copy, tests):
     return failed[0] if failed else None
 
 
-def test_every_fault_can_be_seeded(copy):
+def test_every_fault_can_be_seeded():
     for mutant in FAULTS:
-        before = mutant.spoil(copy)
-        path = copy / "llama_ablate" / mutant.file
-        compile(path.read_text("utf-8"), mutant.file, "exec")
-        path.write_text(before, "utf-8")
+        compile(mutant.spoiled(), mutant.file, "exec")
 
 
 @pytest.mark.full
@@ -54,7 +51,7 @@ def test_sound_sources_pass_all_that_is_to_catch_a_fault(copy):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mutant", FAULTS, ids=lambda mutant: mutant.what)
 def test_a_seeded_fault_is_caught_by_the_fast_tier(mutant, copy, tally):
-    mutant.spoil(copy)
+    (copy / "llama_ablate" / mutant.file).write_text(mutant.spoiled(), "utf-8")
     found = caught_by(copy, mutant.caught_by)
     print(f"{mutant.what}: {found}")
     tally("R23", "faults seeded in the package, each caught by the fast tier", 1, found is None)

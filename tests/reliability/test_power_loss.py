@@ -1,50 +1,26 @@
 """R3: whatever of the last writes is lost with the power, what was committed is there and whole."""
 
-import os
 import random
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Store, leases
-from llama_ablate.results.store import Store as RealStore
-from tests.commands import PYTHON, command
 
-from . import recording
 from .harness import breaches, grid
 from .power import Recorder, disk_after, lose_power
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(
-    params=[
-        "one process",
-        pytest.param("a launcher and two workers", marks=pytest.mark.full),
-    ]
-)
-def recorded(request, experiment_file, tmp_path, monkeypatch):
+@pytest.fixture
+def recorded(experiment_file, tmp_path, monkeypatch):
     """A grid of two runs, the calls it took, and at which call each commit had returned."""
     train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
     file = experiment_file(train=train, measure="[perplexity]", variants="{}")
     root = tmp_path / "original"
     root.mkdir()
-    if request.param != "one process":
-        calls = tmp_path / "calls"
-        words = [*command(file, root), "--workers", "2"][3:]
-        subprocess.run(
-            [PYTHON, "-m", recording.__name__, *words],
-            cwd=ROOT,
-            check=True,
-            env=os.environ | {recording.VARIABLE: f"{calls}|{root}"},
-        )
-        return file, recording.recorded(calls, root), request.param
-    recorder = Recorder(root)
-    commit = RealStore.commit
+    recorder, commit = Recorder(root), Store.commit
 
     def committed(store, record, *arguments):
         found = commit(store, record, *arguments)
@@ -54,17 +30,17 @@ def recorded(request, experiment_file, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(disk, "os", recorder)
         patch.setattr(leases, "os", recorder)
-        patch.setattr(RealStore, "commit", committed)
+        patch.setattr(Store, "commit", committed)
         patch.setattr(leases, "_boot", lambda: "before-the-power-was-lost")
-        grid(file, recorder.root)
-    return file, recorder, request.param
+        grid(file, root)
+    return file, recorder
 
 
 def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believed(
     recorded, tmp_path, volume, tally, monkeypatch
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.1")  # of holders of before: they are waited for
-    file, recorder, who = recorded
+    file, recorder = recorded
     reference = recorder.root / "tiny"
     assert len(recorder.marks) == 2
     # The calls of the run in full leave what the real folder holds.
@@ -93,7 +69,7 @@ def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believe
     assert resumed > volume(2, 5, 5)
     tally(
         "R3",
-        f"power lost after every one of {prefixes} calls of {who}, what was not flushed "
+        f"power lost after every one of {prefixes} calls of one process, what was not flushed "
         f"dropped, torn or reordered by chance; {resumed} of them gone on with to the end",
         trials,
         len(failures),
@@ -117,24 +93,3 @@ def _wrong(root, reference, committed):
         if (record.metrics, record.steps_done) != (original.metrics, original.steps_done):
             found.append((run, "believed, and wrong"))
     return [*found, *((run, "lost") for run in committed - set(store.finished()))]
-
-
-def test_the_model_of_the_disk_loses_what_is_not_flushed(tmp_path):
-    recorder = Recorder(tmp_path / "disk")
-    recorder.root.mkdir()
-    file = recorder.root / "file"
-    handle = recorder.open(file, 0o101, 0o666)  # O_WRONLY | O_CREAT
-    recorder.write(handle, b"x" * 2000)
-    seen = set()
-    for seed in range(60):
-        place = tmp_path / str(seed)
-        lose_power(disk_after(recorder.calls), place, random.Random(seed))
-        kept = place / "file"
-        seen.add(len(kept.read_bytes()) if kept.exists() else None)
-    assert seen == {None, 0, 512, 1024, 1536, 2000}
-    recorder.fsync(handle)
-    recorder.fsync(recorder.open(recorder.root, 0))
-    for seed in range(20):
-        place = tmp_path / f"safe-{seed}"
-        lose_power(disk_after(recorder.calls), place, random.Random(seed))
-        assert (place / "file").read_bytes() == b"x" * 2000

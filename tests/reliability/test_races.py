@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import hashlib
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until
 
-from .harness import COMPUTE, Disk, Settings, breaches, grid, in_child, there
+from .harness import COMPUTE, Disk, Settings, breaches, content, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -50,9 +49,8 @@ def racing(file, results, executed, delay):
     trained = worker._run
 
     def noted(store, run, *more):
-        handle = os.open(executed, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, f"{run}\n".encode())
-        os.close(handle)
+        with executed.open("a") as told:
+            told.write(f"{run}\n")
         return trained(store, run, *more)
 
     worker._run = noted
@@ -156,7 +154,10 @@ def test_a_lease_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp
 
 
 def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp_path, monkeypatch):
-    """It shares all but the id of the boot, and has no process of the holder's number."""
+    """It shares all but the boot's id. On the holder's machine the dead one is not waited for."""
+    gone = tmp_path / "gone"
+    assert in_child(lambda: leases.take(gone) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    assert leases.take(gone).number == 2
     assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
     (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
     monkeypatch.setattr(leases, "_BOOT_ID", tmp_path / "boot_id")
@@ -166,10 +167,6 @@ def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp
         time.sleep(0.02)
     assert time.monotonic() - began > leases.lease_timeout()
     assert leases.take(tmp_path).number == 2
-
-
-def hashes(folder):
-    return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leaves_it_alone(
@@ -186,7 +183,9 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
         results = tmp_path / str(number)
         sleeper = os.fork()
         if sleeper == 0:
-            os._exit(in_child_of_its_own(file, results))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            grid(file, results, OFTEN)
+            os._exit(0)
         working = results / "tiny" / "working"
         while not [p for p in there(working, "*/lease-1") if len(p.parent.name) == len("e698564d")]:
             time.sleep(0.005)  # until a run has been leased, not the plan or the compute
@@ -194,27 +193,16 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
         os.kill(sleeper, signal.SIGSTOP)
         stopped += bool(there(working, "*/lease-1"))
         grid(file, results, OFTEN)
-        before = hashes(results)
+        before = content(results)
         os.kill(sleeper, signal.SIGCONT)
-        code = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
+        code = ended(sleeper)
         found = breaches(results / "tiny", reference)
-        if code or found or hashes(results) != before:
+        if code or found or content(results) != before:
             wrong.append((number, code, found))
     print(wrong)
     assert stopped > trials / 2
-    tally(
-        "R5",
-        "a worker stopped beyond the lease timeout, another finishes, it wakes",
-        trials,
-        len(wrong),
-    )
-
-
-def in_child_of_its_own(file, results):
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 2)
-    grid(file, results, OFTEN)
-    return 0
+    what = "a worker stopped beyond the lease timeout, another finishes, it wakes"
+    tally("R5", what, trials, len(wrong))
 
 
 def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
@@ -228,41 +216,16 @@ def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
         assert second.number == 2
         assert second.held
         assert not first.held
-    third = leases.take(tmp_path)
-    third.finish()
-    assert not tmp_path.exists()
-
-
-def test_a_number_is_given_once_and_a_file_of_the_same_name_is_not_the_lease(tmp_path):
-    with leases.Lease(tmp_path, 1) as lease:
+    with leases.Lease(tmp_path, 3) as third:
         with pytest.raises(FileExistsError):
-            leases.Lease(tmp_path, 1)
-        assert lease.held
-        (tmp_path / "lease-1").rename(tmp_path / "released-1")  # broken, the work done, begun anew
-        with leases.Lease(tmp_path, 1):
-            assert not lease.held
-
-
-def test_the_lease_of_a_process_that_is_gone_is_taken_over_at_once(tmp_path):
-    assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
-    assert (tmp_path / "lease-1").exists()
-    assert leases.take(tmp_path).number == 2
-
-
-def test_a_lease_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "myself", lambda: "another-machine boot 1 1")
-    watch = leases.Watch()
-    with leases.take(tmp_path) as lease:
-        end = time.monotonic() + 1.5  # of leases of a second
-        while time.monotonic() < end:
-            assert watch.waits(tmp_path)
-            time.sleep(0.02)
-        lease._stopped.set()  # it stops renewing
-        began = time.monotonic()
-        until(lambda: not watch.waits(tmp_path))
-        assert time.monotonic() - began > 0.6
-        assert not lease.held
-    assert leases.take(tmp_path).number == 2
+            leases.Lease(tmp_path, 3)
+        assert third.held
+        (tmp_path / "lease-3").rename(tmp_path / "released-3")  # broken, the work done, begun anew
+        with leases.Lease(tmp_path, 3):
+            assert not third.held  # a file of the same name is not the lease
+    last = leases.take(tmp_path)
+    last.finish()
+    assert not tmp_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -286,6 +249,8 @@ def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
         began = time.monotonic()
         until(lambda: not watch.waits(tmp_path))
         wrong += time.monotonic() - began < 0.6
+        wrong += lease.held
+    wrong += leases.take(tmp_path).number != 2
     tally("R16", f"a lease that is watched while the clock {clock}", 1, wrong)
 
 
@@ -330,23 +295,22 @@ def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_
     assert not isinstance(raised.value, leases.LostError)
 
 
-def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
-    store = grid(four, tmp_path)
-    with leases.take(store.working(next(iter(store.plan.runs)))):
-        other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
-        with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
-            grid(other, tmp_path)
-
-
-def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_to_move(
+def test_another_plan_is_refused_while_others_are_at_work_and_not_for_what_they_left(
     four, experiment_file, tmp_path
 ):
-    """As in a container that is started again, with other options, after it was killed."""
+    """A report in the making is no run; a holder that died elsewhere had a lease to move."""
     store = grid(four, tmp_path)
     run = next(iter(store.plan.runs))
+    other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
+    with (
+        leases.take(store.working(run)),
+        pytest.raises(ConfigError, match=r"others are at work in .* on another plan"),
+    ):
+        grid(other, tmp_path)
     disk.make(store.working(run))
     (store.working(run) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
-    grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
+    with leases.take(store.working("report")):
+        grid(other, tmp_path)
     assert len(store.plan.runs) == 6
 
 
@@ -388,13 +352,6 @@ def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_report_in_the_making_keeps_no_other_plan_away(four, experiment_file, tmp_path):
-    store = grid(four, tmp_path)
-    with leases.take(store.working("report")):
-        grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
-    assert len(store.plan.runs) == 6
-
-
 def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
     beat, failures = os.utime, iter([True] * 2)
 
@@ -413,27 +370,14 @@ def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
     lease.release()
 
 
-def alone(root, run):
-    """Start a worker that no launcher of ours started; return its exit code."""
-    words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
-    return subprocess.run(words, check=False).returncode
-
-
-@pytest.mark.parametrize(("where", "said"), [("gone", "there is no folder"), ("x", "is not a run")])
-def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_path, capsys):
+def test_a_worker_that_is_told_nonsense_says_so_in_one_line_also_elsewhere(tmp_path, capsys):
     store = Store(tmp_path / "x")
-    store.prepare()
     store.create(plans.of_runs(), "")
-    assert worker.main([str(tmp_path / where), "0a"]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
-def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
-    store = Store(tmp_path / "x")
-    store.prepare()
-    store.create(plans.of_runs(), "")
+    for where, said in (("gone", "there is no folder"), ("x", "is not a run")):
+        assert worker.main([str(tmp_path / where), "0a"]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
     code, how, oom = remote.work(str(store.root), "0a")
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
@@ -457,14 +401,6 @@ def test_a_folder_that_another_process_removes_as_it_is_made_is_made_again(tmp_p
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
         disk.make(tmp_path / "file")
-
-
-def test_a_folder_that_another_process_removes_and_makes_anew_is_no_error(tmp_path, monkeypatch):
-    """It is there when it is made, gone when it is looked at, and there again afterwards."""
-    real, looks = os.path.isdir, [False]
-    monkeypatch.setattr(disk.os.path, "isdir", lambda path: looks.pop() if looks else real(path))
-    disk.make(tmp_path)
-    assert not looks
 
 
 def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
@@ -526,21 +462,16 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
 
 
 @pytest.mark.full
-def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
+def test_a_worker_alone_waits_for_a_live_holder_and_takes_over_from_a_dead_one(four, tmp_path):
+    """Who waits says try again; the dead holder was on another machine."""
     root = grid(four, tmp_path).root
     store, run = Store(root), next(iter(Store(root).plan.runs))
-    disk.remove_tree(store.folder(run))
-    disk.make(store.working(run))
-    (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
-    assert alone(root, run) == 0
-    assert store.is_final(run)
-
-
-@pytest.mark.full
-def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_path):
-    root = grid(four, tmp_path).root
-    store, run = Store(root), next(iter(Store(root).plan.runs))
+    words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
     disk.remove_tree(store.folder(run))
     with store.lease(run):
-        assert alone(root, run) == 75
+        assert subprocess.run(words, check=False).returncode == 75
     assert not store.is_final(run)
+    disk.make(store.working(run))
+    (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
+    assert subprocess.run(words, check=False).returncode == 0
+    assert store.is_final(run)

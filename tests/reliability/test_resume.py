@@ -112,13 +112,3 @@ def test_every_component_goes_on_from_any_step_with_the_same_bits(trained, tmp_p
         trials,
         len(wrong),
     )
-
-
-def test_the_comparison_sees_one_bit():
-    one = {"a": [torch.zeros(3), 1.0]}
-    other = torch.zeros(3)
-    other[2] = -0.0
-    assert same(one, {"a": [torch.zeros(3), 1.0]})
-    assert not same(one, {"a": [other, 1.0]})
-    assert not same(one, {"a": [torch.zeros(3, dtype=torch.float64), 1.0]})
-    assert not same(one, {"a": [torch.zeros(3), 1.0, 2]})

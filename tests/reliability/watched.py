@@ -1,4 +1,4 @@
-"""An audit hook that says what this process writes, makes, renames or removes, and where."""
+"""An audit hook that says which files this process reads, and which it changes."""
 
 import os
 import sys
@@ -21,35 +21,38 @@ _CHANGES = {
     "shutil.move": (0, 1),
     "shutil.copyfile": (1,),
 }
-_seen: list[list[Path]] = []  # a list for each `changes` that is at work: a hook cannot be removed
+#: For each body that is watched whether it is for reading, and its paths: hooks stay for good.
+_seen: list[tuple[bool, list[Path]]] = []
 
 
 def _hook(event, arguments):
     if not _seen:
         return
+    reading, found = _seen[-1]
     if event == "open":
         path, mode, flags = arguments
         writes = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & _WRITING
-        paths = [path] if writes else []
+        paths = [path] if bool(writes) != reading else []
     else:
-        paths = [arguments[at] for at in _CHANGES.get(event, ())]
+        paths = [arguments[at] for at in _CHANGES.get(event, ()) if not reading]
     for path in paths:
         if isinstance(path, str | bytes | os.PathLike):
             # What is opened is what a link leads to; what is removed or renamed is the link itself.
             place = Path(os.fsdecode(path)).absolute()
             real = place.resolve() if event == "open" else place.parent.resolve() / place.name
-            _seen[-1].append(real)
+            if not reading or real.is_file():
+                found.append(real)
 
 
 sys.addaudithook(_hook)
 
 
 @contextmanager
-def changes():
-    """Yield the list of all paths that are written, made, renamed or removed in the body."""
-    _seen.append([])
+def changes(*, reading=False):
+    """Yield the list of all paths that are changed in the body, or of all files that are read."""
+    _seen.append((reading, []))
     try:
-        yield _seen[-1]
+        yield _seen[-1][1]
     finally:
         _seen.pop()
 
