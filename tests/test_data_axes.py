@@ -10,8 +10,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.config.registry import Choice
 from llama_ablate.data import tokens as store_of_tokens
+from llama_ablate.data.batches import TextMixture
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.mixtures import TextMixture
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make

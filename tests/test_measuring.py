@@ -111,8 +111,11 @@ OTHER = {"name": "length", "times": [1, 4]}
 def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(entry, kept):
     metric = Measurement((Value("x", 1.0),), entry=entry)
     record = replace(plans.RECORD, metrics={"length": metric})
-    runs = SimpleNamespace(weights=lambda _id: "file", why_no_weights=lambda _id: "why")
-    store = SimpleNamespace(records=lambda: [record], runs=runs)
+    store = SimpleNamespace(
+        records=lambda: [record],
+        weights=lambda _id: "file",
+        why_no_weights=lambda _id: "why",
+    )
     stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
     length = METRICS.resolve(STATED)
     plan = SimpleNamespace(experiment=stated, metrics=[length])
@@ -120,7 +123,7 @@ def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(e
         wanted = measurement._wanted(store, plan, asked=asked, again=False)
         assert wanted == ([] if kept else [(record, [length])])
         assert measurement._wanted(store, plan, asked=asked, again=True) == [(record, [length])]
-    runs.weights = lambda _id: None
+    store.weights = lambda _id: None
     assert measurement._wanted(store, plan, asked=False, again=True) == []
     with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
         measurement._wanted(store, plan, asked=True, again=True)

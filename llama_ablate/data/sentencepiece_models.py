@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Model:
+class PieceModel:
     """Content of a SentencePiece model."""
 
     pieces: Sequence[Piece]
@@ -93,10 +93,10 @@ def from_llama2c(data: bytes, saved: str) -> Pieces:
         normal = [Piece(text.decode().replace(" ", SPACE), score) for text, score in found[259:]]
     except UnicodeDecodeError:
         raise ConfigError("it has a piece that is no UTF-8 text") from None
-    return _expressed(Model([*special, *normal]), saved)
+    return _expressed(PieceModel([*special, *normal]), saved)
 
 
-def _parse_model(data: bytes) -> Model:
+def _parse_model(data: bytes) -> PieceModel:
     """Parse a model; fields that it leaves out have the format's defaults."""
     fields = _parse_message(data)
     trainer, normalizer = (_parse_message(fields.get(n, [b""])[-1]) for n in (2, 3))
@@ -113,7 +113,7 @@ def _parse_model(data: bytes) -> Model:
         "that keeps spaces as they are": not normalizer.get(5, [1])[-1],
         "that replaces characters": normalizer.get(2, [b""])[-1],
     }
-    return Model(
+    return PieceModel(
         pieces=pieces,
         kind=kind,
         byte_fallback=bool(trainer.get(35, [0])[-1]),
@@ -150,7 +150,7 @@ def _parse_message(data: bytes) -> dict[int, list[Any]]:
     return values
 
 
-def _expressed(parts: Model, saved: str) -> Pieces:
+def _expressed(parts: PieceModel, saved: str) -> Pieces:
     """Return a model as the library's tokenizer. Raises ConfigError for what it lacks."""
     import tokenizers
     from tokenizers import decoders, normalizers
@@ -182,7 +182,7 @@ def _expressed(parts: Model, saved: str) -> Pieces:
     return Pieces(model, saved, unknown=parts.unknown)
 
 
-def _merged(parts: Model) -> Any:
+def _merged(parts: PieceModel) -> Any:
     """Return a model that merges characters by score; one of characters has nothing to merge."""
     import tokenizers
 
@@ -197,7 +197,7 @@ def _merged(parts: Model) -> Any:
     )
 
 
-def _unigram(parts: Model) -> Any:
+def _unigram(parts: PieceModel) -> Any:
     """Return a model that looks for the likeliest pieces.
 
     The library takes every piece that it finds in a text, SentencePiece only normal ones. So the

@@ -182,18 +182,25 @@ class Tokens:
         return np.where(symbols < 0, -1, np.searchsorted(every, symbols))
 
     def batch(
-        self, seed: int, k: int, size: int, context: int, first: int | None = None
+        self,
+        seed: int,
+        k: int,
+        size: int,
+        context: int,
+        first: int | None = None,
+        rows: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        `first` limits the windows to that many tokens at the split's beginning. The batch depends
-        on nothing else: all variants with a seed read the same text in the same order, and a run
-        that stopped at step k needs no data loader state to resume. Raises DamagedError if the
-        tokens have changed since they were opened.
+        `first` limits the windows to that many tokens at the split's beginning, `rows` chooses rows
+        of the batch. The batch depends on nothing else: all variants with a seed read the same text
+        in the same order, and a run that stopped at step k needs no data loader state to resume.
+        Raises DamagedError if the tokens have changed since they were opened.
         """
         ids = self.training[:first]
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
         starts = generator.integers(0, len(ids) - context, size)
+        starts = starts if rows is None else starts[rows]
         index = starts[:, None] + np.arange(context + 1)
         return np.asarray(ids[index], np.int64)
 

@@ -23,8 +23,7 @@ import torch
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.data.document_streams import DocumentStreams
-from llama_ablate.data.mixtures import Batches, TextMixture
+from llama_ablate.data.batches import Batches, DocumentStreams, TextMixture
 from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError, dotted

@@ -15,7 +15,7 @@ import torch
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
-from llama_ablate.data.mixtures import Batches
+from llama_ablate.data.batches import Batches
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from llama_ablate.data import tokens as store
+from llama_ablate.data.batches import DocumentStreams
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.document_streams import DocumentStreams
 from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS
 

@@ -31,7 +31,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
-from llama_ablate.judge import gates, page
+from llama_ablate.judge import gates, ledger_page
 from llama_ablate.judge.ledger import (
     FILE,
     Begun,
@@ -202,10 +202,10 @@ def taken_apart(ledger: Ledger, launch: LaunchOptions) -> Answer:
 def shown(ledger: Ledger, begun: Begun | None = None) -> Answer:
     """Write the ledger's page; return its state as text and values."""
     rows = gates.rows(ledger)
-    state = gates.state(ledger, rows, begun, str(page.write(ledger, rows)))
+    state = gates.state(ledger, rows, begun, str(ledger_page.write(ledger, rows)))
     parts = [cells(rows)] if rows else []
     said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
-    lines = "\n".join([*said, *page.told(ledger, rows), f"page: {state.page}"])
+    lines = "\n".join([*said, *ledger_page.told(ledger, rows), f"page: {state.page}"])
     return Answer([*parts, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
 

@@ -1,5 +1,9 @@
-"""Training batches of whole documents in random order, the same text however it is cut."""
+"""Training batches of documents in random order, and of several corpora by their shares.
 
+A batch is a pure function of a seed and a step; windows drawn anywhere are `Tokens.batch`.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -8,6 +12,8 @@ from numpy.typing import NDArray
 
 from llama_ablate.data.tokens import Tokens
 
+#: Batch `k` of a seed, (size, context + 1): of a seed, k, a size and a context.
+Batches = Callable[[int, int, int, int], NDArray[np.int64]]
 _DRAWN = 256  # documents of a stream at a time
 
 
@@ -82,3 +88,28 @@ class _Stream:
         ends = before + np.diff(self._bounds)[documents].cumsum()
         self._documents = np.append(self._documents, documents)
         self._ends = np.append(self._ends, ends)
+
+
+@dataclass(frozen=True)
+class TextMixture:
+    """Windows of several tokens, each with its share of the rows, and how many of its first tokens.
+
+    A row is the same row of a source's own batch. So one source with a share of 1 has its batches,
+    and of two mixtures the rows are equal for which both have drawn the same source.
+    """
+
+    parts: Sequence[tuple[Tokens, float, int]]
+
+    def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
+        """Return batch `k` of a seed, (size, context + 1); it depends on nothing else.
+
+        Raises DamagedError where the tokens have changed since they were opened.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[seed, k], counter=[0, 0, 0, 1]))
+        ends = np.cumsum([share for _, share, _ in self.parts])
+        drawn = np.searchsorted(ends[:-1], generator.random(size), "right")
+        read = np.empty((size, context + 1), np.int64)
+        for i, (tokens, _, first) in enumerate(self.parts):
+            rows = drawn == i
+            read[rows] = tokens.batch(seed, k, size, context, first, rows)
+        return read
