@@ -120,49 +120,6 @@ def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
     assert not (tmp_path / "r" / "plan.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("axes", "sections", "said"),
-    [
-        ("{data.documents: [masks]}", {}, "documents[0]: 'masks' is not allowed here; allowed:"),
-        ("{train.precision: [auto]}", {}, "precision[0]: where the precision varies, each is stat"),
-        ("{train.batch: [3]}", {"train": "{steps: 2, batch: 4, accumulate: 2}"}, "batch 3"),
-        ("{train.batch: [3]}", {"parallel": "{data: 2}"}, "processes cannot share 3 rows evenly"),
-        ("{norm: [dyt]}", {"evaluation": "{documents: [mask, mask]}"}, "names 'mask' twice"),
-        ("{norm: [dyt]}", {"tune": "{batch: [4, 8]}"}, "'batch' is not a key of train that may"),
-        ("{data.mixture: [{ships: 0}]}", {}, "mixture[0]: the weights of a mixture sum to nothing"),
-        ("{data.mixture: [{ship: 1}]}", {}, "'ship' is none of the sources; allowed: corpus"),
-        ("{data.mixture: [{ships: -1}]}", {}, "it should be greater than or equal to 0"),
-        ("{data.mixture: [{ships: {limit: 9}}]}", {}, "'ships' takes 9 tokens, fewer than one win"),
-        ("{data.mixture: [ships]}", {}, "'ships' (text) is not accepted: it should be a mapping"),
-        ("{data.mixture: [{ships: 1, ships: 2}]}", {}, "the key 'ships' stands twice"),
-        (
-            "{data.mixture: [{ships: 1}]}",
-            {"data": ", order: documents"},
-            "mixture[0]: a mixture is of windows",
-        ),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read_or_trained_so_is_refused_in_one_line_with_its_place(
-    planned, axes, sections, said
-):
-    with pytest.raises(ConfigError) as caught:
-        planned(axes, **sections)
-    assert said in str(caught.value)
-    assert "tiny.yaml:" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_text_of_one_document_is_not_read_apart_by_a_variant_nor_by_an_evaluation(
-    experiment_file,
-):
-    for variants, more in (
-        ("{axes: {data.documents: [mask]}}", {}),
-        ("{axes: {norm: [dyt]}}", {"evaluation": "{documents: [mask]}"}),
-    ):
-        with pytest.raises(ConfigError, match=r"documents.*these tokens are one document"):
-            make(experiment.load(experiment_file(variants, **more)))
-
-
 def prepared(file, tokenizer="bytes", **more):
     corpus = CORPORA.resolve({"name": "files", "path": str(file)})
     return store_of_tokens.prepare(corpus, TOKENIZERS.resolve(tokenizer), **more)

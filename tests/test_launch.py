@@ -462,14 +462,3 @@ def test_seed_by_seed_the_longest_runs_start_first(experiment_file, tmp_path, mo
     order = [(plan.runs[id_].seed, labels[plan.runs[id_].variant]) for id_ in started]
     longest_first = ["relu-width=512", "baseline", "relu-width=8"]
     assert order == [(seed, label) for seed in (0, 1) for label in longest_first]
-
-
-def test_a_cluster_that_does_not_answer_is_told_before_anything_is_written(
-    experiment_file, tmp_path, capsys
-):
-    pytest.importorskip("ray")
-    words = ["--launcher", "ray", "--ray-address", "127.0.0.1:1", "--results", str(tmp_path / "r")]
-    assert main(["run", str(experiment_file()), *words]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == "llama-ablate: --ray-address 127.0.0.1:1: nobody answers there"
-    assert not (tmp_path / "r").exists()

@@ -89,16 +89,6 @@ def test_one_text_read_both_ways_makes_two_tables_that_share_no_run(planned, sev
     assert (order.init_seed, order.order_seed) == (other.init_seed, other.order_seed)
 
 
-@pytest.mark.parametrize("texts", [False, True])
-def test_what_is_one_document_cannot_be_kept_apart(planned, book, texts):
-    one = SEVERAL % (book, "bytes", "mask")
-    with pytest.raises(ConfigError) as caught:
-        planned(**({"texts": f"[{one}]"} if texts else {"data": one}))
-    place = "texts[0].documents" if texts else "data.documents"
-    assert f"{place}: 'mask' keeps documents apart, and these tokens are one" in str(caught.value)
-    assert "tiny.yaml:" in str(caught.value)
-
-
 def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
     data = SEVERAL.replace("documents: %s", "order: documents") % (several, "bytes")
     (table,) = planned("{axes: {context: [8, 4]}}", data=data).tables
@@ -125,17 +115,6 @@ def test_the_order_of_documents_and_the_span_of_a_step_are_part_of_a_runs_identi
     assert {run.id for run in plain.runs} == {run.id for run in windows.runs}
     assert not {run.id for run in plain.runs} & {run.id for run in shuffled.runs}
     assert not {run.id for run in shuffled.runs} & {run.id for run in longer.runs}
-
-
-def test_several_contexts_need_documents_in_order(planned):
-    with pytest.raises(ConfigError, match=r"axes.context\[0\]: variants of several contexts are"):
-        planned("{axes: {context: [8]}}")
-
-
-def test_a_source_of_known_entropy_is_one_document(planned):
-    text = "{corpus: {name: recall, tokens: 20_000}, tokenizer: chars, documents: mask}"
-    with pytest.raises(ConfigError, match=r"documents: 'mask' keeps documents apart"):
-        planned(data=text)
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -243,11 +222,6 @@ def test_a_state_that_no_size_reaches_is_refused_with_what_each_leaves(planned):
             "{axes: {attention: [{name: mha, window: 2}]}, match: state_bytes}",
             model="{dim: 8, layers: 1, heads: 4, context: 3}",
         )
-
-
-def test_a_context_to_match_at_is_for_states(planned):
-    with pytest.raises(ConfigError, match="'match_context' is for match: state_bytes"):
-        planned("{axes: {norm: [layernorm]}, match: flops, match_context: 64}")
 
 
 def test_a_plan_knows_how_states_grow(planned):
@@ -359,130 +333,6 @@ def test_guards_are_filled_in_and_change_no_run(planned):
     assert list(found.runs) == list(plain.runs)
     filled = [(g.quantity, g.worse) for g in found.experiment.guard]
     assert filled == [("kv_cache_bytes", "higher"), ("perplexity", "lower")]
-
-
-SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
-LADDER = "{models: [{dim: 16}, {dim: 32}]}"
-GATED_DELTA = "{dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}"
-WRONG = [
-    ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
-    (
-        {"train": "{steps: 6, batch: 4, optimizer: adamv}"},
-        "train.optimizer: 'adamv' is not an optimizer; allowed: adamw, lion, muon; did you "
-        "mean 'adamw'?",
-    ),
-    (
-        {"train": "{steps: 6, batch: 4, optimizer: {name: muon, momentun: 0.9}}"},
-        "train.optimizer.momentun: unknown key 'momentun'",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 2.0}]}}"},
-        "variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [{name: muon, ns_steps: 0}]}}"},
-        "variants.axes.train.optimizer[0].ns_steps: 0 (int) is not accepted",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 0.95}]}}"},
-        "is the same variant as 'muon'",
-    ),
-    (
-        {"tune": "{optimizer: [adamw, moun]}"},
-        "tune.optimizer[1]: 'moun' is not an optimizer; allowed: adamw, lion, muon; did you "
-        "mean 'muon'?",
-    ),
-    (
-        {
-            "train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5]}",
-            "variants": "{axes: {train.schedule: [linear]}}",
-        },
-        "variants.axes.train.schedule[0]: 'branches' need the schedule 'wsd', not 'linear'",
-    ),
-    ({"variants": "{axes: {train.evals: [64]}}"}, "'train.evals' cannot vary"),
-    ({"tune": "{precision: [float32, bfloat16]}"}, "'precision' is not a key of train that may"),
-    ({"tune": "{lr: [1e-3, 1e-2]}", "measure": "[gradients]"}, "'measure' needs 'perplexity'"),
-    ({"texts": f"[{SAME}, {SAME.replace('4000', '5000')}]"}, "two tables would be called 'a'"),
-    ({"sizes": "{models: [{dim: 32}, {dim: 32}]}"}, "two tables would be called 'dim 32'"),
-    (
-        {
-            "variants": "{axes: {feedforward: [{name: relu, width: 40}, {name: relu, width: 80}]}, "
-            "match: parameters}"
-        },
-        "'relu-width=80' is the same variant as 'relu-width=40'",
-    ),
-    ({"controls": "{aa: [both, both]}"}, "controls.aa: ['both', 'both'] names 'both' twice"),
-    (
-        {
-            "variants": "{design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}",
-            "controls": "{aa: both}",
-        },
-        "controls.aa: two variants have the label 'A/A'",
-    ),
-    (
-        {"variants": "{design: list, entries: [{label: x}, {label: x, norm: layernorm}]}"},
-        "entries[1].label: two variants have the label 'x'",
-    ),
-    (
-        {"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
-        "a path starts at its baseline",
-    ),
-    (
-        {"train": "{steps: 60, batch: 4, compile: always}", "model": "{dropout: 0.1}"},
-        "train.compile: 'baseline' has dropout, which is not compiled: say compile: never",
-    ),
-    ({"train": "{steps: 60, batch: 4, compile: auto}"}, "'auto' is not allowed here"),
-    (
-        {"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
-        "'lr' is tuned, so 'positive control' cannot set it",
-    ),
-    ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
-    ({"variants": "{match: [flops, flops]}"}, "variants.match: ['flops', 'flops'] names 'flops' "),
-    ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
-    ({"controls": "{aa: [none, init]}"}, "controls.aa: needs a 'margin', such as '0.02 nats': the"),
-    ({"controls": "{positive: {norm: none}}"}, "controls.positive: needs a 'margin'"),
-    ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
-    ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
-    ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),
-    ({"sizes": "{models: [{dim: 16}, {dim: 17}]}"}, "sizes.models[1]"),
-    ({"variants": "{axes: {context: [5]}}"}, "axes.context[0]: 5 does not divide the base's"),
-    ({"variants": "{axes: {context: [32]}}"}, "which is the longest and whose text the others"),
-    ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
-    ({"measure": "[{name: cloze, task: minimalpairs}]"}, "measure[0].task: 'minimalpairs' is nei"),
-    ({"guard": "{metric: clozee, worse_by: 1%}"}, "guard[0].metric: 'clozee' is not a metric; all"),
-    ({"guard": "{metric: cloze, worse_by: 1%}"}, "'cloze' is not measured: add it to 'measure'"),
-    ({"guard": "{metric: kv_cache, worse_by: 3}"}, "must be a number and its unit"),
-    ({"guard": "{metric: kv_cache, worse_by: 100%}"}, "guard.worse_by: 100%: must be below"),
-    (
-        {"guard": "{metric: perplexity, quantity: los, worse_by: 0.01 nats}"},
-        "guard[0].quantity: 'perplexity' does not say which 'los' is worse; allowed: bits_per_byte",
-    ),
-    (
-        {"guard": "{metric: gradients, worse_by: 1%}", "measure": "[perplexity, gradients]"},
-        "guard[0]: 'gradients' says of none of its numbers which is worse: name one by 'quantity'",
-    ),
-    ({"guard": "{metric: kv_cache, worse_by: 1%}", "seeds": "1"}, "a guard needs an interval"),
-    ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
-    ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
-    (
-        {"variants": "{axes: {train.losses: [[z_loss]]}}", "budget": "flops"},
-        "variants.axes.train.losses[0]: 'losses=z_loss': what these losses compute",
-    ),
-    (
-        {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
-        "variants.axes.attention[0]: a further token adds no bytes to what the baseline keeps",
-    ),
-]
-
-
-@pytest.mark.parametrize(("sections", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_planned_is_one_line_with_its_place(planned, sections, message):
-    with pytest.raises(ConfigError) as caught:
-        planned(**sections)
-    text = str(caught.value)
-    assert message in text
-    assert "tiny.yaml:" in text
-    assert "\n" not in text
 
 
 def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit_is_told(
@@ -605,40 +455,6 @@ def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, seve
     base, other = table.variants
     assert base.spec == other.spec
     assert base.id != other.id
-
-
-@pytest.mark.parametrize(
-    ("order", "sections", "message"),
-    [
-        ("windows", {"budget": "bytes"}, "axes.data.tokenizer[0]: variants of several tokenizers"),
-        ("documents", {}, "budget: a token is not the same text for every tokenizer; allowed: byt"),
-        ("documents", {"budget": "bytes", "margin": "0.1 nats"}, "margin: '0.1 nats': losses comp"),
-        (
-            "documents",
-            {
-                "budget": "bytes",
-                "hypotheses": "[{variant: bytes, direction: better, margin: 0.1 nats}]",
-            },
-            "hypotheses[0].margin: '0.1 nats': losses compare in bits/byte here",
-        ),
-        ("documents", {"budget": "bytes", "measure": "[kv_cache]"}, "bits per byte are a number"),
-        (
-            "documents",
-            {"budget": "bytes", "sizes": "{models: [{dim: 16}, {dim: 32}]}", "seeds": "2"},
-            "axes.data.tokenizer[0]: the laws of a ladder are in nats",
-        ),
-        (
-            "documents",
-            {"budget": "bytes", "controls": "{positive: {data.tokenizer: bytes}}"},
-            "controls.positive.data.tokenizer: a control changes the model or its training",
-        ),
-    ],
-)
-def test_tokenizers_that_would_not_compare_are_refused(planned, several, order, sections, message):
-    with pytest.raises(ConfigError) as caught:
-        planned(BYTES, data=TOKENIZERS % (several, order), **sections)
-    assert message in str(caught.value)
-    assert "tiny.yaml:" in str(caught.value)
 
 
 def test_a_tokenizer_that_loses_text_is_no_variant(planned, several):

@@ -172,31 +172,3 @@ def test_the_presets_are_listed_with_their_sources(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in [*PUBLISHED, "gpt2-small", "transformer-2017"])
     assert all(experiment.preset(name).about.source for name in experiment.presets())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["llama3-8"], "'llama3-8' is not a preset; allowed: "),
-        (["llama3-8"], "did you mean 'llama3-8b'?"),
-        (["llama3-8b", "--context", "0"], "'0' is not a whole number from 1"),
-        (["llama3-8b", "--batch", "-3"], "'-3' is not a whole number from 1"),
-        (["llama3-8b", "--dtype", "fp8"], "there is no 'fp8'; allowed: bfloat16"),
-        (["llama3-8b", "--set", "model.heads=7"], "7 heads do not divide dim 4096"),
-        (["llama3-8b", "--set", "model.norm=rmsnrm"], "did you mean 'rmsnorm'?"),
-        (
-            ["llama3-8b", "--set", "model.attention={name: gqa, kv_heads: 5}"],
-            "32 query heads do not divide into 5 kv_heads",
-        ),
-        (["llama3-8b", "--set", "train.lr=1"], "unknown key 'train'"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(arguments, message, capsys):
-    try:
-        code = main(["summary", *arguments])
-    except SystemExit as stopped:
-        code = stopped.code
-    assert code == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1

@@ -324,29 +324,6 @@ def test_generation_is_refused_in_one_line_before_a_word_is_said(command, tmp_pa
         Generation(model, [[1, 2]], max_tokens=2)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("component",), "'' is not a slot; allowed: attention, block"),
-        (("component", "attenton"), "did you mean 'attention'?"),
-        (("component", "attention", "--to", "mine.txt"), "must be a name of Python's and end in"),
-        (("component", "attention", "--to", "my-heads.py"), "as my_attention.py"),
-        (("component", "attention", "--to", "1st.py"), "as my_attention.py"),
-        (("component", "attention", "--to", "_.py"), "as my_attention.py"),
-        (("component", "attention", "--to", "class.py"), "hides what is called 'class' already"),
-        (("component", "attention", "--to", "torch.py"), "hides what is called 'torch' already"),
-        (("component", "attention", "--to", "no/such/mine.py"), "cannot be written"),
-        (("norm", "attention"), "one argument too many: 'attention'"),
-    ],
-)
-def test_init_refuses_in_one_line_what_it_cannot_write(command, tmp_path, words, said):
-    refused = command("init", *words)
-    assert refused.code == 2
-    assert said in refused.err
-    assert refused.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("there", ["mine.py", "test_mine.py", "mine.yaml"])
 def test_init_overwrites_no_file_and_leaves_none_half_done(command, tmp_path, there):
     (tmp_path / there).write_text("of somebody")
