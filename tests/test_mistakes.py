@@ -491,8 +491,6 @@ run x.yaml --launcher slurm --slurm "a b=3"
 => ... is not KEY=VALUE or KEY ...
 run x.yaml --launcher slurm --slurm $'time=1\n#SBATCH --wrap=x'
 => ... is not KEY=VALUE or KEY ...
-run x.yaml --launcher ray --ray-address 127.0.0.1:1
-=> ... --ray-address 127.0.0.1:1: nobody answers there
 """
 
 

@@ -4,7 +4,7 @@ import yaml
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.labels import name_baseline
 from llama_ablate.design import matching, variants
-from llama_ablate.design.variants import count_variant, variants_of
+from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.feedforward import llama_width

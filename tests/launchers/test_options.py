@@ -3,27 +3,34 @@
 import pytest
 
 from llama_ablate import errors
-from llama_ablate.commands.cli import main
+
+
+@pytest.fixture
+def refused(experiment_file, tmp_path, answer):
+    """Check that a launcher is refused in one line, before anything is written."""
+
+    def check(said, *words):
+        command = ("run", experiment_file(), "--results", tmp_path / "r", "--launcher", *words)
+        assert answer(*command, code=2) == f"llama-ablate: {said}"
+        assert not (tmp_path / "r").exists()
+
+    return check
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
 def test_a_launcher_whose_package_is_missing_says_how_to_get_it(
-    name, package, experiment_file, tmp_path, monkeypatch, capsys
+    name, package, refused, monkeypatch
 ):
     monkeypatch.setattr(errors, "find_spec", lambda _package: None)
-    command = ["run", str(experiment_file()), "--results", str(tmp_path / "r")]
-    assert main([*command, "--launcher", name]) == 2
-    told = f"--launcher {name} needs the package '{package}': pip install {package}"
-    assert capsys.readouterr().err == f"llama-ablate: {told}\n"
-    assert not (tmp_path / "r").exists()
+    refused(f"--launcher {name} needs the package '{package}': pip install {package}", name)
 
 
-def test_slurm_on_a_machine_without_it_is_refused_before_anything_is_written(
-    experiment_file, tmp_path, monkeypatch, capsys
-):
+def test_slurm_on_a_machine_without_it_is_refused(refused, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    command = ["run", str(experiment_file()), "--results", str(tmp_path / "r")]
-    assert main([*command, "--launcher", "slurm"]) == 2
-    said = "llama-ablate: --launcher slurm: this machine has no command 'sbatch'\n"
-    assert capsys.readouterr().err == said
-    assert not (tmp_path / "r").exists()
+    refused("--launcher slurm: this machine has no command 'sbatch'", "slurm")
+
+
+def test_a_cluster_of_ray_that_does_not_answer_is_refused(refused):
+    pytest.importorskip("ray")
+    where = ("--ray-address", "127.0.0.1:1")
+    refused("--ray-address 127.0.0.1:1: nobody answers there", "ray", *where)
