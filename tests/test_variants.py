@@ -38,25 +38,54 @@ def labels(variants):
     return [variant.label for variant in variants]
 
 
-def test_one_at_a_time_is_the_base_and_each_change_alone():
-    found = of("one-at-a-time", axes={"norm": ["rmsnorm"], "attention": ["mqa", "gqa"]})
-    assert labels(found) == ["baseline", "rmsnorm", "mqa", "gqa"]
-    assert found[0].is_baseline
-    assert found[2].spec.norm.name == "layernorm"
+BOTH = {"norm": ["rmsnorm", "layernorm"], "block": ["pre", "post"]}
+NEW = {"norm": ["rmsnorm"], "block": ["pre"]}
+
+
+@pytest.mark.parametrize(
+    ("design", "axes", "expected"),
+    [
+        ("one-at-a-time", NEW, {"baseline": "", "rmsnorm": "rmsnorm", "pre": "pre"}),
+        ("one-at-a-time", BOTH, {"baseline": "", "rmsnorm": "rmsnorm", "pre": "pre"}),
+        ("path", NEW, {"baseline": "", "+rmsnorm": "rmsnorm", "+pre": "rmsnorm pre"}),
+        (
+            *("product", BOTH),
+            {
+                "layernorm post": "",
+                "rmsnorm pre": "rmsnorm pre",
+                "rmsnorm post": "rmsnorm",
+                "layernorm pre": "pre",
+            },
+        ),
+    ],
+)
+def test_a_design_names_its_variants_by_what_they_change(design, axes, expected):
+    found = of(design, axes=axes)
+    changed = {
+        variant.label: {getattr(variant.spec, slot).name for slot in PLAIN} - {*PLAIN.values()}
+        for variant in found
+    }
+    assert changed == {label: {*names.split()} for label, names in expected.items()}
+    assert [variant.is_baseline for variant in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_labels_show_what_differs_from_the_components_defaults():
+    axes = {"position": [{"name": "rope", "theta": 5e5}, "none"], "tie": [True], "layers": [4]}
+    found = of("one-at-a-time", axes=axes)
+    assert labels(found)[1:] == ["rope-theta=500000", "no-position", "tie=true", "layers=4"]
+
+
+def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
+    found = of("list", entries=[{"label": "old"}, {"label": "new", "layers": 3}])
+    assert [(v.label, v.spec.layers) for v in found] == [("old", 2), ("new", 3)]
+    found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
+    assert [(v.label, v.is_baseline) for v in found] == [("plain", True), ("fast", False)]
 
 
 def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_there():
-    found = of("one-at-a-time", axes={"norm": ["layernorm", "rmsnorm"]})
-    assert labels(found) == ["baseline", "rmsnorm"]
-    assert [variant.covers for variant in found] == [("layernorm",), ()]
-    found = of("one-at-a-time", axes={"norm": ["layernorm"], "train.lr": [0.5]})
-    assert [variant.covers for variant in found] == [("layernorm",), ()]
-
-
-def test_a_variant_that_changes_only_its_training_is_not_the_baseline():
-    found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
-    assert labels(found) == ["plain", "fast"]
-    assert found[0].is_baseline
+    for axes in ({"norm": ["layernorm", "rmsnorm"]}, {"norm": ["layernorm"], "train.lr": [0.5]}):
+        found = of("one-at-a-time", axes=axes)
+        assert [variant.covers for variant in found] == [("layernorm",), ()]
 
 
 def test_initial_weights_may_be_scaled_with_the_width_and_are_the_number_that_stands_for_it():
@@ -107,29 +136,6 @@ def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_gi
     assert crossed[0].spec.feedforward["multiple_of"] == 32
 
 
-def test_a_product_crosses_its_axes_and_compares_with_the_base_where_it_is_a_member():
-    axes = {"norm": ["rmsnorm", "layernorm"], "block": ["pre", "post"]}
-    found = of("product", axes=axes)
-    assert len(found) == 4
-    assert labels(found)[0] == "layernorm post"
-    assert found[0].is_baseline
-
-
-def test_a_path_keeps_the_changes_before():
-    found = of("path", axes={"norm": ["rmsnorm"], "position": ["rope"], "block": ["pre"]})
-    assert labels(found) == ["baseline", "+rmsnorm", "+rope", "+pre"]
-    last = found[-1].spec
-    assert (last.norm.name, last.position.name, last.block.name) == ("rmsnorm", "rope", "pre")
-    assert found[1].spec.position.name == "sinusoidal"
-
-
-def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
-    entries = [{"label": "old"}, {"label": "new", "norm": "rmsnorm", "layers": 3}]
-    found = of("list", entries=entries)
-    assert labels(found) == ["old", "new"]
-    assert found[1].spec.layers == 3
-
-
 def test_a_baseline_can_be_named():
     found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnorm")
     assert labels(found) == ["rmsnorm", "baseline"]
@@ -140,56 +146,32 @@ def test_a_baseline_can_be_named():
         assert labels(found) == ["baseline", "rmsnorm"]
 
 
-def named(axes, model, **train):
-    values = {"name": "x", "train": {"steps": 1, **train}, "variants": {"axes": axes}}
-    experiment = Experiment.check(values)
-    return name_baseline(experiment, model, Data(tokenizer="bytes"))
-
-
 def test_a_baseline_is_called_by_what_it_has_on_the_axes():
+    def named(axes, **more):
+        train = {"steps": 1, "lr": 0.01}
+        read = Experiment.check({"name": "x", "train": train, "variants": {"axes": axes}})
+        return name_baseline(read, model, Data(tokenizer="bytes"), **more)
+
     rope = {"name": "rope", "theta": 10000.0, "fraction": 1.0}
     model = {"feedforward": {"name": "gelu"}, "position": rope, "norm": "none", "context": 64}
     model["attention"] = {"name": "gqa", "kv_heads": 2}
     for axes, label in {
-        "feedforward: [swiglu]": "gelu (baseline)",
-        "position: [none, {name: rope, theta: 5e5}]": "rope-theta=10000 (baseline)",
-        "position: [{name: rope, theta: 5e5}, {name: rope, fraction: 0.5}]": "rope (baseline)",
-        "norm: [rmsnorm]": "no-norm (baseline)",
-        "attention.kv_heads: [1]": "kv_heads=2 (baseline)",
-        "context: [128]": "context=64 (baseline)",
-        "train.lr: [0.1]": "lr=0.01 (baseline)",
-        "train.optimizer: [muon]": "adamw (baseline)",
-        "data.tokenizer: [{name: bpe, vocab: 300}]": "bytes (baseline)",
-        "feedforward: [swiglu], norm: [rmsnorm]": "gelu no-norm (baseline)",
+        "feedforward: [swiglu]": "gelu",
+        "position: [none, {name: rope, theta: 500000.0}]": "rope-theta=10000",
+        "position: [{name: rope, theta: 500000.0}, {name: rope, fraction: 0.5}]": "rope",
+        "norm: [rmsnorm]": "no-norm",
+        "attention.kv_heads: [1]": "kv_heads=2",
+        "context: [128]": "context=64",
+        "train.lr: [0.1]": "lr=0.01",
+        "train.optimizer: [muon]": "adamw",
+        "data.tokenizer: [{name: bpe, vocab: 300}]": "bytes",
+        "feedforward: [swiglu], norm: [rmsnorm]": "gelu no-norm",
     }.items():
-        assert named(yaml.safe_load(f"{{{axes}}}"), model, lr=0.01) == label
+        assert named(yaml.safe_load(f"{{{axes}}}")) == f"{label} (baseline)"
     keys = ("feedforward", "position", "norm", "attention.kv_heads", "context")
-    many = {key: [1] for key in keys}
-    assert named(many, model) == "baseline"  # longer than a label should be
-
-
-def test_where_the_file_names_another_baseline_the_unchanged_model_is_not_called_so():
-    axes = {"norm": ["layernorm"]}
-    values = {"name": "x", "train": {"steps": 1}, "variants": {"axes": axes}}
-    experiment = Experiment.check(values)
-    model = {"norm": {"name": "rmsnorm"}}
-    assert name_baseline(experiment, model, Data(tokenizer="bytes"), compared=False) == "rmsnorm"
-
-
-def test_labels_show_what_differs_from_the_components_defaults():
-    axes = {"position": [{"name": "rope", "theta": 5e5}, "none"], "tie": [True], "layers": [4]}
-    found = of("one-at-a-time", axes=axes)
-    assert labels(found)[1:] == ["rope-theta=500000", "no-position", "tie=true", "layers=4"]
-
-
-ALL_AXES = {
-    "norm": ["rmsnorm"],
-    "position": ["rope", "learned", "alibi", "none"],
-    "attention": ["gqa", "mqa"],
-    "feedforward": ["gelu", "silu", "swiglu"],
-    "block": ["pre"],
-    "bias": [False],
-}
+    assert named({key: [1] for key in keys}) == "baseline"  # longer than a label should be
+    # Where the file names another baseline, the unchanged model is not called so.
+    assert named({"norm": ["layernorm"]}, compared=False) == "no-norm"
 
 
 @pytest.mark.parametrize("budget", ["non_embedding", "flops_per_token"])
@@ -197,13 +179,15 @@ def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(bud
     def cost(spec):
         return getattr(count(spec), budget)
 
-    found = of("one-at-a-time", cost=cost, axes=ALL_AXES)
+    axes = {"norm": ["rmsnorm"], "position": ["rope", "learned"], "attention": ["gqa", "mqa"]}
+    axes |= {"feedforward": ["gelu", "silu", "swiglu"], "block": ["pre"], "bias": [False]}
+    found = of("one-at-a-time", cost=cost, axes=axes)
     target = cost(found[0].spec)
     for variant in found:
         assert variant.residual == pytest.approx(cost(variant.spec) / target - 1)
         assert abs(variant.residual) <= 0.005
     changed = {v.label for v in found if v.spec.feedforward["width"] is not None}
-    assert {"mqa", "gqa", "swiglu"} <= changed | {"swiglu"}
+    assert {"mqa", "gqa"} <= changed
     assert "gelu" not in changed  # what matches already keeps its own width
 
 
@@ -235,16 +219,6 @@ def test_a_tuned_point_is_the_run_that_says_the_same_outright():
     }
 
 
-def test_seeds_are_outermost_so_that_a_grid_cut_short_is_still_paired():
-    found = runs_of(of("one-at-a-time", axes={"norm": ["rmsnorm"]}))
-    assert [(r.seed, r.variant.label) for r in found] == [
-        (0, "baseline"),
-        (0, "rmsnorm"),
-        (1, "baseline"),
-        (1, "rmsnorm"),
-    ]
-
-
 def test_a_thousand_variants_are_planned_in_under_five_seconds():
     axes = {
         "norm": ["layernorm", "rmsnorm"],
@@ -262,54 +236,42 @@ def test_a_thousand_variants_are_planned_in_under_five_seconds():
     assert len(sizes) > 50
 
 
-FIVE = {
-    "norm": ["layernorm", "rmsnorm"],
-    "position": ["sinusoidal", "rope"],
-    "attention": ["mha", "mqa"],
-    "feedforward": ["relu", "swiglu"],
-    "block": ["post", "pre"],
-}
-
-
 def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():
-    found = of("fraction", axes=FIVE)
+    new = {"norm": "rmsnorm", "position": "rope", "attention": "mqa", "feedforward": "swiglu"}
+    axes = {slot: [PLAIN[slot], name] for slot, name in {**new, "block": "pre"}.items()}
+    found = of("fraction", axes=axes)
     assert len(found) == 16 == len({v.id for v in found})
     assert found[0].is_baseline
     assert set(found[0].levels.values()) == {0}
     for variant in found:
         assert sum(variant.levels.values()) % 2 == 0
         for key, level in variant.levels.items():
-            assert getattr(variant.spec, key).name == FIVE[key][level]
+            assert getattr(variant.spec, key).name == axes[key][level]
 
 
 LOCAL = {"name": "mha", "window": 8}
 
 
 def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
-    axes = {
-        "attention": [LOCAL, {"pattern": [LOCAL, "mha"]}],
-        "dim": [64],
-        "dropout": [{"attention": 0.1}],
-        "train.lr": [0.5],
-        "train.optimizer": [{"name": "lion", "beta1": 0.5}],
-    }
-    labelled = {
-        "attention": [
-            {"label": "local", **LOCAL},
-            {"label": "both", "pattern": [{"name": "mha", "window": 8}, "mha"]},
-        ],
-        "dim": [{"label": "wide", "value": 64}],
-        "dropout": [{"label": "drops", "value": {"attention": 0.1}}],
-        "train.lr": [{"label": "fast", "value": 0.5}],
-        "train.optimizer": [{"label": "plain", "name": "lion", "beta1": 0.5}],
-    }
-    found, named = (of("one-at-a-time", axes=levels) for levels in (axes, labelled))
-    assert labels(named) == ["baseline", "local", "both", "wide", "drops", "fast", "plain"]
+    plain, labelled = {}, {}
+    for key, label, level in (
+        ("attention", "local", LOCAL),
+        ("norm", "wide", {"name": "rmsnorm", "eps": 0.1}),
+        ("block", "both", {"pattern": ["pre", "post"]}),
+        ("dim", "wider", 64),
+        ("dropout", "drops", {"attention": 0.1}),
+        ("train.lr", "fast", 0.5),
+        ("train.optimizer", "plain", {"name": "lion", "beta1": 0.5}),
+    ):
+        is_component = isinstance(level, dict) and {"name", "pattern"} & {*level}
+        own = level if is_component else {"value": level}
+        plain[key], labelled[key] = [level], [{"label": label, **own}]
+    found, named = (of("one-at-a-time", axes=levels) for levels in (plain, labelled))
+    names = ["baseline", "local", "wide", "both", "wider", "drops", "fast", "plain"]
+    assert labels(named) == names
     assert [variant.id for variant in named] == [variant.id for variant in found]
-    assert labels(of("product", axes={"dim": labelled["dim"], "norm": ["dyt", "none"]})) == [
-        "wide dyt",
-        "wide no-norm",
-    ]
+    crossed = of("product", axes={"dim": labelled["dim"], "norm": ["dyt", "none"]})
+    assert labels(crossed) == ["wider dyt", "wider no-norm"]
 
 
 def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
