@@ -262,8 +262,9 @@ def answer(capsys):
         assert main([*map(str, words)]) == code
         out, error = capsys.readouterr()
         if code == 2:
-            *_, line = error.splitlines()
-            assert line.startswith("llama-ablate: ")
+            *notes, line = error.splitlines()
+            assert all(note.startswith("note: ") for note in notes), error
+            assert line.startswith("llama-ablate: "), error
             return line
         return json.loads(out) if "--json" in words else out
 
