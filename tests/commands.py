@@ -16,18 +16,8 @@ PYTHON = sys.executable
 
 def command(file, results, *options):
     """Return the words that run an experiment file on the CPU."""
-    return [
-        PYTHON,
-        "-m",
-        "llama_ablate",
-        "run",
-        str(file),
-        "--results",
-        str(results),
-        "--device",
-        "cpu",
-        *options,
-    ]
+    words = ["run", str(file), "--results", str(results), "--device", "cpu"]
+    return [PYTHON, "-m", "llama_ablate", *words, *options]
 
 
 def started(words, terminal=None, **more):

@@ -56,16 +56,10 @@ model: {attention: {pattern: [mha, {name: mha, window: 0}]}}
 => 1:9: model.attention: 'mha window=0' of the pattern: window 0: a token sees itself at ...
 model: {layers: 3, attention: {pattern: [mha], layers: {1: {name: gqa, kv_heads: two}}}}
 => 1:82: model.attention.layers.1.kv_heads: 'two' (text) is not accepted: it should be a ...
-model: {attention: {name: mha, pattern: [mha, mqa]}}
-=> 1:32: model.attention.pattern: unknown key 'pattern'; allowed: canon, exclusive, gate, ...
-model: {init: {pattern: [normal, torch]}}
-=> 1:9: model.init: an init is one component here, not a pattern
 train: {steps: 2, optimizer: {pattern: [adamw, muon]}}
 => 1:19: train.optimizer: an optimizer is one component here, not a pattern
 variants: {axes: {attention: [{label: [a, b], pattern: [mha, mqa]}]}}
 => 1:32: variants.axes.attention[0].label: a label is one line of 1 to 80 characters
-variants: {axes: {attention: [{pattern: [mqa]}, mqa]}}
-=> 1:49: variants.axes.attention[1]: 'mqa' is the same variant as 'mqa'
 variants: {axes: {attention: [{pattern: [mha, mqa, mha]}]}}
 => 1:32: variants.axes.attention[0].pattern: a pattern of 3 components is longer than 2 layers
 model: {position: {pattern: [rope, sinusoidal]}}
@@ -82,16 +76,12 @@ data: {corpus: {name: files, path: empty.txt}}
 => 1:8: data.corpus: the file 'empty.txt' is empty
 data: {corpus: {name: files, path: binary.bin}}
 => 1:8: data.corpus: the file 'binary.bin' is binary, not text (a NUL at byte 0)
-tune: {lrr: [1e-3, 1e-2]}
-=> 1:8: tune.lrr: 'lrr' is not a key of train that may vary; allowed: ... did you mean 'lr'?
 train: {steps: 6, batch: 4, optimizer: adamv}
 => 1:40: train.optimizer: 'adamv' is not an optimizer; allowed: ... did you mean 'adamw'?
 train: {steps: 6, batch: 4, optimizer: {name: muon, momentun: 0.9}}
 => 1:63: train.optimizer.momentun: unknown key 'momentun'; allowed: ... did you mean 'momentum'?
 variants: {axes: {train.optimizer: [muon, {name: muon, momentum: 2.0}]}}
 => 1:66: variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted: it should be ...
-variants: {axes: {train.optimizer: [{name: muon, ns_steps: 0}]}}
-=> 1:60: variants.axes.train.optimizer[0].ns_steps: 0 (int) is not accepted: it should be ...
 variants: {axes: {train.optimizer: [muon, {name: muon, momentum: 0.95}]}}
 => 1:43: variants.axes.train.optimizer[1]: 'muon' is the same variant as 'muon'
 tune: {optimizer: [adamw, moun]}
@@ -122,8 +112,6 @@ variants: {design: path, axes: {norm: [layernorm]}, baseline: +layernorm}
 train: {steps: 60, batch: 4, compile: always}
 model: {dropout: 0.1}
 => 1:39: train.compile: 'baseline' has dropout, which is not compiled: say compile: never
-train: {steps: 60, batch: 4, compile: auto}
-=> 1:39: train.compile: 'auto' is not allowed here; allowed: always, never
 controls: {positive: {train.lr: 1e-5}}
 tune: {lr: [1e-3, 1e-2]}
 margin: 0.02 nats
@@ -187,8 +175,6 @@ seeds: [1, 1]
 => 1:1: seeds: [1, 1] names '1' twice
 seeds: []
 => 1:1: seeds: [] is empty: name one or more
-measure: []
-=> 1:1: measure: [] is empty: name one or more
 measure: [length, {name: length}]
 => 1:1: measure: ['length', {'name': 'length'}] names 'length' twice
 data: {corpus: files}
@@ -206,8 +192,6 @@ model: 7
 => 1:8: model: 7 (int) is not accepted: it should be a mapping (key: value)
 margin: 0 nats
 => 1:9: margin: '0 nats': must be a number above 0 and its unit, as '0.01 nats'
-seeds: {looks: []}
-=> 1:9: seeds.looks: [] (list) is not accepted: it should have at least 1 item, not 0
 seeds: {looks: [3, 3]}
 => 1:9: seeds.looks: [3, 3]: must be numbers of seeds that grow, the first 2 or more, the ...
 seeds: {looks: [1, 3]}
@@ -218,9 +202,6 @@ seeds: {look: [3, 6]}
 => 1:9: seeds.look: unknown key 'look'; allowed: first, looks, spend; did you mean 'looks'?
 race: 2
 => 1:7: race: a race is between tuned points: it needs 'tune'
-tune: {lr: [1.0, 2.0]}
-race: 0
-=> 2:7: race: 0 (int) is not accepted: it should be greater than or equal to 1
 tune: {lr: [1.0, 2.0]}
 race: 11
 => 2:7: race: 11 (int) is not accepted: it should be less than or equal to 10
@@ -243,12 +224,8 @@ train: {steps: 1, tokens: 5}
 => 1:1: train: takes one of 'tokens' and 'steps': how long a run trains
 train: {steps: 1, batch: 6, accumulate: 4}
 => 1:41: train.accumulate: batch 6 does not divide into 4 parts
-train: {steps: 1, lr: fast}
-=> 1:23: train.lr: 'fast' (text) is not accepted: it should be a number
 train: {steps: 1, betas: [0.9]}
 => 1:19: train.betas[1]: is too short: one value more is needed
-train: {steps: 1, precision: float16}
-=> 1:30: train.precision: 'float16' is not allowed here; allowed: ... did you mean 'bfloat16'?
 variants: {axes: {data.documents: [masks]}}
 => 1:36: variants.axes.data.documents[0]: 'masks' is not allowed here ... did you mean 'mask'?
 variants: {axes: {train.precision: [auto]}}
@@ -329,18 +306,12 @@ variants: {axes: {dim: [{label: '', value: 64}]}}
 => 1:33: variants.axes.dim[0].label: a label is one line of 1 to 80 characters
 variants: {axes: {dim: [{label: a, value: 64}, {label: a, value: 96}]}}
 => 1:48: variants.axes.dim[1]: two variants have the label 'a'
-variants: {axes: {norm: [{label: x, name: rmsnrm}]}}
-=> 1:43: variants.axes.norm[0].name: 'rmsnrm' is not a norm; allowed: ... did you mean 'rmsnorm'?
-variants: {axes: {norm: [{label: x}]}}
-=> 1:26: variants.axes.norm[0]: a value with a label is {label: ..., value: ...}, not ...
 variants: {axes: {norm.esp: [0.001]}}
 => 1:30: variants.axes.norm.esp[0]: unknown key 'esp'; allowed: eps; did you mean 'eps'?
 variants: {axes: {postion.theta: [1]}}
 => 1:19: variants.axes.postion.theta: 'postion.theta' cannot vary ... did you mean 'position'?
 variants: {axes: {attention.kv_heads: [1]}}
 => 1:40: variants.axes.attention.kv_heads[0]: 'mha' has no option 'kv_heads', gqa, ...
-variants: {axes: {position.theta: [x]}}
-=> 1:36: variants.axes.position.theta[0]: 'x' (text) is not accepted: it should be a number
 variants: {design: product, axes: {attention: [{pattern: [mqa, mha]}], attention.window: [4]}}
 => 1:91: variants.axes.attention.window[0]: 'attention' is a pattern here, so 'window' is an ...
 variants: {design: product, axes: {norm: [none, dyt], block: [pre, post]}, exclude: [{norm: nonee}]}

@@ -19,7 +19,6 @@ from llama_ablate.launch import worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
 from llama_ablate.model import counts
-from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -77,7 +76,7 @@ def run(monkeypatch, answer):
     def command(*words, code=0):
         with monkeypatch.context() as patch, in_process():
             patch.setattr(plugins, "_loaded", {})
-            registries = (NORMS, FEEDFORWARDS, METRICS, OPTIMIZERS)
+            registries = (NORMS, METRICS, OPTIMIZERS)
             for registry, kind in product(registries, ("_components", "_schemas")):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
             patch.setattr(METRICS, "_per", dict(METRICS._per))
@@ -130,32 +129,6 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
     assert not (tmp_path / "ran").exists()
 
 
-PLAIN = '''
-"""A feed-forward network with a layer of torch's own."""
-import torch
-from torch import nn
-from llama_ablate.measure import METRICS
-from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.linear import OutLinear
-
-
-@FEEDFORWARDS.register("plain")
-class Plain(nn.Module):
-    """Use a layer of torch's own (nobody 2026)."""
-
-    def __init__(self, dim: int, *, width: int | None = None) -> None:
-        super().__init__()
-        self.width = width or 4 * dim
-        self.up, self.down = nn.Linear(dim, self.width), OutLinear(self.width, dim)
-
-    def flops(self):
-        return 4 * self.up.weight.numel()
-
-    def forward(self, x, ctx=None):
-        return self.down(torch.relu(self.up(x)))
-'''
-
-
 OPTIMIZER = '''
 """An optimizer of somebody else's."""
 import torch
@@ -170,30 +143,17 @@ def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
 '''
 
 
-CROSSED = "{feedforward: [{pattern: [swiglu, plain]}]}"
+CROSSED = "{norm: [{pattern: [rmsnorm, halved]}]}"
 
 
 @pytest.mark.parametrize(
     ("axes", "was", "wrong", "said"),
     [
-        ("{feedforward: [plain]}", "up(x)", "up(x.roll(-1, 1))", "lets a token see tokens that"),
-        ("{feedforward: [plain]}", "up(x)", "up(x) + self.gone", "AttributeError"),
-        ("{feedforward: [plain]}", "dim: int,", "depth: int,", "supplies no size 'depth'"),
-        ("{feedforward: [plain]}", "self.width = width", "self.wide = width", "'width'"),
-        (
-            CROSSED,
-            "up(x)",
-            "up(x.roll(-1, 1))",
-            "axes.feedforward[0]: the feedforward 'plain' lets",
-        ),
-        (
-            CROSSED,
-            "(self, x, ctx=None)",
-            "(self, x)",
-            "the model calls its forward(x_BTD, ctx), and",
-        ),
-        ("{train.optimizer: [adagrad]}", "eps, *", "epsilon, *", "no size 'epsilon'"),
-        ("{train.optimizer: [adagrad]}", "return torch", "return 1 or torch", "load_state_dict'"),
+        ("{norm: [halved]}", "return x", "return x.roll(-1, 1)", "lets a token see tokens that"),
+        ("{norm: [halved]}", "return x", "return self.gone", "AttributeError"),
+        ("{norm: [halved]}", "self, dim: int", "self, depth: int", "supplies no size 'depth'"),
+        (CROSSED, "return x", "return x.roll(-1, 1)", "axes.norm[0]: the norm 'halved' lets a"),
+        (CROSSED, "(self, x)", "(self)", "the model calls its forward(x_BTD), and it"),
         ("{train.optimizer: [adagrad]}", "state=m", "moments=m", "TypeError: groups() got an"),
         ("{train.optimizer: [adagrad]}", "moments(1)", "moments(2)", "bytes of state, and keeps"),
     ],
@@ -201,7 +161,7 @@ CROSSED = "{feedforward: [{pattern: [swiglu, plain]}]}"
 def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(
     axes, was, wrong, said, experiment_file, tmp_path, run
 ):
-    plugin, text = tmp_path / "mine.py", PLAIN if "feedforward" in axes else OPTIMIZER
+    plugin, text = tmp_path / "mine.py", NORM if "norm" in axes else OPTIMIZER
     assert was in text
     plugin.write_text(text.replace(was, wrong))
     model = "{dim: 16, layers: 2, heads: 2, context: 16}"
@@ -212,10 +172,10 @@ def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(
 
 
 def test_a_component_of_a_plugin_may_be_one_of_a_pattern(experiment_file, tmp_path, run):
-    (tmp_path / "mine.py").write_text(PLAIN)
+    (tmp_path / "mine.py").write_text(NORM)
     model = "{dim: 16, layers: 2, heads: 2, context: 16}"
     file = experiment_file(f"{{axes: {CROSSED}}}", model=model)
-    assert "swiglu/plain" in run("plan", file, "--plugin", tmp_path / "mine.py")
+    assert "rmsnorm/halved" in run("plan", file, "--plugin", tmp_path / "mine.py")
 
 
 def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
