@@ -31,31 +31,33 @@ def by_label(table):
     return {variant.label: variant for variant in table.variants}
 
 
-SEVERAL = "{corpus: {name: files, path: '%s'}, tokenizer: %s, documents: %s}"
+def ids(plan):
+    return {run.id for run in plan.runs}
 
 
 @pytest.fixture
 def several(tmp_path):
-    """A file of 40 documents."""
+    """Return a function from a tokenizer and other keys to a text of 40 documents."""
     file = tmp_path / "several.jsonl"
     texts = (f"the cat {i} sat on the mat, and the dog {i * i} ran. " * 9 for i in range(40))
     file.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts), "utf-8")
-    return file
+
+    def data(tokenizer="bytes", **keys):
+        keys = {"corpus": f"{{name: files, path: '{file}'}}", "tokenizer": tokenizer, **keys}
+        return "{" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}"
+
+    return data
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars", "{name: bpe, vocab: 300}"])
 def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_none(
     planned, several, tokenizer
 ):
-    plain, said, masked = (
-        planned(data=SEVERAL.replace(", documents: %s", "") % (several, tokenizer)),
-        planned(data=SEVERAL % (several, tokenizer, "continue")),
-        planned(data=SEVERAL % (several, tokenizer, "mask")),
-    )
-    ids = [run.id for run in plain.runs]
-    assert [run.id for run in said.runs] == ids
+    plain = planned(data=several(tokenizer))
+    masked = planned(data=several(tokenizer, documents="mask"))
+    assert ids(planned(data=several(tokenizer, documents="continue"))) == ids(plain)
     assert "separator" not in plain.baseline.spec.identity()
-    assert not {run.id for run in masked.runs} & set(ids)
+    assert not ids(masked) & ids(plain)
     (table,) = masked.tables
     (separator,) = {v.spec.separator for v in table.variants}
     assert table.tokens.tokenizer.decode([separator]) == "\0"
@@ -64,8 +66,7 @@ def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_n
 
 
 def test_one_text_read_both_ways_makes_two_tables_that_share_no_run(planned, several):
-    both = f"[{SEVERAL % (several, 'bytes', 'mask')}, {SEVERAL % (several, 'bytes', 'continue')}]"
-    plan = planned(texts=both)
+    plan = planned(texts=f"[{several(documents='mask')}, {several(documents='continue')}]")
     assert [table.name for table in plan.tables] == ["files documents=mask", "files"]
     assert len(plan.runs) == 2 * 2 * 2
     order, other = (table.runs[0].planned(0) for table in plan.tables)
@@ -73,8 +74,7 @@ def test_one_text_read_both_ways_makes_two_tables_that_share_no_run(planned, sev
 
 
 def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
-    data = SEVERAL.replace("documents: %s", "order: documents") % (several, "bytes")
-    (table,) = planned("{axes: {context: [8, 4]}}", data=data).tables
+    (table,) = planned("{axes: {context: [8, 4]}}", data=several(order="documents")).tables
     assert table.planned().span == 16
     assert [v.spec.context for v in table.variants] == [16, 8, 4]
     assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
@@ -84,20 +84,13 @@ def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, sev
 def test_the_order_of_documents_and_the_span_of_a_step_are_part_of_a_runs_identity(
     planned, several
 ):
-    data = SEVERAL.replace("documents: %s", "order: %s")
-    plain, windows, shuffled, longer = (
-        planned(data=data % (several, "bytes", "windows")),
-        planned(data=SEVERAL % (several, "bytes", "continue")),
-        planned(data=data % (several, "bytes", "documents")),
-        planned(
-            "{axes: {context: [16]}}",
-            data=data % (several, "bytes", "documents"),
-            model="{dim: 8, layers: 1, heads: 2, context: 32}",
-        ),
-    )
-    assert {run.id for run in plain.runs} == {run.id for run in windows.runs}
-    assert not {run.id for run in plain.runs} & {run.id for run in shuffled.runs}
-    assert not {run.id for run in shuffled.runs} & {run.id for run in longer.runs}
+    ordered = several(order="documents")
+    plain, shuffled = planned(data=several(order="windows")), planned(data=ordered)
+    model = "{dim: 8, layers: 1, heads: 2, context: 32}"
+    longer = planned("{axes: {context: [16]}}", data=ordered, model=model)
+    assert ids(plain) == ids(planned(data=several()))
+    assert not ids(plain) & ids(shuffled)
+    assert not ids(shuffled) & ids(longer)
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -337,24 +330,23 @@ def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experimen
     assert tuned["tables"][0]["warnings"] == []
 
 
-TOKENIZERS = "{corpus: {name: files, path: '%s'}, tokenizer: {name: bpe, vocab: 300}, order: %s}"
-BYTES = "{axes: {data.tokenizer: [bytes]}}"
+BPE = "{name: bpe, vocab: 300}"
 
 
 def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, several):
-    data, budget = TOKENIZERS % (several, "documents"), "[bytes, flops]"
-    train = "{steps: 60, batch: 4, lr: 1e-3}"
-    plan = planned(BYTES, data=data, budget=budget, train=train)
+    plan = planned(
+        "{axes: {data.tokenizer: [bytes]}}",
+        data=several(BPE, order="documents"),
+        budget="[bytes, flops]",
+        train="{steps: 60, batch: 4, lr: 1e-3}",
+    )
     for table in plan.tables:
         base, other = table.variants
         assert (base.spec.vocab, other.spec.vocab) == (300, 256)
-        assert {run.id for run in table.runs if run.variant == base}.isdisjoint(
-            run.id for run in table.runs if run.variant == other
-        )
-    (of_base, of_other), (by_bytes, by_flops) = (
-        [table.text_of(v) for v in plan.tables[0].variants],
-        [table.steps_of(table.variants[1]) for table in plan.tables],
-    )
+        own, others = ({run.id for run in table.runs if run.variant == v} for v in (base, other))
+        assert not own & others
+    of_base, of_other = [plan.tables[0].text_of(v) for v in plan.tables[0].variants]
+    by_bytes, by_flops = [table.steps_of(table.variants[1]) for table in plan.tables]
     size = of_base.tokens.bytes["train"]
     assert of_other.tokens.counts["train"] == size
     read = 60 * size / of_base.tokens.counts["train"]  # in bytes, of a token a step
@@ -366,29 +358,23 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
     assert [text.vocab for text in document.tables[0].texts] == [300, 256]
 
 
-def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, several):
+def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, several, tmp_path):
     own = tokenizers.ByteLevelBPETokenizer()
     own.train_from_iterator(["a dog ran", "a mat sat"] * 50, vocab_size=260)
-    file = several.parent / "own.json"
+    file = tmp_path / "own.json"
     own.save(str(file))
-    (table,) = planned(
-        f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}",
-        data=(TOKENIZERS % (several, "documents")).replace("300", "260"),
-        budget="bytes",
-    ).tables
+    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}"
+    data = several("{name: bpe, vocab: 260}", order="documents")
+    (table,) = planned(axes, data=data, budget="bytes").tables
     base, other = table.variants
     assert base.spec == other.spec
     assert base.id != other.id
 
 
 def test_a_tokenizer_that_loses_text_is_no_variant(planned, several, words_tokenizer):
-    file = f"{{name: file, path: '{words_tokenizer}'}}"
+    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{words_tokenizer}'}}]}}}}"
     with pytest.raises(ConfigError, match=r"axes.data.tokenizer\[0\].*loses text"):
-        planned(
-            f"{{axes: {{data.tokenizer: [{file}]}}}}",
-            data=TOKENIZERS % (several, "documents"),
-            budget="bytes",
-        )
+        planned(axes, data=several(BPE, order="documents"), budget="bytes")
 
 
 def test_a_second_forward_pass_of_experts_balanced_by_a_loss_is_forecast(experiment_file, answer):
