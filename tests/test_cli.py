@@ -152,14 +152,6 @@ def test_what_is_not_in_results_is_told_with_what_was_meant(results, answer, wor
     assert said in answer(*words.format(results).split(), code=2)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_report_is_written_again_from_the_folder_alone(results, answer):
-    page = results / "report" / "report.html"
-    page.unlink()
-    answer("report", results)
-    assert "Does it &lt;work&gt;?" in page.read_text()
-
-
 @pytest.mark.parametrize(
     ("words", "absent"),
     [

@@ -108,13 +108,12 @@ def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_sam
 
 
 def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
-    experiment_file, monkeypatch, capsys, tmp_path
+    experiment_file, monkeypatch, answer, tmp_path
 ):
     file = experiment_file("{axes: {train.precision: [bfloat16]}}")
     monkeypatch.setattr(checks, "multiplies_bfloat16", lambda _device: False)
-    for words in (["plan", str(file)], ["run", str(file), "--results", str(tmp_path / "r")]):
-        assert main(words) == 2
-        line = capsys.readouterr().err.strip().splitlines()[-1]
+    for words in (("plan", file), ("run", file, "--results", tmp_path / "r")):
+        line = answer(*words, code=2)
         assert "variants.axes.train.precision[0]: this device has no instructions" in line
         assert line.endswith("allowed: float32")
     assert not (tmp_path / "r" / "plan.json").exists()
@@ -126,17 +125,14 @@ def prepared(file, tokenizer="bytes", **more):
 
 
 def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):
-    own, other = prepared(cats), prepared(ships)
-    size = own.counts["train"]
-    one = TextMixture([(own, 1.0, size)])
+    own, other = ((text, text.counts["train"]) for text in (prepared(cats), prepared(ships)))
+    one = TextMixture([(own[0], 1.0, own[1])])
+    half = TextMixture([(text, 0.5, size) for text, size in (own, other)])
     for k in range(20):
-        whole = own.batch(3, k, 8, 16)
-        assert np.array_equal(one.batch(3, k, 8, 16), whole)
-        rows = TextMixture([(own, 0.5, size), (other, 0.5, other.counts["train"])]).batch(
-            3, k, 8, 16
-        )
-        for row, mine, others in zip(rows, whole, other.batch(3, k, 8, 16), strict=True):
-            assert np.array_equal(row, mine) or np.array_equal(row, others)
+        mine, others = (text.batch(3, k, 8, 16) for text, _size in (own, other))
+        assert np.array_equal(one.batch(3, k, 8, 16), mine)
+        for row, *whole in zip(half.batch(3, k, 8, 16), mine, others, strict=True):
+            assert any(np.array_equal(row, source) for source in whole)
 
 
 def test_sources_have_their_shares_and_a_limit_draws_from_the_beginning_alone(cats, ships):

@@ -269,11 +269,6 @@ data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documen
 => 3:9: margin: '0.1 nats': losses compare in bits/byte here, as variants differ in their ...
 variants: {axes: {data.tokenizer: [bytes]}}
 budget: bytes
-hypotheses: [{variant: bytes, direction: better, margin: 0.1 nats}]
-data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documents}
-=> 3:58: hypotheses[0].margin: '0.1 nats': losses compare in bits/byte here, as variants ...
-variants: {axes: {data.tokenizer: [bytes]}}
-budget: bytes
 measure: [kv_cache]
 data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documents}
 => 3:1: measure: bits per byte are a number of 'perplexity'

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 from safetensors import safe_open
@@ -16,13 +15,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
-from llama_ablate.launch.environment import environment
-from llama_ablate.measure import METRICS
-from llama_ablate.model import counts
-from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
-from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
-from tests.in_process import in_process
+from tests.in_process import in_process, own_registries
 
 NORM = '''
 """A norm of somebody else's."""
@@ -70,19 +64,11 @@ def _nothing_loaded(monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, answer):
+def run(answer):
     """Give a command as if in a process of its own: with nothing loaded from outside."""
 
     def command(*words, code=0):
-        with monkeypatch.context() as patch, in_process():
-            patch.setattr(plugins, "_loaded", {})
-            registries = (NORMS, METRICS, OPTIMIZERS)
-            for registry, kind in product(registries, ("_components", "_schemas")):
-                patch.setattr(registry, kind, dict(getattr(registry, kind)))
-            patch.setattr(METRICS, "_per", dict(METRICS._per))
-            optimizer_bytes.cache_clear()
-            counts.forget()
-            environment.cache_clear()  # it has the plug-ins of the command before
+        with own_registries(), in_process():
             return answer(*words, code=code)
 
     return command

@@ -6,7 +6,6 @@ import math
 import re
 import subprocess
 import sys
-from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -15,18 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from llama_ablate.config import plugins
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.interop.generation import Generation
 from llama_ablate.measure import METRICS, Unmeasured, row
 from llama_ablate.model import counts, laws
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.linear import OutLinear
 from llama_ablate.model.mixers.attention import ATTENTIONS
 from tests.conftest import LLAMA, SMALL
-from tests.in_process import in_process
+from tests.in_process import in_process, own_registries
 
 EMBEDDED = {"position": "sinusoidal"}
 
@@ -85,19 +83,6 @@ class Ahead(CausalSelfAttention):
     def forward(self, x):
         """Return what is made of the next token."""
         return super().forward(x) + F.pad(x, (0, 0, 0, 1))[:, 1:]
-
-
-@contextmanager
-def own_registries():
-    """Let what is registered inside be forgotten afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        for registry in (*REGISTRIES.values(), METRICS):
-            for kind in ("_components", "_schemas"):
-                patch.setattr(registry, kind, dict(getattr(registry, kind)))
-        patch.setattr(plugins, "_loaded", {})
-        counts.forget()
-        yield
-    counts.forget()
 
 
 @pytest.fixture(autouse=True)
