@@ -16,18 +16,8 @@ PYTHON = sys.executable
 
 def command(file, results, *options):
     """Return the words that run an experiment file on the CPU."""
-    return [
-        PYTHON,
-        "-m",
-        "llama_ablate",
-        "run",
-        str(file),
-        "--results",
-        str(results),
-        "--device",
-        "cpu",
-        *options,
-    ]
+    words = ["run", str(file), "--results", str(results), "--device", "cpu"]
+    return [PYTHON, "-m", "llama_ablate", *words, *options]
 
 
 def started(words, terminal=None, **more):
@@ -36,14 +26,8 @@ def started(words, terminal=None, **more):
     The terminal is left to the command.
     """
     if terminal is None:
-        return subprocess.Popen(
-            words,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **more,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(words, start_new_session=True, **pipes, **more)
     process = subprocess.Popen(
         ["setsid", "--ctty", *words], stdin=terminal, stdout=terminal, stderr=terminal, **more
     )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.model import counts
 from llama_ablate.model.decoder import REGISTRIES, spec_from
@@ -250,6 +251,24 @@ def tally(request):
         assert failures == 0, f"{row}: {failures} of {trials} failed: {what}"
 
     return report
+
+
+@pytest.fixture
+def answer(capsys):
+    """Give a command; return what it prints, read where that is JSON, or the line of its error."""
+
+    def command(*words, code=0):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == code
+        out, error = capsys.readouterr()
+        if code == 2:
+            *notes, line = error.splitlines()
+            assert all(note.startswith("note: ") for note in notes), error
+            assert line.startswith("llama-ablate: "), error
+            return line
+        return json.loads(out) if "--json" in words else out
+
+    return command
 
 
 @pytest.fixture

@@ -16,9 +16,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
+from llama_ablate.config import plugins
 from llama_ablate.launch import local, measurement, processes, worker
+from llama_ablate.launch.environment import environment
 from llama_ablate.launch.queue import Gone, News
+from llama_ablate.measure import METRICS
+from llama_ablate.model import counts
+from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.report import page
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 #: Tasks that load a candidate's plug-ins, which no test's process is to have.
 LOADING = ("load_and_run", "measure_run")
@@ -60,6 +66,26 @@ def in_process(*, figures=False):
         if not figures:
             patch.setattr(page, "_draw", lambda *_: [])
         yield
+
+
+@contextmanager
+def own_registries():
+    """Let what is registered or loaded inside be forgotten, as what a process has of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS):
+            for kind in ("_components", "_schemas"):
+                patch.setattr(registry, kind, dict(getattr(registry, kind)))
+        patch.setattr(METRICS, "_per", dict(METRICS._per))
+        patch.setattr(plugins, "_loaded", {})
+        _forget_counts()
+        yield
+    _forget_counts()
+
+
+def _forget_counts():
+    optimizer_bytes.cache_clear()
+    counts.forget()
+    environment.cache_clear()  # it has the plug-ins of the command before
 
 
 def run_in_process(file, results, *options, figures=False):

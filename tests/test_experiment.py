@@ -5,314 +5,161 @@ import pytest
 from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError, nearest
 
-
-def write(tmp_path, text, name="x.yaml"):
-    file = tmp_path / name
-    file.write_text(text, "utf-8")
-    return file
-
-
 MINIMAL = "name: x\ntrain: {steps: 1}\n"
+#: A file that is based on the one with the rest of its text.
+CHILD = "name: child\nbase: x.yaml\n"
 
 
-def test_a_file_is_laid_over_its_preset_key_by_key(tmp_path):
-    text = MINIMAL + "base: transformer-2017\nmodel: {dim: 96, block: pre}\n"
-    model = experiment.load(write(tmp_path, text)).experiment.model
+@pytest.fixture
+def load(tmp_path):
+    """Write a file, and one that is based on it; return the experiment of the last."""
+
+    def read(text, *sets, child="", name="child.yaml"):
+        file = tmp_path / "x.yaml"
+        file.write_text(text, "utf-8")
+        if child:
+            file = tmp_path / name
+            file.write_text(child, "utf-8")
+        return experiment.load(file, sets).experiment
+
+    return read
+
+
+def test_a_file_is_laid_over_its_preset_key_by_key(load):
+    model = load(MINIMAL + "base: transformer-2017\nmodel: {dim: 96, block: pre}\n").model
     assert (model.dim, model.block) == (96, "pre")
     assert (model.layers, model.position, model.bias) == (6, "sinusoidal", True)
+    # A component's entry is replaced whole.
+    model = load(MINIMAL + "base: llama2-tiny\nmodel: {norm: {name: layernorm}}\n").model
+    assert model.norm == {"name": "layernorm"}
 
 
-def test_a_component_entry_is_replaced_whole(tmp_path):
-    text = MINIMAL + "base: llama2-tiny\nmodel: {norm: {name: layernorm}}\n"
-    loaded = experiment.load(write(tmp_path, text)).experiment
-    assert loaded.model.norm == {"name": "layernorm"}
+def test_a_file_may_be_based_on_another_file(load):
+    parent = MINIMAL + "model: {dim: 40, layers: 3}\nseeds: 7\n"
+    of = load(parent, child=CHILD + "model: {dim: 48}\n")
+    assert (of.name, of.model.dim, of.model.layers, of.seeds) == ("child", 48, 3, 7)
 
 
-def test_a_file_may_be_based_on_another_file(tmp_path):
-    write(tmp_path, MINIMAL + "model: {dim: 40, layers: 3}\nseeds: 7\n", "parent.yaml")
-    child = write(tmp_path, "name: child\nbase: parent.yaml\nmodel: {dim: 48}\n", "child.yaml")
-    loaded = experiment.load(child).experiment
-    assert (loaded.name, loaded.model.dim, loaded.model.layers, loaded.seeds) == ("child", 48, 3, 7)
-
-
-def test_a_file_may_replace_the_budget_of_its_base(tmp_path):
-    write(tmp_path, MINIMAL, "parent.yaml")
-    child = write(tmp_path, "name: c\nbase: parent.yaml\ntrain: {tokens: 500}\n", "child.yaml")
-    loaded = experiment.load(child).experiment
-    assert (loaded.train.tokens, loaded.train.steps) == (500, None)
-
-
-def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(tmp_path):
+def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(load):
     texts = "texts: [{name: a, corpus: recall}]\n"
-    write(tmp_path, MINIMAL + "data: {tokenizer: chars}\n", "data.yaml")
-    write(tmp_path, MINIMAL + texts, "texts.yaml")
-    child = write(tmp_path, "name: c\nbase: data.yaml\n" + texts, "child.yaml")
-    assert [data.name for data in experiment.load(child).experiment.texts] == ["a"]
-    child = write(tmp_path, "name: c\nbase: texts.yaml\ndata: {corpus: files}\n", "child.yaml")
-    assert experiment.load(child).experiment.texts == []
-    loaded = experiment.load(tmp_path / "data.yaml", ("texts=[{name: b, corpus: recall}]",))
-    assert [data.name for data in loaded.experiment.texts] == ["b"]
+    data = MINIMAL + "data: {tokenizer: chars}\n"
+    assert [one.name for one in load(data, child=CHILD + texts).texts] == ["a"]
+    assert [one.name for one in load(data, "texts=[{name: b, corpus: recall}]").texts] == ["b"]
+    assert load(MINIMAL + texts, child=CHILD + "data: {corpus: files}\n").texts == []
     with pytest.raises(ConfigError, match="'texts' stands in place of 'data'"):
-        experiment.load(tmp_path / "texts.yaml", ("data.tokenizer=chars",))
+        load(MINIMAL + texts, "data.tokenizer=chars")
 
 
-def test_tokens_per_parameter_stand_in_place_of_the_length_of_a_base_and_the_other_way_round(
-    tmp_path,
-):
-    def lengths(path, *sets):
-        read = experiment.load(path, sets).experiment
-        return read.train.tokens, read.train.steps, read.sizes.tokens_per_parameter
+def test_one_length_of_training_stands_in_place_of_that_of_a_base(load):
+    def lengths(*given, **more):
+        read = load(*given, **more)
+        return read.train.tokens, read.train.steps, getattr(read.sizes, "tokens_per_parameter", 0)
 
     sizes = "sizes: {models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 20}\n"
-    ladder = write(tmp_path, "name: ladder\n" + sizes, "ladder.yaml")
+    ladder = "name: ladder\n" + sizes
     assert lengths(ladder) == (None, None, 20)
     assert lengths(ladder, "train.steps=5") == (None, 5, None)
-    child = write(tmp_path, "name: c\nbase: ladder.yaml\ntrain: {tokens: 500}\n", "child.yaml")
-    assert lengths(child) == (500, None, None)
-    write(tmp_path, MINIMAL, "parent.yaml")
-    child = write(tmp_path, "name: c\nbase: parent.yaml\n" + sizes, "child.yaml")
-    assert lengths(child) == (None, None, 20)
+    assert lengths(ladder, child=CHILD + "train: {tokens: 500}\n") == (500, None, None)
+    assert lengths(MINIMAL, child=CHILD + "train: {tokens: 500}\n") == (500, None, 0)
+    assert lengths(MINIMAL, child=CHILD + sizes) == (None, None, 20)
 
 
-def test_an_error_in_a_base_file_is_shown_in_the_base_file(tmp_path):
-    write(tmp_path, MINIMAL + "model:\n  dim: wide\n", "parent.yaml")
-    child = write(tmp_path, "name: child\nbase: parent.yaml\n", "child.yaml")
-    with pytest.raises(ConfigError, match=r"parent\.yaml:4:8: model\.dim: 'wide'"):
-        experiment.load(child)
+def test_an_error_in_a_base_file_is_shown_in_the_base_file(load):
+    with pytest.raises(ConfigError, match=r"x\.yaml:4:8: model\.dim: 'wide'"):
+        load(MINIMAL + "model:\n  dim: wide\n", child=CHILD)
 
 
-def test_files_in_a_circle_are_refused(tmp_path):
-    write(tmp_path, MINIMAL + "base: b.yaml\n", "a.yaml")
-    with pytest.raises(ConfigError, match=r"a\.yaml:3:7: base: 'b\.yaml' is based on itself"):
-        experiment.load(write(tmp_path, MINIMAL + "base: a.yaml\n", "b.yaml"))
+def test_files_in_a_circle_are_refused(load):
+    with pytest.raises(ConfigError, match=r"x\.yaml:3:7: base: 'child\.yaml' is based on itself"):
+        load(MINIMAL + "base: child.yaml\n", child=CHILD)
 
 
-def test_set_overrides_keys_options_and_lists(tmp_path):
+def test_a_file_without_a_name_has_that_of_the_file_and_never_its_bases(load):
+    base = "base: x.yaml\n"
+    assert load(MINIMAL).name == "x"
+    assert load(MINIMAL, child=base, name="my heads.yaml").name == "my heads"
+    assert load(MINIMAL, "name=other", child=base).name == "other"
+
+
+def test_set_overrides_keys_options_and_lists_and_knows_the_keys_of_a_model(load):
     sets = (
         "train.lr=3e-4",
         "model.norm.eps=1e-5",
         "seeds=[4, 5]",
         "model.position={name: rope}",
+        "position.theta=5e5",
+        "attention={name: gqa}",
+        "attention.kv_heads=4",
+        "dim=96",
         "data.corpus.path=../some where/x.txt",
         "train.tokens=10",
+        "variants.axes.train.lr=[0.1, 0.2]",
+        "variants.axes.position.theta=[1e4]",
+        "controls.positive.train.lr=1e-5",
     )
-    text = MINIMAL + "model: {norm: layernorm}\ndata: {corpus: files}\n"
-    loaded = experiment.load(write(tmp_path, text), sets).experiment
-    assert loaded.train.lr == 3e-4
-    assert loaded.model.norm == {"name": "layernorm", "eps": 1e-5}
-    assert loaded.seed_list == (4, 5)
-    assert loaded.data.corpus == {"name": "files", "path": "../some where/x.txt"}
-    assert (loaded.train.tokens, loaded.train.steps) == (10, None)
+    of = load(MINIMAL + "model: {norm: layernorm}\ndata: {corpus: files}\n", *sets)
+    assert (of.train.lr, of.train.tokens, of.train.steps) == (3e-4, 10, None)
+    assert of.model.norm == {"name": "layernorm", "eps": 1e-5}
+    assert of.model.position == {"name": "rope", "theta": 5e5}
+    assert of.model.attention == {"name": "gqa", "kv_heads": 4}
+    assert (of.model.dim, of.seed_list) == (96, (4, 5))
+    assert of.data.corpus == {"name": "files", "path": "../some where/x.txt"}
+    assert of.variants.axes == {"train.lr": [0.1, 0.2], "position.theta": [1e4]}
+    assert of.controls.positive == {"train.lr": 1e-5}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seeds: 0", "x.yaml:3:8: seeds: 0: must be from 1 to 1,000, or a list of seeds"),
-        ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
-        ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
-        ("measure: []", "x.yaml:3:1: measure: [] is empty: name one or more"),
-        (
-            "measure: [length, {name: length}]",
-            "x.yaml:3:1: measure: ['length', {'name': 'length'}] names 'length' twice",
-        ),
-        (
-            "data: {corpus: files}\ntexts: [{corpus: recall}]",
-            "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them",
-        ),
-        ("measure: perplexity", "'perplexity' (text) is not accepted: it should be a list, in [ ]"),
-        (
-            "model: {dim: 64.0}",
-            "model.dim: 64.0 (float) is not accepted: it should be a whole number; write 64",
-        ),
-        (
-            "data: {corpus: my.txt}",
-            "x.yaml:3:16: data.corpus: a file is written {name: files, path: my.txt}",
-        ),
-        (
-            "data: {tokenizer: a/tokenizer.json}",
-            "a file is written {name: file, path: a/tokenizer.json}",
-        ),
-        ("model: 7", "x.yaml:3:8: model: 7 (int) is not accepted: it should be a mapping"),
-        ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
-        ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
-        ("seeds: {looks: []}", "x.yaml:3:9: seeds.looks: [] (list) is not accepted"),
-        (
-            "seeds: {looks: [3, 3]}",
-            "x.yaml:3:9: seeds.looks: [3, 3]: must be numbers of seeds that grow",
-        ),
-        ("seeds: {looks: [1, 3]}", "the first 2 or more, the last at most 1,000"),
-        (
-            "seeds: {looks: [3, 6], spend: [0.5, 0.6]}",
-            "x.yaml:3:24: seeds.spend: [0.5, 0.6]: must be 2 shares above 0, one for each look",
-        ),
-        ("seeds: {look: [3, 6]}", "unknown key 'look'; allowed: first, looks, spend; did you mean"),
-        ("race: 2", "x.yaml:3:7: race: a race is between tuned points: it needs 'tune'"),
-        ("tune: {lr: [1.0, 2.0]}\nrace: 0", "x.yaml:4:7: race: 0 (int) is not accepted"),
-        ("tune: {lr: [1.0, 2.0]}\nrace: 11", "should be less than or equal to 10"),
-        (
-            "tune: {lr: [1.0, 2.0]}\nrace: 1\nseeds: [1_000_000]",
-            "seeds: the seeds from 1,000,000 on are those of the race",
-        ),
-        (
-            "tune: {lr: [1.0, 2.0]}\nseeds: {looks: [2, 3]}",
-            "seeds: looks need tuned points that are fixed before the first look: give 'race'",
-        ),
-        (
-            "variants: {design: path, axes: {norm: [rmsnorm]}}\nseeds: {looks: [2, 3]}",
-            "x.yaml:4:1: seeds: looks stop variants one by one, and design 'path' needs all",
-        ),
-        (
-            "sizes: {models: [{dim: 32}, {dim: 64}]}\nseeds: {looks: [2, 3]}",
-            "looks stop variants one by one, and a ladder of sizes needs all of them",
-        ),
-    ],
-)
-def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message):
-    with pytest.raises(ConfigError) as caught:
-        experiment.load(write(tmp_path, MINIMAL + text + "\n"))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        ("{}", "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter'"),
-        ("{steps: 1, tokens: 5}", "takes one of 'tokens' and 'steps'"),
-        ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
-        ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
-        ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
-        (
-            "{steps: 1, betas: [2, 3]}",
-            "train.betas[0]: 2 (int) is not accepted: it should be less than 1",
-        ),
-        ("{steps: 1, betas: [0.9]}", "train.betas[1]: is too short: one value more is needed"),
-        (
-            "{steps: 1, precision: float16}",
-            "'float16' is not allowed here; allowed: auto, bfloat16, float32",
-        ),
-    ],
-)
-def test_mistakes_in_the_training_recipe(tmp_path, train, message):
-    with pytest.raises(ConfigError) as caught:
-        experiment.load(write(tmp_path, f"name: x\ntrain: {train}\n"))
-    assert message in str(caught.value)
-
-
-def test_a_missing_length_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="train: needs 'tokens' or 'steps', or 'sizes' needs"):
-        experiment.load(write(tmp_path, "name: x\n"))
-
-
-def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
-    names = [
-        "\u7814\u7a76",
-        "\u7814\u7a76\u5ba4",
-        "\u0434\u0438\u043d",
-        "\u0434\u0438\u043d!",
-        "\u0926\u093f\u0928",
-        "\u0926\u093e\u0928",
-        "\u7814" * 100,
-        "\u7814" * 101,
-        "!",
-        "\xe9",
-        "\xfc",
-        "\U0001f600",
-    ]
-    folders = [experiment.slug(name) for name in names]
-    assert len(set(folders)) == len(names)
-    assert folders[0].startswith("\u7814\u7a76-")
-    assert max(len(folder.encode()) for folder in folders) <= 47
-    for name in (
-        "RoPE theta=500000",
-        "Caf\xe9 M\xfcller",
-        "norms \u2013 \u201ca look\u201d",
-        "Vi\u1ec7t \u0142",
-        "10 \xb5s",
-        "x" * 50,
-    ):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-        assert experiment.slug(name) == plain
-
-
-@pytest.mark.parametrize("text", ["lr", "=3", ".lr=3", "train.=3", "train..lr=3", "train.lr.x=3"])
-def test_a_set_that_makes_no_sense_is_refused(tmp_path, text):
-    with pytest.raises(ConfigError, match="--set"):
-        experiment.load(write(tmp_path, "name: x\ntrain: {steps: 1, lr: 1e-3}\n"), (text,))
-
-
-def test_a_wrong_value_given_with_set_is_shown_there(tmp_path):
-    with pytest.raises(ConfigError, match=r"--set train\.lr=x:1:10: train\.lr: 'x'"):
-        experiment.load(write(tmp_path, MINIMAL), ("train.lr=x",))
-
-
-def test_set_reaches_into_lists(tmp_path):
-    file = write(
-        tmp_path,
+def test_set_reaches_into_lists(load):
+    text = (
         "variants: {axes: {attention: [gqa, {name: mha, window: 8}], train.lr: [1e-3]}}\n"
         "model: {attention: {pattern: [{name: mha, window: 16}, mha]}}\n"
-        "hypotheses: [{variant: a, direction: better}]\ntrain: {steps: 1}\n",
+        "hypotheses: [{variant: a, direction: better}]\ntrain: {steps: 1}\n"
     )
-    sets = (
+    of = load(
+        text,
         "variants.axes.attention.0.qk_norm=true",
         "variants.axes.attention.1=mqa",
         "variants.axes.train.lr.0=2e-3",
         "attention.pattern.0.window=32",
         "hypotheses.0.direction=worse",
     )
-    loaded = experiment.load(file, sets).experiment
-    assert loaded.variants.axes == {
-        "attention": [{"name": "gqa", "qk_norm": True}, "mqa"],
-        "train.lr": [2e-3],
-    }
-    assert loaded.model.attention == {"pattern": [{"name": "mha", "window": 32}, "mha"]}
-    assert loaded.hypotheses[0].direction == "worse"
+    attention = [{"name": "gqa", "qk_norm": True}, "mqa"]
+    assert of.variants.axes == {"attention": attention, "train.lr": [2e-3]}
+    assert of.model.attention == {"pattern": [{"name": "mha", "window": 32}, "mha"]}
+    assert of.hypotheses[0].direction == "worse"
     for wrong in ("variants.axes.attention.2=mha", "hypotheses.first.direction=worse"):
         with pytest.raises(ConfigError, match=r"^--set .*: \S+ has the entries 0 to [01]$"):
-            experiment.load(file, (wrong,))
+            load(text, wrong)
 
 
-@pytest.mark.parametrize("name", experiment.presets())
-def test_every_preset_is_a_valid_recipe(name):
-    assert experiment.preset(name).model.vocab is not None
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "--set") for text in ("lr", "=3", ".lr=3", "train.=3", "train..lr=3")),
+        ("train.steps.x=3", "--set"),
+        ("train.lr=x", "--set train.lr=x:1:10: train.lr: 'x'"),
+        ("sedes.x=3", "--set sedes.x=3:1:9: sedes: unknown key"),
+        ("lr=1e-3", "unknown key 'lr'; allowed: .*; did you mean 'train.lr'"),
+        ("warmup=1e-3", "unknown key 'warmup'; allowed: .*; did you mean 'train.warmup'"),
+        ("corpus=1e-3", "unknown key 'corpus'; allowed: .*; did you mean 'data.corpus'"),
+    ],
+)
+def test_a_set_that_makes_no_sense_is_told_there(load, text, said):
+    with pytest.raises(ConfigError, match=said):
+        load(MINIMAL, text)
 
 
-def test_every_experiment_of_the_repository_is_valid():
-    from pathlib import Path
-
-    files = sorted((Path(__file__).parents[1] / "experiments").rglob("*.yaml"))
-    assert len(files) >= 3
-    for file in files:
-        assert experiment.load(file).experiment.question
-
-
-def test_a_file_without_a_name_has_that_of_the_file_and_never_its_bases(tmp_path):
-    write(tmp_path, MINIMAL, "parent.yaml")
-    child = write(tmp_path, "base: parent.yaml\n", "my heads.yaml")
-    assert experiment.load(child).experiment.name == "my heads"
-    assert experiment.load(child, ("name=other",)).experiment.name == "other"
-    assert experiment.load(tmp_path / "parent.yaml").experiment.name == "x"
-
-
-def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
-    sets = (
-        "position.theta=5e5",
-        "attention={name: gqa}",
-        "attention.kv_heads=4",
-        "dim=96",
-        "variants.axes.train.lr=[0.1, 0.2]",
-        "variants.axes.position.theta=[1e4]",
-        "controls.positive.train.lr=1e-5",
-    )
-    loaded = experiment.load(write(tmp_path, MINIMAL), sets).experiment
-    assert loaded.model.position == {"name": "rope", "theta": 5e5}
-    assert loaded.model.attention == {"name": "gqa", "kv_heads": 4}
-    assert loaded.model.dim == 96
-    assert loaded.variants.axes == {"train.lr": [0.1, 0.2], "position.theta": [1e4]}
-    assert loaded.controls.positive == {"train.lr": 1e-5}
-    with pytest.raises(ConfigError, match=r"--set sedes\.x=3:1:9: sedes: unknown key"):
-        experiment.load(write(tmp_path, MINIMAL), ("sedes.x=3",))
+def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
+    names = ["\u7814\u7a76", "\u7814\u7a76\u5ba4", "\u0434\u0438\u043d", "\u0434\u0438\u043d!"]
+    names += ["\u0926\u093f\u0928", "\u0926\u093e\u0928", "\u7814" * 100, "\u7814" * 101]
+    names += ["!", "\xe9", "\xfc", "\U0001f600"]
+    folders = [experiment.slug(name) for name in names]
+    assert len(set(folders)) == len(names)
+    assert folders[0].startswith("\u7814\u7a76-")
+    assert max(len(folder.encode()) for folder in folders) <= 47
+    latin = ("RoPE theta=500000", "Caf\xe9 M\xfcller", "norms \u2013 \u201ca look\u201d", "x" * 50)
+    for name in (*latin, "Vi\u1ec7t \u0142", "10 \xb5s"):
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+        assert experiment.slug(name) == plain
 
 
 @pytest.mark.parametrize(
@@ -338,15 +185,14 @@ def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allow
     assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [("lr", "train.lr"), ("warmup", "train.warmup"), ("corpus", "data.corpus")],
-)
-def test_a_key_without_its_section_is_told_with_it(tmp_path, key, meant):
-    with pytest.raises(ConfigError, match=f"unknown key '{key}'.*; did you mean '{meant}'"):
-        experiment.load(write(tmp_path, MINIMAL), (f"{key}=1e-3",))
-
-
 def test_a_word_that_means_nothing_has_no_hint():
     assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"
     assert nearest("theta", ["data", "model"], ["train.tokens"]) == "; allowed: data, model"
+
+
+def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others():
+    labels = [f"relu-width={i}" for i in range(2000)]
+    said = nearest("relu-width=1234x", labels)
+    assert said.startswith("; allowed: relu-width=1234, ")
+    assert said.endswith(" and 1,960 more; did you mean 'relu-width=1234'?")
+    assert len(nearest("relu-width=1234x" + "y" * 100_000, labels)) < 1000

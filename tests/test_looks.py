@@ -1,6 +1,5 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
-import json
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import until
 from tests.reliability.harness import breaches
 
+DOCS = Path(__file__).parents[1] / "docs"
 FILE = """name: looked
 model: {dim: 16, layers: 1, heads: 2, context: 16}
 variants: {axes: {feedforward: [relu], norm: [layernorm]}}
@@ -49,6 +49,14 @@ class Stopping(Inline):
         super().submit(runs)
 
 
+def stopped_after(runs, file, results, code=130):
+    """Run the experiment with a launcher that is stopped after so many runs."""
+    Stopping.left = runs
+    with in_process(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "Local", Stopping)
+        assert main(["run", str(file), "--results", str(results), "--device", "cpu"]) == code
+
+
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory):
     """The results of the experiment, stopped in its race, and in its first and later looks."""
@@ -56,31 +64,21 @@ def looked(tmp_path_factory):
     file = folder / "looked.yaml"
     file.write_text(FILE, "utf-8")
     for runs in (7, RACED, 3):
-        Stopping.left = runs
-        with in_process(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local, "Local", Stopping)
-            assert main(["run", str(file), "--results", str(folder), "--device", "cpu"]) == 130
+        stopped_after(runs, file, folder)
     assert run_in_process(file, folder) == 0
     return file, Store(folder / "looked")
 
 
-def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, capsys):
+def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, answer):
     file = tmp_path / "looked.yaml"
     file.write_text(FILE, "utf-8")
-    Stopping.left = 0
-    with in_process(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "Local", Stopping)
-        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
-    page = Path(__file__).parents[1] / "docs" / "launchers.md"
-    (command,) = re.findall(
-        r"^llama-ablate (status .* --pending) >", page.read_text("utf-8"), re.MULTILINE
-    )
-    words = command.replace("results/quickstart", str(tmp_path / "looked"))
-    capsys.readouterr()
-    assert main(words.split()) == 0
+    stopped_after(0, file, tmp_path)
+    page = (DOCS / "launchers.md").read_text("utf-8")
+    (command,) = re.findall(r"^llama-ablate (status .* --pending) >", page, re.MULTILINE)
+    words = command.replace("results/quickstart", str(tmp_path / "looked")).split()
     planned = Store(tmp_path / "looked").plan.runs
     raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
-    assert capsys.readouterr().out.split() == raced
+    assert answer(*words).split() == raced
     assert len(raced) == RACED < len(planned)
 
 
@@ -95,7 +93,7 @@ esac
 
 @pytest.mark.parametrize("recipe", ["kubernetes", "skypilot"])
 def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
-    file = Path(__file__).parents[1] / "docs" / "launchers" / f"{recipe}.yaml"
+    file = DOCS / "launchers" / f"{recipe}.yaml"
     stated = yaml.safe_load(file.read_text("utf-8"))
     ids = [f"run{number}" for number in range(5)]
     (tmp_path / "ids").write_text("".join(f"{run}\n" for run in ids), "utf-8")
@@ -119,7 +117,7 @@ def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
 
 
 def test_the_script_for_a_node_of_slurm_requeues_itself_once_its_runs_have_stopped(tmp_path):
-    said, script = tmp_path / "said", Path(__file__).parents[1] / "docs" / "launchers" / "slurm.sh"
+    said, script = tmp_path / "said", DOCS / "launchers" / "slurm.sh"
     waits = (
         'trap "echo stopped; exit 130" TERM; echo "$*"; for i in $(seq 999); do sleep 0.02; done'
     )
@@ -169,42 +167,34 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
 def test_running_it_again_trains_nothing(looked, capsys):
     file, store = looked
     before = {p: p.stat().st_mtime_ns for p in store.root.glob("runs/*/record.json")}
-    Stopping.left = 0
-    with in_process(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "Local", Stopping)
-        assert main(["run", str(file), "--results", str(store.root.parent), "--device", "cpu"]) == 0
+    stopped_after(0, file, store.root.parent, code=0)
     assert {p: p.stat().st_mtime_ns for p in store.root.glob("runs/*/record.json")} == before
     assert "look" in capsys.readouterr().out
 
 
-def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, capsys):
+def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
     _, store = looked
     runs = len(store.final_ids())
-    assert main(["status", str(store.root)]) == 0
-    assert f": {runs} runs: {runs} ok" in capsys.readouterr().out
+    assert f": {runs} runs: {runs} ok" in answer("status", store.root)
     with in_process():
-        assert main(["pack", str(store.root), "--out", str(tmp_path / "pack")]) == 0
-    assert "pending" not in capsys.readouterr().out
+        assert "pending" not in answer("pack", store.root, "--out", tmp_path / "pack")
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
     assert framed(ours.comparison).equals(framed(packed.comparison))
     assert breaches(store.root) == breaches(tmp_path / "pack") == []
 
 
-def test_the_sensitivity_to_the_learning_rate_is_that_of_the_race(looked, capsys):
+def test_the_sensitivity_to_the_learning_rate_is_that_of_the_race(looked, answer):
     _, store = looked
     with in_process():
-        assert main(["report", str(store.root), "--json"]) == 0
-    tuning = json.loads(capsys.readouterr().out)["tuning"]
+        tuning = answer("report", store.root, "--json")["tuning"]
     assert [row["trials"] for row in tuning] == [6] * (VARIANTS - 1)
     assert all(row["sensitivity"] >= 0 for row in tuning)
 
 
-def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, capsys):
+def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, answer):
     file, _ = looked
-    assert main(["plan", str(file), "--device", "cpu"]) == 0
     least, most = (RACED + seeds * (VARIANTS - 1) + 1 for seeds in (2, 4))
-    assert f"runs: {least} to {most};" in capsys.readouterr().out
-    assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
+    assert f"runs: {least} to {most};" in answer("plan", file, "--device", "cpu")
+    values = answer("plan", file, "--device", "cpu", "--json")
     assert (values["least"]["runs"], values["runs"]) == (least, most)
     assert values["least"]["training_flops"] < values["training_flops"]

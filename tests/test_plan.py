@@ -1,11 +1,6 @@
 """From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
 
-import json
 import re
-import resource
-import subprocess
-import sys
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -16,25 +11,13 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.design import forecast
 from llama_ablate.design.plan import make
-from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.model.counts import count, skeleton, states
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build
 from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.results.record import Settings
 
-from .conftest import make_spec
-from .quiet import within
-
 FFN = "{axes: {feedforward: [relu]}}"
-THOUSAND = """{
-  design: product, match: parameters,
-  axes: {
-    norm: [rmsnorm, layernorm, {label: eps, name: rmsnorm, eps: 1.0e-3}, dyt, none],
-    position: [rope, learned, alibi, none, {label: far, name: rope, theta: 250_000}],
-    attention: [
-      mha, {label: g2, name: gqa, kv_heads: 2}, mqa,
-      {label: w32, name: mha, window: 32}, {label: w16, name: mha, window: 16}],
-    feedforward: [swiglu, gelu, relu, geglu], block: [pre, post]}}""".replace("\n", " ")
 
 
 @pytest.fixture
@@ -48,31 +31,33 @@ def by_label(table):
     return {variant.label: variant for variant in table.variants}
 
 
-SEVERAL = "{corpus: {name: files, path: '%s'}, tokenizer: %s, documents: %s}"
+def ids(plan):
+    return {run.id for run in plan.runs}
 
 
 @pytest.fixture
 def several(tmp_path):
-    """A file of 40 documents."""
+    """Return a function from a tokenizer and other keys to a text of 40 documents."""
     file = tmp_path / "several.jsonl"
     texts = (f"the cat {i} sat on the mat, and the dog {i * i} ran. " * 9 for i in range(40))
     file.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts), "utf-8")
-    return file
+
+    def data(tokenizer="bytes", **keys):
+        keys = {"corpus": f"{{name: files, path: '{file}'}}", "tokenizer": tokenizer, **keys}
+        return "{" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}"
+
+    return data
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars", "{name: bpe, vocab: 300}"])
 def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_none(
     planned, several, tokenizer
 ):
-    plain, said, masked = (
-        planned(data=SEVERAL.replace(", documents: %s", "") % (several, tokenizer)),
-        planned(data=SEVERAL % (several, tokenizer, "continue")),
-        planned(data=SEVERAL % (several, tokenizer, "mask")),
-    )
-    ids = [run.id for run in plain.runs]
-    assert [run.id for run in said.runs] == ids
+    plain = planned(data=several(tokenizer))
+    masked = planned(data=several(tokenizer, documents="mask"))
+    assert ids(planned(data=several(tokenizer, documents="continue"))) == ids(plain)
     assert "separator" not in plain.baseline.spec.identity()
-    assert not {run.id for run in masked.runs} & set(ids)
+    assert not ids(masked) & ids(plain)
     (table,) = masked.tables
     (separator,) = {v.spec.separator for v in table.variants}
     assert table.tokens.tokenizer.decode([separator]) == "\0"
@@ -81,27 +66,15 @@ def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_n
 
 
 def test_one_text_read_both_ways_makes_two_tables_that_share_no_run(planned, several):
-    both = f"[{SEVERAL % (several, 'bytes', 'mask')}, {SEVERAL % (several, 'bytes', 'continue')}]"
-    plan = planned(texts=both)
+    plan = planned(texts=f"[{several(documents='mask')}, {several(documents='continue')}]")
     assert [table.name for table in plan.tables] == ["files documents=mask", "files"]
     assert len(plan.runs) == 2 * 2 * 2
     order, other = (table.runs[0].planned(0) for table in plan.tables)
     assert (order.init_seed, order.order_seed) == (other.init_seed, other.order_seed)
 
 
-@pytest.mark.parametrize("texts", [False, True])
-def test_what_is_one_document_cannot_be_kept_apart(planned, book, texts):
-    one = SEVERAL % (book, "bytes", "mask")
-    with pytest.raises(ConfigError) as caught:
-        planned(**({"texts": f"[{one}]"} if texts else {"data": one}))
-    place = "texts[0].documents" if texts else "data.documents"
-    assert f"{place}: 'mask' keeps documents apart, and these tokens are one" in str(caught.value)
-    assert "tiny.yaml:" in str(caught.value)
-
-
 def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
-    data = SEVERAL.replace("documents: %s", "order: documents") % (several, "bytes")
-    (table,) = planned("{axes: {context: [8, 4]}}", data=data).tables
+    (table,) = planned("{axes: {context: [8, 4]}}", data=several(order="documents")).tables
     assert table.planned().span == 16
     assert [v.spec.context for v in table.variants] == [16, 8, 4]
     assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
@@ -111,31 +84,13 @@ def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, sev
 def test_the_order_of_documents_and_the_span_of_a_step_are_part_of_a_runs_identity(
     planned, several
 ):
-    data = SEVERAL.replace("documents: %s", "order: %s")
-    plain, windows, shuffled, longer = (
-        planned(data=data % (several, "bytes", "windows")),
-        planned(data=SEVERAL % (several, "bytes", "continue")),
-        planned(data=data % (several, "bytes", "documents")),
-        planned(
-            "{axes: {context: [16]}}",
-            data=data % (several, "bytes", "documents"),
-            model="{dim: 8, layers: 1, heads: 2, context: 32}",
-        ),
-    )
-    assert {run.id for run in plain.runs} == {run.id for run in windows.runs}
-    assert not {run.id for run in plain.runs} & {run.id for run in shuffled.runs}
-    assert not {run.id for run in shuffled.runs} & {run.id for run in longer.runs}
-
-
-def test_several_contexts_need_documents_in_order(planned):
-    with pytest.raises(ConfigError, match=r"axes.context\[0\]: variants of several contexts are"):
-        planned("{axes: {context: [8]}}")
-
-
-def test_a_source_of_known_entropy_is_one_document(planned):
-    text = "{corpus: {name: recall, tokens: 20_000}, tokenizer: chars, documents: mask}"
-    with pytest.raises(ConfigError, match=r"documents: 'mask' keeps documents apart"):
-        planned(data=text)
+    ordered = several(order="documents")
+    plain, shuffled = planned(data=several(order="windows")), planned(data=ordered)
+    model = "{dim: 8, layers: 1, heads: 2, context: 32}"
+    longer = planned("{axes: {context: [16]}}", data=ordered, model=model)
+    assert ids(plain) == ids(planned(data=several()))
+    assert not ids(plain) & ids(shuffled)
+    assert not ids(shuffled) & ids(longer)
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -180,16 +135,6 @@ def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
     kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.baseline)]
     assert kv[0] == kv[1]
     assert of["none"].solved == ""
-
-
-def test_the_latent_of_mla_is_what_matches_its_cache(planned):
-    plan = planned(
-        "{axes: {attention: [mla]}, match: kv_bytes}",
-        model="{dim: 64, layers: 1, heads: 4, context: 16}",
-    )
-    mla = by_label(plan.tables[0])["mla"]
-    assert mla.solved.startswith("latent ")
-    assert count(mla.spec).kv_bytes_per_token == count(plan.baseline.spec).kv_bytes_per_token
 
 
 def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
@@ -243,11 +188,6 @@ def test_a_state_that_no_size_reaches_is_refused_with_what_each_leaves(planned):
             "{axes: {attention: [{name: mha, window: 2}]}, match: state_bytes}",
             model="{dim: 8, layers: 1, heads: 4, context: 3}",
         )
-
-
-def test_a_context_to_match_at_is_for_states(planned):
-    with pytest.raises(ConfigError, match="'match_context' is for match: state_bytes"):
-        planned("{axes: {norm: [layernorm]}, match: flops, match_context: 64}")
 
 
 def test_a_plan_knows_how_states_grow(planned):
@@ -361,226 +301,52 @@ def test_guards_are_filled_in_and_change_no_run(planned):
     assert filled == [("kv_cache_bytes", "higher"), ("perplexity", "lower")]
 
 
-SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
-LADDER = "{models: [{dim: 16}, {dim: 32}]}"
-GATED_DELTA = "{dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}"
-WRONG = [
-    ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
-    (
-        {"train": "{steps: 6, batch: 4, optimizer: adamv}"},
-        "train.optimizer: 'adamv' is not an optimizer; allowed: adamw, lion, muon; did you "
-        "mean 'adamw'?",
-    ),
-    (
-        {"train": "{steps: 6, batch: 4, optimizer: {name: muon, momentun: 0.9}}"},
-        "train.optimizer.momentun: unknown key 'momentun'",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 2.0}]}}"},
-        "variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [{name: muon, ns_steps: 0}]}}"},
-        "variants.axes.train.optimizer[0].ns_steps: 0 (int) is not accepted",
-    ),
-    (
-        {"variants": "{axes: {train.optimizer: [muon, {name: muon, momentum: 0.95}]}}"},
-        "is the same variant as 'muon'",
-    ),
-    (
-        {"tune": "{optimizer: [adamw, moun]}"},
-        "tune.optimizer[1]: 'moun' is not an optimizer; allowed: adamw, lion, muon; did you "
-        "mean 'muon'?",
-    ),
-    (
-        {
-            "train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5]}",
-            "variants": "{axes: {train.schedule: [linear]}}",
-        },
-        "variants.axes.train.schedule[0]: 'branches' need the schedule 'wsd', not 'linear'",
-    ),
-    ({"variants": "{axes: {train.evals: [64]}}"}, "'train.evals' cannot vary"),
-    ({"tune": "{precision: [float32, bfloat16]}"}, "'precision' is not a key of train that may"),
-    ({"tune": "{lr: [1e-3, 1e-2]}", "measure": "[gradients]"}, "'measure' needs 'perplexity'"),
-    ({"texts": f"[{SAME}, {SAME.replace('4000', '5000')}]"}, "two tables would be called 'a'"),
-    ({"sizes": "{models: [{dim: 32}, {dim: 32}]}"}, "two tables would be called 'dim 32'"),
-    (
-        {
-            "variants": "{axes: {feedforward: [{name: relu, width: 40}, {name: relu, width: 80}]}, "
-            "match: parameters}"
-        },
-        "'relu-width=80' is the same variant as 'relu-width=40'",
-    ),
-    ({"controls": "{aa: [both, both]}"}, "controls.aa: ['both', 'both'] names 'both' twice"),
-    (
-        {
-            "variants": "{design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}",
-            "controls": "{aa: both}",
-        },
-        "controls.aa: two variants have the label 'A/A'",
-    ),
-    (
-        {"variants": "{design: list, entries: [{label: x}, {label: x, norm: layernorm}]}"},
-        "entries[1].label: two variants have the label 'x'",
-    ),
-    (
-        {"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
-        "a path starts at its baseline",
-    ),
-    (
-        {"train": "{steps: 60, batch: 4, compile: always}", "model": "{dropout: 0.1}"},
-        "train.compile: 'baseline' has dropout, which is not compiled: say compile: never",
-    ),
-    ({"train": "{steps: 60, batch: 4, compile: auto}"}, "'auto' is not allowed here"),
-    (
-        {"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
-        "'lr' is tuned, so 'positive control' cannot set it",
-    ),
-    ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
-    ({"variants": "{match: [flops, flops]}"}, "variants.match: ['flops', 'flops'] names 'flops' "),
-    ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
-    ({"controls": "{aa: [none, init]}"}, "controls.aa: needs a 'margin', such as '0.02 nats': the"),
-    ({"controls": "{positive: {norm: none}}"}, "controls.positive: needs a 'margin'"),
-    ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
-    ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
-    ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),
-    ({"sizes": "{models: [{dim: 16}, {dim: 17}]}"}, "sizes.models[1]"),
-    ({"variants": "{axes: {context: [5]}}"}, "axes.context[0]: 5 does not divide the base's"),
-    ({"variants": "{axes: {context: [32]}}"}, "which is the longest and whose text the others"),
-    ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
-    ({"measure": "[{name: cloze, task: minimalpairs}]"}, "measure[0].task: 'minimalpairs' is nei"),
-    ({"guard": "{metric: clozee, worse_by: 1%}"}, "guard[0].metric: 'clozee' is not a metric; all"),
-    ({"guard": "{metric: cloze, worse_by: 1%}"}, "'cloze' is not measured: add it to 'measure'"),
-    ({"guard": "{metric: kv_cache, worse_by: 3}"}, "must be a number and its unit"),
-    ({"guard": "{metric: kv_cache, worse_by: 100%}"}, "guard.worse_by: 100%: must be below"),
-    (
-        {"guard": "{metric: perplexity, quantity: los, worse_by: 0.01 nats}"},
-        "guard[0].quantity: 'perplexity' does not say which 'los' is worse; allowed: bits_per_byte",
-    ),
-    (
-        {"guard": "{metric: gradients, worse_by: 1%}", "measure": "[perplexity, gradients]"},
-        "guard[0]: 'gradients' says of none of its numbers which is worse: name one by 'quantity'",
-    ),
-    ({"guard": "{metric: kv_cache, worse_by: 1%}", "seeds": "1"}, "a guard needs an interval"),
-    ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
-    ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
-    (
-        {"variants": "{axes: {train.losses: [[z_loss]]}}", "budget": "flops"},
-        "variants.axes.train.losses[0]: 'losses=z_loss': what these losses compute",
-    ),
-    (
-        {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
-        "variants.axes.attention[0]: a further token adds no bytes to what the baseline keeps",
-    ),
-]
-
-
-@pytest.mark.parametrize(("sections", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_planned_is_one_line_with_its_place(planned, sections, message):
-    with pytest.raises(ConfigError) as caught:
-        planned(**sections)
-    text = str(caught.value)
-    assert message in text
-    assert "tiny.yaml:" in text
-    assert "\n" not in text
-
-
 def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit_is_told(
-    experiment_file, monkeypatch, capsys
+    experiment_file, tmp_path, monkeypatch, capsys, answer
 ):
     file = experiment_file()
-    assert main(["plan", str(file), "--json"]) == 0
-    needed = json.loads(capsys.readouterr().out)["memory"]["bytes"]
+    needed = answer("plan", file, "--json")["memory"]["bytes"]
     for share, code in ((1.1, 0), (0.9, 0), (0.5, 2)):
         monkeypatch.setattr(forecast, "_total_bytes", lambda _, has=share * needed: has)
         assert main(["plan", str(file)]) == code
         told = capsys.readouterr()
         assert ("is predicted to need" in told.out + told.err) == (share < 1)
-    assert "model: 'baseline' is predicted to need" in told.err
+    refused = answer("run", file, "--results", tmp_path / "r", code=2)
+    assert "tiny.yaml:2:1: model: 'baseline' is predicted to need" in refused
+    assert not (tmp_path / "r" / "tiny").exists()
 
 
-def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others():
-    labels = [f"relu-width={i}" for i in range(2000)]
-    said = nearest("relu-width=1234x" + "y" * 100_000, labels)
-    assert len(said) < 1000
-    assert said.endswith(" and 1,960 more")
-    said = nearest("relu-width=1234x", labels)
-    assert said.startswith("; allowed: relu-width=1234, ")
-    assert said.endswith("1,960 more; did you mean 'relu-width=1234'?")
-    assert nearest("b", ["c", "a"]) == "; allowed: a, c"
-
-
-def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experiment_file, capsys):
+def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experiment_file, answer):
     train = "{steps: 300, batch: 4, lr: 1e-3}"  # more than one token a parameter
     file = experiment_file("{axes: {train.optimizer: [muon, lion]}}", seeds=3, train=train)
-    words = ["plan", str(file), "--json"]
-    assert main([*words, "--device", "cpu"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["tables"][0]["warnings"]
+    words = ("plan", file, "--device", "cpu")
+    (told,) = answer(*words, "--json")["tables"][0]["warnings"]
     assert told == (
         "The optimizers of 'muon', 'lion' and of 'adamw (baseline)' differ, with one rate for all: "
         "not tuned. `tune: {lr: [...]}` chooses a rate for each."
     )
-    assert main([*words[:-1], "--device", "cpu"]) == 0
-    assert "one rate for all: not tuned" in " ".join(capsys.readouterr().out.split())
-    assert main([*words, "--device", "cpu", "--set", "tune.lr=[1e-3, 1e-2]"]) == 0
-    assert json.loads(capsys.readouterr().out)["tables"][0]["warnings"] == []
+    assert "one rate for all: not tuned" in " ".join(answer(*words).split())
+    tuned = answer(*words, "--json", "--set", "tune.lr=[1e-3, 1e-2]")
+    assert tuned["tables"][0]["warnings"] == []
 
 
-@pytest.mark.full
-def test_a_plan_of_a_thousand_variants_takes_less_than_five_seconds_of_a_core(
-    experiment_file,
-):
-    file = experiment_file(THOUSAND, model="{dim: 64, layers: 2, heads: 4, context: 64}")
-    words = [sys.executable, "-m", "llama_ablate", "plan", str(file), "--json"]
-    took = []
-    for _ in range(3):  # the first one prepares the text
-        began = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-        done = subprocess.run(words, capture_output=True, check=True)
-        took.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - began)
-    assert len(json.loads(done.stdout)["variants"]) == 1000
-    assert within(min(took), 5), took
-
-
-def test_a_plan_imports_no_compiler(experiment_file):
-    code = (
-        "import sys; from llama_ablate.config import experiment;"
-        "from llama_ablate.design.plan import make; from llama_ablate.results import Settings;"
-        "make(experiment.load(sys.argv[1])).document(None, Settings());"
-        "assert 'torch._dynamo' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code, str(experiment_file())], check=True)
-
-
-def test_skeletons_share_parts_with_each_other_and_none_within_a_model():
-    attention = {"pattern": ["mha", {"name": "mha", "window": 8}]}
-    spec = make_spec(attention=attention, layers=4, block="sandwich")
-    (one, times), (other, _) = skeleton(spec), skeleton(replace(spec, tie=not spec.tie))
-    assert times == {0: 2, 1: 2}
-    assert len(set(one.modules())) == len(set(build(replace(spec, layers=2)).modules()))
-    again, _ = skeleton(spec.with_width(8))
-    assert again.blocks[0].attn is one.blocks[0].attn
-    assert again.blocks[0].ffn is not one.blocks[0].ffn
-    assert other.blocks[0].attn is not one.blocks[0].attn  # of other sizes
-
-
-TOKENIZERS = "{corpus: {name: files, path: '%s'}, tokenizer: {name: bpe, vocab: 300}, order: %s}"
-BYTES = "{axes: {data.tokenizer: [bytes]}}"
+BPE = "{name: bpe, vocab: 300}"
 
 
 def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, several):
-    data, budget = TOKENIZERS % (several, "documents"), "[bytes, flops]"
-    train = "{steps: 60, batch: 4, lr: 1e-3}"
-    plan = planned(BYTES, data=data, budget=budget, train=train)
+    plan = planned(
+        "{axes: {data.tokenizer: [bytes]}}",
+        data=several(BPE, order="documents"),
+        budget="[bytes, flops]",
+        train="{steps: 60, batch: 4, lr: 1e-3}",
+    )
     for table in plan.tables:
         base, other = table.variants
         assert (base.spec.vocab, other.spec.vocab) == (300, 256)
-        assert {run.id for run in table.runs if run.variant == base}.isdisjoint(
-            run.id for run in table.runs if run.variant == other
-        )
-    (of_base, of_other), (by_bytes, by_flops) = (
-        [table.text_of(v) for v in plan.tables[0].variants],
-        [table.steps_of(table.variants[1]) for table in plan.tables],
-    )
+        own, others = ({run.id for run in table.runs if run.variant == v} for v in (base, other))
+        assert not own & others
+    of_base, of_other = [plan.tables[0].text_of(v) for v in plan.tables[0].variants]
+    by_bytes, by_flops = [table.steps_of(table.variants[1]) for table in plan.tables]
     size = of_base.tokens.bytes["train"]
     assert of_other.tokens.counts["train"] == size
     read = 60 * size / of_base.tokens.counts["train"]  # in bytes, of a token a step
@@ -592,82 +358,26 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
     assert [text.vocab for text in document.tables[0].texts] == [300, 256]
 
 
-def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, several):
+def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, several, tmp_path):
     own = tokenizers.ByteLevelBPETokenizer()
     own.train_from_iterator(["a dog ran", "a mat sat"] * 50, vocab_size=260)
-    file = several.parent / "own.json"
+    file = tmp_path / "own.json"
     own.save(str(file))
-    (table,) = planned(
-        f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}",
-        data=(TOKENIZERS % (several, "documents")).replace("300", "260"),
-        budget="bytes",
-    ).tables
+    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}"
+    data = several("{name: bpe, vocab: 260}", order="documents")
+    (table,) = planned(axes, data=data, budget="bytes").tables
     base, other = table.variants
     assert base.spec == other.spec
     assert base.id != other.id
 
 
-@pytest.mark.parametrize(
-    ("order", "sections", "message"),
-    [
-        ("windows", {"budget": "bytes"}, "axes.data.tokenizer[0]: variants of several tokenizers"),
-        ("documents", {}, "budget: a token is not the same text for every tokenizer; allowed: byt"),
-        ("documents", {"budget": "bytes", "margin": "0.1 nats"}, "margin: '0.1 nats': losses comp"),
-        (
-            "documents",
-            {
-                "budget": "bytes",
-                "hypotheses": "[{variant: bytes, direction: better, margin: 0.1 nats}]",
-            },
-            "hypotheses[0].margin: '0.1 nats': losses compare in bits/byte here",
-        ),
-        ("documents", {"budget": "bytes", "measure": "[kv_cache]"}, "bits per byte are a number"),
-        (
-            "documents",
-            {"budget": "bytes", "sizes": "{models: [{dim: 16}, {dim: 32}]}", "seeds": "2"},
-            "axes.data.tokenizer[0]: the laws of a ladder are in nats",
-        ),
-        (
-            "documents",
-            {"budget": "bytes", "controls": "{positive: {data.tokenizer: bytes}}"},
-            "controls.positive.data.tokenizer: a control changes the model or its training",
-        ),
-    ],
-)
-def test_tokenizers_that_would_not_compare_are_refused(planned, several, order, sections, message):
-    with pytest.raises(ConfigError) as caught:
-        planned(BYTES, data=TOKENIZERS % (several, order), **sections)
-    assert message in str(caught.value)
-    assert "tiny.yaml:" in str(caught.value)
-
-
-def test_a_tokenizer_that_loses_text_is_no_variant(planned, several):
-    words = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {"<unk>": 0, "the": 1, "cat": 2, "\0": 3},
-            "unk_token": "<unk>",
-        },
-    }
-    file = several.parent / "words.json"
-    file.write_text(json.dumps(words), "utf-8")
+def test_a_tokenizer_that_loses_text_is_no_variant(planned, several, words_tokenizer):
+    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{words_tokenizer}'}}]}}}}"
     with pytest.raises(ConfigError, match=r"axes.data.tokenizer\[0\].*loses text"):
-        planned(
-            f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}",
-            data=TOKENIZERS % (several, "documents"),
-            budget="bytes",
-        )
+        planned(axes, data=several(BPE, order="documents"), budget="bytes")
 
 
-def test_a_second_forward_pass_of_experts_balanced_by_a_loss_is_forecast(experiment_file, capsys):
+def test_a_second_forward_pass_of_experts_balanced_by_a_loss_is_forecast(experiment_file, answer):
     """A step is three times a forward pass; the shares of a whole step of parts take a fourth."""
     found = {}
     for balance, accumulate in product(("loss", "bias"), (1, 2)):
@@ -676,7 +386,6 @@ def test_a_second_forward_pass_of_experts_balanced_by_a_loss_is_forecast(experim
             f"feedforward: {{name: moe, experts: 4, balance: {balance}}}}}",
             train=f"{{steps: 5, batch: 4, accumulate: {accumulate}}}",
         )
-        assert main(["plan", str(file), "--json"]) == 0
-        found[balance, accumulate] = json.loads(capsys.readouterr().out)["training_flops"]
+        found[balance, accumulate] = answer("plan", file, "--json")["training_flops"]
     assert found["loss", 1] == found["bias", 1] == found["bias", 2]
     assert found["loss", 2] == pytest.approx(4 / 3 * found["loss", 1])

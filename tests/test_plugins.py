@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from itertools import product
-from types import SimpleNamespace
 
 import pytest
 from safetensors import safe_open
@@ -17,14 +15,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
-from llama_ablate.launch.environment import environment
-from llama_ablate.measure import METRICS
-from llama_ablate.model import counts
-from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
-from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
-from tests.in_process import in_process
+from tests.in_process import in_process, own_registries
 
 NORM = '''
 """A norm of somebody else's."""
@@ -72,166 +64,104 @@ def _nothing_loaded(monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(answer):
     """Give a command as if in a process of its own: with nothing loaded from outside."""
 
-    def command(*words):
-        with monkeypatch.context() as patch, in_process():
-            patch.setattr(plugins, "_loaded", {})
-            registries = (NORMS, FEEDFORWARDS, METRICS, OPTIMIZERS)
-            for registry, kind in product(registries, ("_components", "_schemas")):
-                patch.setattr(registry, kind, dict(getattr(registry, kind)))
-            patch.setattr(METRICS, "_per", dict(METRICS._per))
-            optimizer_bytes.cache_clear()
-            counts.forget()
-            environment.cache_clear()  # it has the plug-ins of the command before
-            code = main([*map(str, words)])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+    def command(*words, code=0):
+        with own_registries(), in_process():
+            return answer(*words, code=code)
 
     return command
 
 
+@pytest.fixture
+def train(run, tmp_path):
+    """Run an experiment with a plug-in of this text; return its results."""
+
+    def trained(file, text, *more):
+        (tmp_path / "mine.py").write_text(text)
+        run("run", file, "--results", tmp_path / "r", "--plugin", tmp_path / "mine.py", *more)
+        return Store(tmp_path / "r" / "tiny")
+
+    return trained
+
+
 def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
-    experiment_file, tmp_path, run
+    experiment_file, tmp_path, run, train
 ):
     plugin = tmp_path / "mine.py"
-    plugin.write_text(NORM)
     file = experiment_file(VARIANTS, measure="[perplexity, kv_cache]", seeds="1")
-    without = run("run", file, "--results", tmp_path / "r")
-    assert without.returncode == 2
-    assert "'halved' is not a norm" in without.stderr
-    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-    assert done.returncode == 0, done.stderr
-    store = Store(tmp_path / "r" / "tiny")
+    assert "'halved' is not a norm" in run("run", file, "--results", tmp_path / "r", code=2)
+    store = train(file, NORM)
     assert [record.outcome for record in store.records()] == ["ok", "ok"]
     digest = hashlib.sha256(NORM.encode()).hexdigest()
     assert store.plan.settings.plugins == {str(plugin): digest}
     # What is written in results makes no command load code: reading works without, no more.
-    assert run("report", store.root).returncode == 0
-    generated = run("generate", store.root / "halved", "--prompt", "the ")
-    assert generated.returncode == 2
-    assert "'halved' is not a norm; allowed: " in generated.stderr
-    assert generated.stderr.endswith(f"; it was made with --plugin {plugin}\n")
-    assert (
-        run(
-            "generate",
-            store.root / "halved",
-            "--prompt",
-            "the ",
-            "--max-tokens",
-            "3",
-            "--plugin",
-            plugin,
-        ).returncode
-        == 0
-    )
+    run("report", store.root)
+    words = ("generate", store.root / "halved", "--prompt", "the ", "--max-tokens", "3")
+    refused = run(*words, code=2)
+    assert "'halved' is not a norm; allowed: " in refused
+    assert refused.endswith(f"; it was made with --plugin {plugin}")
+    run(*words, "--plugin", plugin)
     # Nor is what was trained looked at with other code of the same name.
     plugin.write_text(NORM.replace("0.5", "0.6"))
-    for words in (
-        ("measure", store.root, "perplexity"),
-        ("generate", store.root / "halved", "--prompt", "the "),
-    ):
-        refused = run(*words, "--plugin", plugin)
-        assert refused.returncode == 2
-        assert "the plugin that makes 'halved' is not the one that" in refused.stderr
-
-
-PLAIN = '''
-"""A feed-forward network with a layer of torch's own."""
-import torch
-from torch import nn
-from llama_ablate.measure import METRICS
-from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.linear import OutLinear
-
-
-@FEEDFORWARDS.register("plain")
-class Plain(nn.Module):
-    """Use a layer of torch's own (nobody 2026)."""
-
-    def __init__(self, dim: int, *, width: int | None = None) -> None:
-        super().__init__()
-        self.width = width or 4 * dim
-        self.up, self.down = nn.Linear(dim, self.width), OutLinear(self.width, dim)
-
-    def flops(self):
-        return 4 * self.up.weight.numel()
-
-    def forward(self, x, ctx=None):
-        return self.down(torch.relu(self.up(x)))
-'''
-
-
-@pytest.mark.parametrize(
-    ("was", "wrong", "said"),
-    [
-        (
-            "relu(self.up(x))",
-            "relu(self.up(x.roll(-1, 1)))",
-            "the feedforward 'plain' lets a token see tokens that come after it",
-        ),
-        ("relu(self.up(x))", "relu(self.up(x)) + self.gone", "AttributeError"),
-        (
-            "dim: int, *, width",
-            "dim: int, depth: int, *, width",
-            "the model supplies no size 'depth'",
-        ),
-        ("*, width: int | None = None", "width: int = 8", "no size 'width'"),
-        (
-            "    def flops(self):\n        return 4 * self.up.weight.numel()\n",
-            "",
-            "it has no 'flops'",
-        ),
-        ("self.width = width or 4 * dim", "self.wide = width or 4 * dim", "'width'"),
-    ],
-)
-def test_a_component_that_does_not_fit_is_refused_in_one_line_before_anything_is_written(
-    was, wrong, said, experiment_file, tmp_path, run
-):
-    plugin = tmp_path / "plain.py"
-    assert was in PLAIN
-    plugin.write_text(PLAIN.replace(was, wrong))
-    file = experiment_file("{axes: {feedforward: [plain]}}", seeds="1")
-    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr
-    assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.parametrize(
-    ("was", "wrong", "said"),
-    [
-        ("", "", None),
-        ("self.up(x)", "self.up(x.roll(-1, 1))", "lets a token see tokens that come after it"),
-        ("(self, x, ctx=None)", "(self, x)", "the model calls its forward(x_BTD, ctx), and it"),
-    ],
-)
-def test_a_component_of_a_plugin_in_a_pattern_is_held_to_the_laws_as_one_alone(
-    was, wrong, said, experiment_file, tmp_path, run
-):
-    plugin = tmp_path / "plain.py"
-    plugin.write_text(PLAIN.replace(was, wrong) if was else PLAIN)
-    axes = "{axes: {feedforward: [{pattern: [swiglu, plain]}]}}"
-    file = experiment_file(axes, model="{dim: 16, layers: 2, heads: 2, context: 16}")
-    done = run("plan", file, "--plugin", plugin)
-    assert (done.returncode, done.stderr.count("\n")) == ((2, 1) if said else (0, 0)), done.stderr
-    assert (said or "swiglu/plain") in done.stderr + done.stdout
-    if said and "calls" not in said:
-        assert ": variants.axes.feedforward[0]: the feedforward 'plain' lets" in done.stderr
-
-
-def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path, run):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(NORM)
-    file = experiment_file(VARIANTS, seeds="1")
-    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-    assert done.returncode == 0, done.stderr
-    store = Store(tmp_path / "r" / "tiny")
+    for again in (("measure", store.root, "perplexity"), words):
+        refused = run(*again, "--plugin", plugin, code=2)
+        assert "the plugin that makes 'halved' is not the one that" in refused
+    # Nor by a worker.
     plugin.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(ConfigError, match="is not what these runs were planned with"):
         worker.run(store.root, next(iter(store.plan.runs)))
     assert not (tmp_path / "ran").exists()
+
+
+OPTIMIZER = '''
+"""An optimizer of somebody else's."""
+import torch
+from llama_ablate.training.optimizers import OPTIMIZERS, groups, moments
+
+
+@OPTIMIZERS.register("adagrad")
+def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
+    """Adagrad (Duchi et al. 2011)."""
+    of_all = groups(weights, weight_decay, state=moments(1))
+    return torch.optim.Adagrad(of_all, lr, eps=eps, initial_accumulator_value=start)
+'''
+
+
+CROSSED = "{norm: [{pattern: [rmsnorm, halved]}]}"
+
+
+@pytest.mark.parametrize(
+    ("axes", "was", "wrong", "said"),
+    [
+        ("{norm: [halved]}", "return x", "return x.roll(-1, 1)", "lets a token see tokens that"),
+        ("{norm: [halved]}", "return x", "return self.gone", "AttributeError"),
+        ("{norm: [halved]}", "self, dim: int", "self, depth: int", "supplies no size 'depth'"),
+        (CROSSED, "return x", "return x.roll(-1, 1)", "axes.norm[0]: the norm 'halved' lets a"),
+        (CROSSED, "(self, x)", "(self)", "the model calls its forward(x_BTD), and it"),
+        ("{train.optimizer: [adagrad]}", "state=m", "moments=m", "TypeError: groups() got an"),
+        ("{train.optimizer: [adagrad]}", "moments(1)", "moments(2)", "bytes of state, and keeps"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(
+    axes, was, wrong, said, experiment_file, tmp_path, run
+):
+    plugin, text = tmp_path / "mine.py", NORM if "norm" in axes else OPTIMIZER
+    assert was in text
+    plugin.write_text(text.replace(was, wrong))
+    model = "{dim: 16, layers: 2, heads: 2, context: 16}"
+    file = experiment_file(f"{{axes: {axes}}}", model=model, seeds="1")
+    words = ("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert said in run(*words, code=2)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_component_of_a_plugin_may_be_one_of_a_pattern(experiment_file, tmp_path, run):
+    (tmp_path / "mine.py").write_text(NORM)
+    model = "{dim: 16, layers: 2, heads: 2, context: 16}"
+    file = experiment_file(f"{{axes: {CROSSED}}}", model=model)
+    assert "rmsnorm/halved" in run("plan", file, "--plugin", tmp_path / "mine.py")
 
 
 def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
@@ -304,50 +234,27 @@ def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path, monkeypatch):
         assert told.read_text() == said
 
 
-def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, tmp_path, run):
-    plugin = tmp_path / "mine.py"
+def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, train):
     file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
-    for text, seeds in ((NORM, 1), (NORM.replace("0.5", "0.6"), 2)):
-        plugin.write_text(text)
-        done = run(
-            "run", file, "--results", tmp_path / "r", "--plugin", plugin, "--set", f"seeds={seeds}"
-        )
-        assert done.returncode == 0, done.stderr
-    assert re.search(r"different plugins \(mine\.py \w{8}; mine\.py \w{8}\)", done.stderr)
-    store = Store(tmp_path / "r" / "tiny")
+    train(file, NORM)
+    store = train(file, NORM.replace("0.5", "0.6"), "--set", "seeds=2")
+    page = (store.report / "report.html").read_text("utf-8")
+    assert re.search(r"different plugins \(mine\.py \w{8}; mine\.py \w{8}\)", page)
     record = store.records()[0]
     # Only what the plugin has a part in is another run since: the baseline's first one stands.
     assert len(store.final_ids()) == 2 + 3
     assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
 
 
-OPTIMIZER = '''
-"""An optimizer of somebody else's."""
-import torch
-from llama_ablate.training.optimizers import OPTIMIZERS, groups, moments
-
-
-@OPTIMIZERS.register("adagrad")
-def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
-    """Adagrad (Duchi et al. 2011)."""
-    of_all = groups(weights, weight_decay, state=moments(1))
-    return torch.optim.Adagrad(of_all, lr, eps=eps, initial_accumulator_value=start)
-'''
-
-
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(
-    experiment_file, tmp_path, run
+    experiment_file, tmp_path, run, train
 ):
-    plugin = tmp_path / "mine.py"
     axes = "{axes: {train.optimizer: [adagrad, {name: adagrad, start: 0.1}]}}"
     file = experiment_file(axes, measure="[perplexity]", seeds="1")
-    assert "'adagrad' is not an optimizer" in run("plan", file).stderr
+    assert "'adagrad' is not an optimizer" in run("plan", file, code=2)
     ids = []
     for text in (OPTIMIZER, OPTIMIZER.replace("eps=eps", "eps=2 * eps")):
-        plugin.write_text(text)
-        done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-        assert done.returncode == 0, done.stderr
-        plan = Store(tmp_path / "r" / "tiny").plan
+        plan = train(file, text).plan
         labels = {variant.id: variant.label for variant in plan.tables[0].variants}
         ids.append({labels[one.variant]: one.id for one in plan.runs.values()})
         bytes_of = {labels[one.variant]: one.optimizer_bytes for one in plan.runs.values()}
@@ -357,42 +264,15 @@ def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_r
     changed = {label for label in before if before[label] != after[label]}
     assert changed == {"adagrad", "adagrad-start=0.1"}
     # Measuring its speed takes the optimizer too: not another one of its name.
+    plugin = tmp_path / "mine.py"
     plugin.write_text(OPTIMIZER.replace("eps=eps", "eps=3 * eps"))
-    refused = run("measure", tmp_path / "r" / "tiny", "train_speed", "--plugin", plugin)
-    assert refused.returncode == 2
-    assert "the plugin that makes 'adagrad' is not the one that" in refused.stderr
+    words = ("measure", tmp_path / "r" / "tiny", "train_speed", "--plugin", plugin)
+    assert "the plugin that makes 'adagrad' is not the one that" in run(*words, code=2)
 
 
-@pytest.mark.parametrize(
-    ("was", "wrong", "said"),
-    [
-        ("weight_decay, eps, *", "weight_decay, epsilon, *", "no size 'epsilon'"),
-        ("return torch.optim", "return object() or torch.optim", "has no 'load_state_dict'"),
-        ("state=m", "moments=m", "TypeError: groups() got an unexpected keyword argument"),
-        ("moments(1)", "moments(2)", "bytes of state, and keeps"),
-    ],
-)
-def test_an_optimizer_that_does_not_fit_is_refused_in_one_line(
-    was, wrong, said, experiment_file, tmp_path, run
-):
-    plugin = tmp_path / "mine.py"
-    assert was in OPTIMIZER
-    plugin.write_text(OPTIMIZER.replace(was, wrong))
-    file = experiment_file("{axes: {train.optimizer: [adagrad]}}", seeds="1")
-    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr
-    assert not (tmp_path / "r").exists()
-
-
-def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp_path, run):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(METRIC_FILE)
+def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run, train):
     measure = "[perplexity, weight_norms, {name: sizes, scale: 3.0}]"
-    file = experiment_file("{}", measure=measure, seeds="1")
-    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
-    assert done.returncode == 0, done.stderr
-    store = Store(tmp_path / "r" / "tiny")
+    store = train(experiment_file("{}", measure=measure, seeds="1"), METRIC_FILE)
     (record,) = store.records()
     norms = record.metrics["weight_norms"].rows
     assert [(v.quantity, v.coordinates) for v in norms] == [
@@ -407,9 +287,9 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp
     expected = 3.0 * variant.parameters
     assert (scaled.value, scaled.samples, scaled.coordinates) == (expected, (expected,), {})
     assert math.isnan(unknown.value)
-    shown = run("show", store.root, record.id).stdout
+    shown = run("show", store.root, record.id)
     assert f"layer_0_weights_norm: {norms[0].value:.6g}" in shown
-    shown = run("show", store.root, variant.label).stdout
+    shown = run("show", store.root, variant.label)
     assert f"scaled_parameters: {expected:,.0f}" in shown
     assert "layer_0_weights_norm" in shown
     assert f"{expected:,.4g}" in (store.report / "report.html").read_text("utf-8")

@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-from itertools import count
 
 import psutil
 
@@ -19,19 +18,16 @@ SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
 class RayCluster:
-    """A head without CPUs and nodes of one CPU each, up between `with` and its end.
+    """A head without CPUs and nodes of one CPU each, up between `with` and its end."""
 
-    With `caches`, each node has a cache of its own in that folder.
-    """
-
-    def __init__(self, nodes=3, caches=""):
-        self.nodes, self.caches = nodes, caches
+    def __init__(self, nodes=3):
+        self.nodes = nodes
         self.env = dict(ENVIRONMENT)
 
     def __enter__(self):
         read, write = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(self.nodes), str(write), str(self.caches)],
+            [sys.executable, __file__, str(self.nodes), str(write)],
             env=os.environ | self.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -90,24 +86,16 @@ def _kill(processes):
                 send(process)
 
 
-def keep_cluster(many, answers, caches):
+def keep_cluster(many, answers):
     from ray.cluster_utils import Cluster
 
-    cluster, numbers = (
-        Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL}),
-        count(),
-    )
-
-    def node():
-        own = {"env_vars": {"LLAMA_ABLATE_CACHE": f"{caches}/{next(numbers)}"}} if caches else {}
-        return cluster.add_node(num_cpus=1, **SMALL, **own)
-
-    nodes = [node() for _ in range(many)]
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
+    nodes = [cluster.add_node(num_cpus=1, **SMALL) for _ in range(many)]
     chance = random.Random(0)
     print(cluster.address, file=answers, flush=True)
     for line in sys.stdin:
         if line.strip() == "start":
-            nodes.append(node())
+            nodes.append(cluster.add_node(num_cpus=1, **SMALL))
         elif line.strip() == "kill":
             one = nodes.pop(chance.randrange(len(nodes)))
             if chance.random() < 0.5:
@@ -121,4 +109,4 @@ def keep_cluster(many, answers, caches):
 
 if __name__ == "__main__":
     with os.fdopen(int(sys.argv[2]), "w") as pipe:
-        keep_cluster(int(sys.argv[1]), pipe, sys.argv[3])
+        keep_cluster(int(sys.argv[1]), pipe)

@@ -193,14 +193,12 @@ class SlurmCluster:
         self.wait(lambda: log.read_text().count("slurmd started") > before, f"{name} is up")
         self.wait(lambda: self.states()[name] in SETTLED, f"{name} is back")
 
-    def kill_controller(self, *, saved: bool = True) -> None:
+    def kill_controller(self) -> None:
         """SIGKILL slurmctld; jobs run on, commands fail.
 
         It writes its state every five seconds at most. When killed before, it forgets the jobs
         that came since, gives their ids again, and takes those that it started for waiting.
         """
-        if saved:
-            time.sleep(7)
         self._kill("slurmctld")
 
     def start_controller(self) -> None:

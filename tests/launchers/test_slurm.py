@@ -79,7 +79,7 @@ def befall(event, cluster, chance):
         steps = [p for n in cluster.names for p in cluster.processes(n) if "stepd" in p.name()]
         chance.choice(steps).kill()
     elif event == "controller":
-        cluster.kill_controller(saved=False)
+        cluster.kill_controller()
         time.sleep(1)
         cluster.start_controller()
 
