@@ -150,7 +150,10 @@ def _margin(predicted: "Forecast", expected: "NoiseMemory | None") -> tuple[dict
     margin = margins.of_loss(stated)
     if margin is None:
         return {}, "none is stated, so no row can be equivalent"
-    if predicted.seeds < 2 or len(predicted.plan.tables[0].variants) > _MOST_ARMS:
+    arms = [variant for variant in predicted.plan.tables[0].variants if not variant.role]
+    if len(arms) == 1:
+        return {}, f"{stated}; no variant is compared with the baseline"
+    if predicted.seeds < 2 or len(arms) > _MOST_ARMS:
         return {}, f"{stated}; --power '{stated}' says what it takes"
     try:
         known, whose = _noise(None, predicted, expected)
