@@ -21,6 +21,8 @@ FILE = Path(schema.__file__).with_name("experiment.schema.json")
 JUDGE = FILE.parents[1] / "commands" / "judge.schema.json"
 #: Keys whose entries are of another registry than they are called.
 _REGISTRIES = {"measure": "metric"}
+#: Sections for which one value may stand alone, with its type.
+_ALONE = {"Portion": "number", "Data": "string"}
 #: A number as people write it: an editor that reads YAML 1.2 takes `300_000` for a text.
 _GROUPED = {
     "integer": r"^[-+]?\d+(_\d+)+$",
@@ -94,7 +96,9 @@ def _written(field: Any, names: list[str]) -> Any:
     if not isinstance(field, dict):
         return field
     if "$ref" in field:  # beside which draft 7 reads nothing
-        return {"allOf": [{"$ref": field["$ref"]}]}
+        alone = _ALONE.get(field["$ref"].rpartition("/")[2])
+        own = {"$ref": field["$ref"]}
+        return {"anyOf": [own, {"type": alone}]} if alone else {"allOf": [own]}
     made = {k: _written(v, names) for k, v in field.items() if k not in ("title", "default")}
     if "prefixItems" in made:
         made["items"] = made.pop("prefixItems")

@@ -196,3 +196,19 @@ def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others(
     assert said.startswith("; allowed: relu-width=1234, ")
     assert said.endswith(" and 1,960 more; did you mean 'relu-width=1234'?")
     assert len(nearest("relu-width=1234x" + "y" * 100_000, labels)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "corpus"),
+    [
+        ("my.txt", {"name": "files", "path": "my.txt"}),
+        ("books/*.jsonl", {"name": "files", "path": "books/*.jsonl"}),
+        ("{corpus: books/, tokenizer: bytes}", {"name": "files", "path": "books/"}),
+        ("{hub: a/b}", {"name": "hub", "dataset": "a/b"}),
+        ("python-stdlib", "python-stdlib"),
+    ],
+)
+def test_a_text_can_be_stated_in_one_line(tmp_path, given, corpus):
+    file = tmp_path / "x.yaml"
+    file.write_text(f"train: {{steps: 1}}\ndata: {given}\n")
+    assert experiment.load(file).experiment.data.corpus == corpus

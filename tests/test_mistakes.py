@@ -184,10 +184,8 @@ measure: perplexity
 => 1:10: measure: 'perplexity' (text) is not accepted: it should be a list, in [ ]
 model: {dim: 64.0}
 => 1:14: model.dim: 64.0 (float) is not accepted: it should be a whole number; write 64
-data: {corpus: my.txt}
-=> 1:16: data.corpus: a file is written {name: files, path: my.txt}
-data: {tokenizer: a/tokenizer.json}
-=> 1:19: data.tokenizer: a file is written {name: file, path: a/tokenizer.json}
+data: my.txt
+=> 1:7: data.corpus: there is no file 'my.txt'
 model: 7
 => 1:8: model: 7 (int) is not accepted: it should be a mapping (key: value)
 margin: 0 nats

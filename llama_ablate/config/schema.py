@@ -193,12 +193,23 @@ class Data(Keys):
         """Return this section with some keys changed, as a variant does. Raises ConfigError."""
         return Data.check({**self.model_dump(mode="json"), **changes})
 
-    @field_validator("corpus", "tokenizer")
+    @model_validator(mode="before")
     @classmethod
-    def _no_file(cls, value: Entry, info: ValidationInfo) -> Entry:
-        if isinstance(value, str) and ("." in value or "/" in value):
-            name = "files" if info.field_name == "corpus" else "file"
-            raise ValueError(f"a file is written {{name: {name}, path: {value:.80}}}")
+    def _text_alone(cls, value: object) -> object:
+        """Read `my.txt`, `books/*.jsonl` and `{hub: NAME}` as a corpus."""
+        if isinstance(value, str):
+            return {"corpus": value}
+        if isinstance(value, dict) and "hub" in value and "corpus" not in value:
+            rest = {key: of for key, of in value.items() if key != "hub"}
+            return {**rest, "corpus": {"name": "hub", "dataset": value["hub"]}}
+        return value
+
+    @field_validator("corpus", "tokenizer", mode="before")
+    @classmethod
+    def _file(cls, value: object, info: ValidationInfo) -> object:
+        """Read a path as local files, or as the file of a tokenizer."""
+        if isinstance(value, str) and any(character in value for character in "./*"):
+            return {"name": "files" if info.field_name == "corpus" else "file", "path": value}
         return value
 
 
