@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.launch import local, measurement, processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.queue import Gone, News
@@ -72,7 +73,7 @@ def in_process(*, figures=False):
 def own_registries():
     """Let what is registered or loaded inside be forgotten, as what a process has of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS):
+        for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS, TOKENIZERS):
             for kind in ("_components", "_schemas"):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
         patch.setattr(METRICS, "_per", dict(METRICS._per))

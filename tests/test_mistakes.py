@@ -45,7 +45,7 @@ data: {corpus: {name: files, path: no.txt}}
 measure: [perplexty]
 => 1:11: measure[0]: 'perplexty' is not a metric; allowed: ... did you mean 'perplexity'?
 train: {steps: 1, batch: 4096}
-=> 4:8: data.corpus: the train split has 13,269 tokens, smaller than one batch of 65,537
+=> 4:8: data.corpus: the train split has 9,029 tokens, smaller than one batch of 65,537
 model: {layers: 2, attention: {pattern: [mha, mqa, gqa]}}
 => 1:32: model.attention.pattern: a pattern of 3 components is longer than 2 layers
 model: {attention: [mha, mqa]}
@@ -160,7 +160,7 @@ guard: {metric: kv_cache, worse_by: 1%}
 seeds: 1
 => 2:8: seeds: a guard needs an interval, and an interval two seeds or more
 measure: [perplexity, {name: kv_cache, context: -5}]
-=> 1:49: measure[1].context: kv_cache: context -5 must be from 1 to the text's 13,269 tokens
+=> 1:49: measure[1].context: kv_cache: context -5 must be from 1 to the text's 9,029 tokens
 measure: [{name: decode_speed, batch: [0], seconds: 1.0e300}]
 => 1:32: measure[0].batch: decode_speed: batch [0] must be whole numbers of 1 or more
 variants: {axes: {train.losses: [[z_loss]]}}

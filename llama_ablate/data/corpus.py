@@ -1,6 +1,7 @@
 """Corpora: sources of text, whose documents are split into train, validation and test."""
 
 import itertools
+import math
 import os
 import sys
 import sysconfig
@@ -22,6 +23,9 @@ CORPORA = Registry("corpus")
 #: The state of a corpus that cannot be read now: what is known of it from earlier still holds.
 UNCHANGED = ""
 SPLITS = ("train", "validation", "test")
+#: Documents of each held-out split without stated shares, and the largest share for that: the
+#: error of a text's loss comes from its documents.
+MIN_HELD_OUT, _MAX_HELD_OUT = 50, 0.25
 _MAX_FILES = 200_000  # files and folders that a pattern may name: more than data sets have
 _ROWS_READ = 256  # rows of a data set of the hub that are read at a time
 _SHUFFLED = 1000  # rows of a stream that are held to draw the next one from
@@ -33,8 +37,11 @@ class Corpus:
 
     documents: Callable[[], Iterable[Document]]
     #: Shares of training, validation and test text, for documents that belong to no split: one
-    #: document is split by position, several by the hash of their keys.
-    splits: Sequence[float] = (0.8, 0.1, 0.1)
+    #: document is split by position, several by the hash of their keys. None for `held_out`.
+    splits: Sequence[float] | None = None
+    #: The share of validation text, and of test text, without stated splits; more where that
+    #: would be fewer than `MIN_HELD_OUT` documents.
+    held_out: float = 0.1
     #: Changes whenever the documents do, and is known without reading them; None where there is
     #: no such thing, or it cannot be known.
     state: str | None = None
@@ -47,6 +54,8 @@ class Corpus:
     def __post_init__(self) -> None:
         """Raise ConfigError for shares that are none."""
         shares = self.splits
+        if shares is None:
+            return
         if len(shares) != 3 or sum(shares) > 1 + 1e-9 or min(shares) < 0 or shares[0] == 0:
             raise ConfigError(
                 f"splits {list(shares)}: must be three shares (train, validation, test) that add "
@@ -54,13 +63,27 @@ class Corpus:
                 ("splits",),
             )
 
+    def shares(self, count: int) -> Sequence[float]:
+        """Return the shares of the splits, of so many documents or more."""
+        if self.splits is not None:
+            return self.splits
+        several = min(_MAX_HELD_OUT, MIN_HELD_OUT / count) if count > 1 else 0.0
+        held_out = max(self.held_out, several)
+        return 1 - 2 * held_out, held_out, held_out
+
+    @property
+    def peeked(self) -> int:
+        """How many documents decide the shares: with more, the shares are the usual ones."""
+        return math.ceil(MIN_HELD_OUT / self.held_out) if self.splits is None else 2
+
 
 @CORPORA.register("python-stdlib")
-def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02), longest: Size = None) -> Corpus:
+def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None) -> Corpus:
     """Read the running Python's own standard library: real, human-written, on every machine.
 
     Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
-    whole files go to a split, of held-out ones the first `longest` bytes (`8kB`). Text and
+    whole files go to a split, of held-out ones the first `longest` bytes (`8kB`). By default some
+    50 files are validation and 50 test text; `splits: [0.9, 0.05, 0.05]` states shares. Text and
     fingerprint differ between versions of Python.
     """
     root = Path(sysconfig.get_path("stdlib"))
@@ -89,7 +112,8 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02), longest: Size
             (name.as_posix(), (root / name).read_text("utf-8", "replace")) for name in names
         ),
         splits,
-        readers.state(root / name for name in names),
+        held_out=0.02,
+        state=readers.state(root / name for name in names),
         longest=parse_size(longest),
     )
 
@@ -116,7 +140,7 @@ def files(
     train: str | None = None,
     validation: str | None = None,
     test: str | None = None,
-    splits: Sequence[float] = (0.8, 0.1, 0.1),
+    splits: Sequence[float] | None = None,
     column: str = COLUMN,
     limit: Size = None,
     longest: Size = None,
@@ -125,9 +149,10 @@ def files(
 
     With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
     `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
-    document by position, several by the hash of their text. Of each split, or of all that is to be
-    split, the first `limit` bytes are taken (`200MB`), and of each document of held-out text, where
-    there are several, the first `longest`.
+    document by position, several by the hash of their text. By default a tenth each is validation
+    and test text, or some 50 documents where there are fewer than 500. Of each split, or of all
+    that is to be split, the first `limit` bytes are taken (`200MB`), and of each document of
+    held-out text, where there are several, the first `longest`.
     """
     named = _named(path, train, validation, test)
     of_all = [file for of in named.values() for file in of]
@@ -141,7 +166,8 @@ def files(
 
     size = readers.total_size(of_all)
     size = most if most and (size is None or most < size) else size
-    return Corpus(read, splits, readers.state(of_all), size, parse_size(longest))
+    state = readers.state(of_all)
+    return Corpus(read, splits, state=state, size=size, longest=parse_size(longest))
 
 
 def _named(
@@ -211,13 +237,14 @@ def hub(
     streaming: bool = False,
     limit: Size = None,
     shuffle: int | None = None,
-    splits: Sequence[float] = (0.9, 0.05, 0.05),
+    splits: Sequence[float] | None = None,
     longest: Size = None,
 ) -> Corpus:
     """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
 
     Its own train, validation and test splits are used; where it has only one, or `split` names
-    one, that is split by `splits`. `limit` (`200MB`) takes the first bytes of each, after `shuffle`
+    one, that is split by `splits` (default: a twentieth each of validation and test text, or some
+    50 rows). `limit` (`200MB`) takes the first bytes of each, after `shuffle`
     (a seed) has drawn an order. With `streaming` the text is read over the network, and no more of
     it than `limit`; else the data set is downloaded whole, once. Of each document of held-out text
     the first `longest` bytes are taken.
@@ -233,7 +260,7 @@ def hub(
     except ConfigError as error:
         if error.where:
             raise
-        return Corpus(partial(_refuse, error), splits, UNCHANGED)
+        return Corpus(partial(_refuse, error), splits, state=UNCHANGED)
 
     def read() -> Iterator[Document]:
         loaded = _loaded(builder, dataset, as_stream=streaming or is_local)
@@ -242,7 +269,7 @@ def hub(
             yield from readers.limited((Document((text,), name) for text in texts), most)
 
     state = None if is_local else str(builder.cache_dir)
-    return Corpus(read, splits, state, most, parse_size(longest))
+    return Corpus(read, splits, held_out=0.05, state=state, size=most, longest=parse_size(longest))
 
 
 def _refuse(error: ConfigError) -> Iterator[Document]:

@@ -40,7 +40,7 @@ _MAGIC = {
 }
 #: What files of rows begin with, and the ending that their names have.
 _OF_ROWS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
-_BOMS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HEAD = 8  # bytes: as long as the longest of them
 _KINDS = {
     ".jsonl": "JSON",
@@ -276,10 +276,12 @@ class _TextFile:
         with _reading(self.file, self.name) as opened:
             while block := opened.read(_BLOCK):
                 data = rest + block
-                text, used = _decode(data, self.name, start, final=False)
+                if not start:
+                    _refuse_utf16(data, self.name)
                 if (nul := data.find(b"\0")) >= 0:
                     what = f"binary, not text (a NUL at byte {start + nul})"
                     raise ConfigError(f"{self.name} is {what}")
+                text, used = _decode(data, self.name, start, final=False)
                 blank = blank and not text.strip()
                 yield text
                 start, rest = start + used, data[used:]
@@ -294,13 +296,18 @@ def _decode(data: bytes, name: str, start: int, *, final: bool) -> tuple[str, in
 
     Raises ConfigError where they are not UTF-8.
     """
-    if not start and any(data.startswith(mark) for mark in _BOMS):
-        raise ConfigError(f"{name} is UTF-16 text: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    if not start:
+        _refuse_utf16(data, name)
     try:
         text, used = codecs.utf_8_decode(data, "strict", final)
     except UnicodeDecodeError as error:
         raise _not_utf8(name, start + error.start) from None
     return (text.removeprefix("\ufeff") if not start else text), used
+
+
+def _refuse_utf16(data: bytes, name: str) -> None:
+    if data.startswith(_UTF16):
+        raise ConfigError(f"{name} is UTF-16 text: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
 
 
 def _not_utf8(name: str, byte: int) -> ConfigError:

@@ -145,10 +145,10 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
 
     Where the shares add to less than 1, the rest is left out; a split without a share is train.
     """
-    shares = corpus.splits
-    end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
     documents = iter(corpus.documents())
-    first = list(islice(documents, 2))
+    first = list(islice(documents, corpus.peeked))
+    shares = corpus.shares(len(first))
+    end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
     if len(first) == 1 and first[0].split is None:
         yield from _by_position(first[0], shares, end)
         return

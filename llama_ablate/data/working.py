@@ -21,7 +21,7 @@ from llama_ablate.files.fields import Count, Fingerprint, Positive, typed
 from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import say
 
-_READING = 1  # raise it when some corpus is read in another way: what is known is forgotten
+_READING = 2  # raise it when some corpus is read in another way: what is known is forgotten
 #: What a write may raise, which names no file.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 

@@ -108,7 +108,7 @@ def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path
     corpus = read(files(path=str(tmp_path / name)))
     parts = {split: text.split(SEPARATOR) for split, text in corpus.splits.items()}
     assert sorted(text for part in parts.values() for text in part) == sorted(TEXTS)
-    assert 0.7 < len(parts["train"]) / 200 < 0.9
+    assert 0.4 < len(parts["train"]) / 200 < 0.6  # some 50 of each are held out
     write_jsonl(tmp_path / "again.jsonl")
     again = read(files(path=str(tmp_path / "again.jsonl")))
     assert {s: set(t.split(SEPARATOR)) for s, t in again.splits.items()} == {

@@ -1,6 +1,8 @@
 """Every kind of tokenizer against the library that its format is of."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import tokenizers
@@ -8,6 +10,7 @@ import tokenizers
 from llama_ablate.commands.cli import main
 from llama_ablate.data.tokenizer_files import read, read_saved
 from llama_ablate.errors import ConfigError
+from tests.in_process import own_registries
 from tests.texts import sentences
 from tests.tokenizer_kinds import KINDS, TEXTS, sentencepiece_file
 
@@ -67,8 +70,28 @@ def test_a_plugins_tokenizer_works_from_plan_to_export(experiment_file, tmp_path
         data=json.dumps({"corpus": corpus, "tokenizer": "letters"}), variants="{}", seeds="1"
     )
     with_plugin = ["--plugin", str(plugin)]
-    assert main(["run", str(file), "--results", str(tmp_path), "--workers", "1", *with_plugin]) == 0
-    (run,) = (tmp_path / "tiny" / "runs").iterdir()
-    assert main(["export", str(run), str(tmp_path / "x"), *with_plugin]) == 0
+    with own_registries():
+        options = ["--results", str(tmp_path), "--workers", "1", *with_plugin]
+        assert main(["run", str(file), *options]) == 0
+        (run,) = (tmp_path / "tiny" / "runs").iterdir()
+        assert main(["export", str(run), str(tmp_path / "x"), *with_plugin]) == 0
     exported = tokenizers.Tokenizer.from_file(str(tmp_path / "x" / "tokenizer.json"))
     assert exported.decode(exported.encode("the mat.").ids) == "the mat."
+
+
+def test_files_are_read_without_the_libraries_of_their_formats(tmp_path):
+    """With core dependencies alone: nothing imports tiktoken, sentencepiece or transformers."""
+    texts = ["the cat", "an \u00e9 \U0001f642"]
+    expected = {}
+    for kind in ("ranks of Llama 3", "SentencePiece of Llama 2", "llama2.c"):
+        ours, _ = KINDS[kind](tmp_path)
+        expected[ours.to_json()] = [ours.encode(text).tolist() for text in texts]
+    (tmp_path / "expected.json").write_text(json.dumps([texts, list(expected.items())]))
+    code = (
+        "import json, sys; sys.modules |= dict.fromkeys(['tiktoken', 'sentencepiece', "
+        "'transformers']); from llama_ablate.data.tokenizer_files import read_saved; "
+        "texts, rows = json.load(open(sys.argv[1])); "
+        "assert all([read_saved(saved).encode(text).tolist() for text in texts] == ids "
+        "for saved, ids in rows)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "expected.json"], check=True)
