@@ -84,6 +84,7 @@ def from_ranks(
     """
     import tokenizers
 
+    data = data.replace(b"\r\n", b"\n")  # the same ranks have one fingerprint
     ranks, saved = dict(_parse_ranks(data)), _saved("tiktoken", data)
     if any(bytes([b]) not in ranks for b in range(256)) or (
         special is None and sorted(ranks.values()) != list(range(len(ranks)))

@@ -216,6 +216,12 @@ def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity
 RANKS = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256))
 
 
+def test_line_ends_of_windows_change_no_list_of_ranks(tmp_path):
+    for name, content in (("a", RANKS), ("b", RANKS.replace(b"\n", b"\r\n"))):
+        (tmp_path / f"{name}.model").write_bytes(content)
+    assert read(tmp_path / "a.model").to_json() == read(tmp_path / "b.model").to_json()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
