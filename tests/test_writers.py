@@ -19,7 +19,7 @@ ALLOWED = {
     "files/disk.py": "the calls themselves",
     "results/leases.py": "lease files, which are created exclusively and renamed",
     "results/live.py": "a note that nothing depends on, and that is never flushed",
-    "data/tokenizers/tokenizer.py": "what a library prints leads to /dev/null",
+    "data/tokenizer.py": "what a library prints leads to /dev/null",
     "data/texts.py": "writes texts of the cache while they are read",
     "commands/init.py": "a file of the user's own name, which it never replaces",
     "commands/track.py": "writes lines to the terminal of its launcher",

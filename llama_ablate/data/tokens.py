@@ -20,7 +20,7 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import texts, working
+from llama_ablate.data import texts
 from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
@@ -264,16 +264,16 @@ def prepare(
         return load(trusted[asked])
     source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
-    known = working.recall(root, entry, source.state)
+    known = texts.recall(root, entry, source.state)
     if known and (tokens := _opened(root, _key(known, maker, made_by))):
         seen[asked] = tokens.folder
         return tokens
     for _ in range(_TRIES):
-        with working.folder(root, asked) as folder:
+        with texts.working_folder(root, asked) as folder:
             with _at("data", "corpus"), Bar("reading the text", "B") as bar:
                 text = texts.write(source, folder, bar.update, left_out)
             _check_splits(text, corpus.name)
-            working.remember(root, entry, source.state, text)
+            texts.remember(root, entry, source.state, text)
             key = _key(text, maker, made_by)
             seen[asked] = root / "tokens" / key
             if tokens := _opened(root, key):

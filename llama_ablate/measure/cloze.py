@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.data.tasks.items import Task
-from llama_ablate.data.tasks.task import tasks
+from llama_ablate.data.task_items import Task, tasks
 from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError

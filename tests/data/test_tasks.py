@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llama_ablate.data.tasks.task import task, tasks
+from llama_ablate.data.task_items import task, tasks
 from llama_ablate.errors import ConfigError
 
 CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}

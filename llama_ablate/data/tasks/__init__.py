@@ -1,1 +1,0 @@
-"""Tasks: items with a right answer, from files and from templates."""
