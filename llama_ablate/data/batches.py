@@ -19,7 +19,7 @@ _DRAWN = 256  # documents of a stream at a time
 
 @dataclass(frozen=True)
 class DocumentStreams:
-    """Streams of documents, drawn with replacement, of which each step reads the next `span`.
+    """Streams of documents drawn with replacement; each step reads the next `span` tokens.
 
     A batch has as many streams as fit it. Which documents a stream holds depends on the seed and
     the stream's number alone: so models of another context, whose windows are parts of `span`, read
@@ -57,14 +57,14 @@ class DocumentStreams:
 
     @cached_property
     def _bounds(self) -> NDArray[np.int64]:
-        """Where documents begin, and where the last one ends behind its separator."""
+        """Start indices of the documents, and the end of the last document with its separator."""
         ids, begins = self.tokens.training, self.tokens.documents("train")
         ended = begins[-1] == len(ids)
         return begins if ended else np.append(begins, len(ids) + 1)
 
 
 class _Stream:
-    """An endless sequence of documents; how far it is known is no part of what it is."""
+    """Endless sequence of documents, a function of its seed and number."""
 
     def __init__(self, seed: int, number: int, bounds: NDArray[np.int64]) -> None:
         self._seed, self._number, self._bounds = seed, number, bounds

@@ -52,7 +52,7 @@ class Corpus:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for shares that are none."""
+        """Raise ConfigError for shares that are no three numbers with a sum of at most 1."""
         shares = self.splits
         if shares is None:
             return
@@ -73,7 +73,7 @@ class Corpus:
 
     @property
     def peeked(self) -> int:
-        """How many documents decide the shares: with more, the shares are the usual ones."""
+        """Number of documents to count before the shares are known."""
         return math.ceil(MIN_HELD_OUT / self.held_out) if self.splits is None else 2
 
 
@@ -369,7 +369,7 @@ def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str
 
 
 def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[str]:
-    """Yield the texts of a column, in an order that is drawn from a seed, if there is one.
+    """Yield the texts of a column, in random order if a seed is given.
 
     Of a stream, the order of its files is drawn, and that of rows which stand close together.
     """

@@ -1,4 +1,4 @@
-"""Held-out documents that also stand in training text, found by their hashes."""
+"""Overlap of held-out documents and training text, by hashes of documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from llama_ablate.data.tokens import Tokens
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of the held-out text of a corpus also stands in one training text."""
+    """Amount of a corpus' held-out text that a training text contains."""
 
     #: Held-out documents that stand there as a whole but for white space, and their tokens.
     documents: int
@@ -44,7 +44,7 @@ def find_overlaps(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, Overl
 
 
 def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArray[np.bool_]]:
-    """Return which documents of each held-out split stand in training texts.
+    """Return a mask of the documents in each held-out split that training texts contain.
 
     Those of the test split also where they stand in the validation split.
     """
@@ -74,7 +74,7 @@ def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
 
 
 def _is_in(own: Tokens, split: str, other: Tokens, there: str) -> NDArray[np.bool_]:
-    """Return which documents of a split stand in a split of another text; blank ones do not."""
+    """Return a mask of the documents that a split of another text contains, without blank ones."""
     hashes = own.hashes(split)
     return np.asarray(np.isin(hashes, other.hashes(there)) & (hashes != 0))
 

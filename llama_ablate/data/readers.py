@@ -233,7 +233,7 @@ def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: s
 
 
 def _suffix(file: Path) -> str:
-    """Return the ending of a file's name, below that of a compressed one."""
+    """Return the ending of a file's name, without the ending for compression."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
@@ -255,7 +255,7 @@ def _check_beginning(file: Path, head: bytes) -> None:
 
 @contextmanager
 def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Open a file, unpacked. Raises ConfigError for what the system or its format refuses."""
+    """Open a file, decompressed. Raises ConfigError if it cannot be read or decompressed."""
     try:
         with _OPENERS.get(file.suffix, open)(file, "rb") as opened:
             yield cast("BinaryIO", opened)

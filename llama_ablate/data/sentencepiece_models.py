@@ -151,7 +151,7 @@ def _parse_message(data: bytes) -> dict[int, list[Any]]:
 
 
 def _expressed(parts: PieceModel, saved: str) -> Pieces:
-    """Return a model as the library's tokenizer. Raises ConfigError for what it lacks."""
+    """Return a model as the library's tokenizer. Raises ConfigError for features that it lacks."""
     import tokenizers
     from tokenizers import decoders, normalizers
 

@@ -27,7 +27,7 @@ Kind = Literal["multiple choice", "last words", "minimal pairs"]
 
 @dataclass(frozen=True)
 class Item:
-    """A context and its possible continuations, of which one is right."""
+    """Context with its possible continuations, one of them correct."""
 
     context: str
     #: Of last words there is one: the target.
@@ -68,7 +68,7 @@ class Task:
 
 
 def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
-    """Return a text of an item. Raises ConfigError for what is none."""
+    """Return a text of an item. Raises ConfigError for any other value."""
     value = values[key]
     if not isinstance(value, str) or (not value.strip() and not empty):
         raise ConfigError(f"'{key}' is {shown(value)}: must be text")

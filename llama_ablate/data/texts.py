@@ -1,4 +1,4 @@
-"""Texts of corpora on disk, written in one pass and read in pieces; what is known of them."""
+"""Texts of corpora on disk, written in one pass and read in pieces, and notes on them."""
 
 import contextlib
 import errno
@@ -41,7 +41,7 @@ NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Text:
-    """The text of each split in a file of its own: documents with SEPARATOR between them.
+    """Text of each split in a separate file: documents with SEPARATOR between them.
 
     `fingerprint` stands for the exact text of all splits; it is part of every run's identity.
     """
@@ -55,7 +55,7 @@ class Text:
 
     @property
     def cuts(self) -> bool:
-        """Whether some document is so long that it is cut before it is encoded."""
+        """Presence of a document that is cut before encoding because of its length."""
         return self.longest > _WHOLE
 
     def file(self, split: str) -> Path:
@@ -244,7 +244,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 @dataclass
 class _Known:
-    """What is noted of a text, beside its files."""
+    """Stored note on a text."""
 
     state: str | None
     fingerprint: Fingerprint
@@ -256,7 +256,7 @@ _KNOWN = TypeAdapter(_Known)
 
 
 def recall(root: Path, entry: object, state: str | None) -> Text | None:
-    """Return what a corpus was when it was last read, without its files; None where it changed."""
+    """Return the noted text of a corpus, without files; None if the corpus has changed."""
     file = _note(root, entry)
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
         known = typed(_KNOWN, read_json(file, _place(file)), file)
@@ -266,7 +266,7 @@ def recall(root: Path, entry: object, state: str | None) -> Text | None:
 
 
 def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
-    """Keep what a corpus is, unless a change of it would not be seen."""
+    """Store a note on a corpus' text, unless a change of the corpus could go unnoticed."""
     if state is not None:
         file = _note(root, entry)
         disk.make(file.parent)

@@ -93,7 +93,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocab(self) -> int:
-        """How many ids there are, special ones among them."""
+        """Number of ids, special ids included."""
 
     @abstractmethod
     def encode(self, text: str) -> Ids:
@@ -113,7 +113,7 @@ class Tokenizer(ABC):
 
     @property
     def end(self) -> int | None:
-        """The token that ends a document, if there is one."""
+        """End-of-document token, if any."""
         return next((self.special[name] for name in _ENDS if name in self.special), None)
 
     @property
@@ -129,12 +129,12 @@ class Tokenizer(ABC):
 
     @property
     def pad(self) -> int | None:
-        """The padding token, if there is one."""
+        """Padding token, if any."""
         return next((self.special[name] for name in _PADS if name in self.special), None)
 
     @property
     def stops(self) -> frozenset[int]:
-        """The tokens at which generation stops; the beginning of a next text is one too."""
+        """Tokens at which generation stops, the beginning-of-sequence token included."""
         named = {self.special[name] for name in _STOPS if name in self.special}
         return frozenset(named if self.bos is None else named | {self.bos})
 
@@ -175,7 +175,7 @@ class Bytes(Tokenizer):
 
     @property
     def vocab(self) -> int:
-        """One id a byte."""
+        """Number of ids: 256."""
         return 256
 
     def encode(self, text: str) -> Ids:
@@ -197,13 +197,13 @@ class Bytes(Tokenizer):
 
 @dataclass(frozen=True)
 class Chars(Tokenizer):
-    """One id for each character, in the order of their code points."""
+    """Character tokenizer, with ids in the order of code points."""
 
     characters: str
 
     @property
     def vocab(self) -> int:
-        """How many characters there are."""
+        """Number of characters."""
         return len(self.characters)
 
     def encode(self, text: str) -> Ids:
@@ -269,7 +269,7 @@ class Pieces(Tokenizer):
 
     @property
     def vocab(self) -> int:
-        """One more than the largest id, since ids may have gaps."""
+        """Largest id plus one, since ids may have gaps."""
         return int(max(self.model.get_vocab(with_added_tokens=True).values(), default=0)) + 1
 
     def encode(self, text: str) -> Ids:
@@ -308,7 +308,7 @@ class Pieces(Tokenizer):
 def byte_level_bpe(
     ranks: Mapping[bytes, int], special: Mapping[str, int] = MappingProxyType({})
 ) -> Any:
-    """Return byte-level BPE: of two neighbours that make a token, those of lowest rank first.
+    """Return byte-level BPE that merges by rank, the lowest first.
 
     `special` tokens get their ids, which may leave gaps, and are made by no merge.
     """
@@ -327,7 +327,7 @@ def byte_level_bpe(
 
 
 def list_merges(order: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return every two tokens that make a third, in the order of what they make."""
+    """List all pairs of tokens that form a token, in the order of the formed tokens."""
     return [
         (token[:i], token[i:])
         for token in sorted(order, key=lambda token: order[token])
@@ -348,7 +348,7 @@ def _byte_characters() -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes a tokenizer from a text. `identity` stands for whatever else it reads.
+    """Maker of a tokenizer from a text; `identity` identifies its other inputs.
 
     `most` is how many bytes of the training split it looks at.
     """
@@ -359,7 +359,7 @@ class Maker:
 
 
 def as_maker(built: Any) -> Maker:
-    """Return what a registered tokenizer builds as a maker: a plug-in may build the library's."""
+    """Return the maker of a registered tokenizer; a plug-in may build a library's tokenizer."""
     if isinstance(built, Maker):
         return built
     tokenizer = built if isinstance(built, Tokenizer) else Pieces(built)

@@ -133,7 +133,7 @@ def _from_tokenizer_json(data: bytes) -> Pieces:
 
 
 def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
-    """Read GPT-2's two files: the ids of tokens, and what is merged to them, in order."""
+    """Read GPT-2's two files: ids of tokens, and merges in order."""
     import tokenizers
 
     with refusing("they are no vocab.json and merges.txt"):
@@ -145,7 +145,7 @@ def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
 
 
 def in_one_file(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer that a folder holds in one file; None where there is none."""
+    """Return the tokenizer in a folder's single tokenizer file; None without such a file."""
     files = (folder / name for name in WHOLE)
     file = next((file for file in files if file.is_file()), None)
     return read(file) if file else None
@@ -256,7 +256,7 @@ def hub_tokens(*, model: str = "") -> Maker:
 
 
 def _from_hub(model: str) -> Tokenizer | None:
-    """Return the tokenizer of a model in the hub's cache; None where there is none."""
+    """Return the tokenizer of a model in the hub's cache; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -1,4 +1,4 @@
-"""A process for each sink beside a launcher, which it can neither fail nor slow down."""
+"""Sending processes next to a launcher, one per sink; their failures do not affect it."""
 
 import subprocess
 import sys

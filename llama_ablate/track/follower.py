@@ -1,4 +1,4 @@
-"""Follow an experiment's results, and send what is new to one sink."""
+"""Follow an experiment's results, and send new points and metrics to a sink."""
 
 import fcntl
 import math
@@ -27,7 +27,7 @@ class _Open:
 
 
 class Follower:
-    """Sends the runs of an experiment to one sink: at each look, what they have done since."""
+    """Follower of an experiment's runs that sends their progress to a sink at each look."""
 
     def __init__(self, results: Results, name: str) -> None:
         self._results, self._name = results, name
@@ -37,12 +37,12 @@ class Follower:
 
     @property
     def sent(self) -> int:
-        """How many runs were sent to their end."""
+        """Number of runs that were sent completely."""
         return len(self._sent)
 
     @property
     def done(self) -> bool:
-        """Whether every planned run was sent with a final outcome, as far as the last look saw."""
+        """Completion: true if every planned run was sent with a final outcome."""
         finished = self._results.finished
         return len(self._sent) == len(self._results.plan.runs) and all(
             finished[run].outcome()[0] in FINAL for run in self._sent
@@ -101,7 +101,7 @@ class Follower:
             raise
 
     def _metrics(self, record: Record) -> dict[str, float]:
-        """Return what was measured of a run and of its variant, by name."""
+        """Return the metrics of a run and of its variant, by name."""
         numbers = {
             "steps_done": record.steps_done,
             "tokens_done": record.tokens_done,

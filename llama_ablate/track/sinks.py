@@ -13,7 +13,7 @@ from llama_ablate.results.plan_document import PlanDocument, PlannedRun
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A planned run as trackers name it, and what it was planned with."""
+    """Planned run under its name in trackers, with its config."""
 
     #: Identifies the run: it is the same whenever the run is sent.
     id: str
@@ -60,7 +60,7 @@ class TrackedRun:
 
 
 class Sink(Protocol):
-    """Sends one run to a tracker; what it raises is said once, and the run is sent again later.
+    """Sender of one run to a tracker; after an error the run is sent again later.
 
     A class attribute `viewer`, if there is one, says how to look at what was sent; `{folder}` in it
     stands for the folder of the sink's files.
@@ -70,13 +70,13 @@ class Sink(Protocol):
     package: str
 
     def open(self, run: TrackedRun) -> int:
-        """Begin a run, or go on with the one of this id; return the last step it has, or -1."""
+        """Begin a run, or resume the run with its id; return its last step, or -1."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send a point of the learning curve: finite numbers by column."""
 
     def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:
-        """Send how the run ended and what was measured, and close it.
+        """Send the outcome and the metrics, and close the run.
 
         `cancelled` is a run that has not ended: it may be opened again.
         """
