@@ -14,10 +14,9 @@ from llama_ablate.data.batches import TextMixture
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
-from llama_ablate.design.plan import make
+from llama_ablate.design.plan import make, open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
-from llama_ablate.launch import worker
 from llama_ablate.model.decoder import build, spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.report.warnings import of_text
@@ -255,11 +254,11 @@ def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, shi
     plan = planned(data=", mixture: {corpus: 1, ships: 1}")
     document, tokens = plan.document(None, Settings()), plan.tables[0].tokens
     (table,) = document.tables
-    rows = worker._batches(document, table.text, table.baseline, tokens)(0, 0, 8, 16)
+    rows = open_batches(document, table.text, table.baseline, tokens)(0, 0, 8, 16)
     assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
     documents(ships, "Another ship {} left Quay {}. ", 90)
     with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
-        worker._batches(document, table.text, table.baseline, tokens)
+        open_batches(document, table.text, table.baseline, tokens)
 
 
 @torch.no_grad()

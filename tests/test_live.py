@@ -72,9 +72,9 @@ def test_what_cannot_be_read_is_no_note(tmp_path, content):
 def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp_path, monkeypatch):
     seen, finish = [], worker.METRICS.measure_all
 
-    def look(choices, subject):
+    def look(choices, subject, readings):
         seen.extend(Results.open(tmp_path / "tiny").live.values())
-        return finish(choices, subject)
+        return finish(choices, subject, readings)
 
     monkeypatch.setattr(worker.METRICS, "measure_all", look)
     file = experiment_file(train="{steps: 3, batch: 2}", measure="[perplexity]", variants="{}")

@@ -13,6 +13,7 @@ from llama_ablate.config.labels import name_text
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Reading
 from llama_ablate.data import overlap, tokens
+from llama_ablate.data.batches import Batches, DocumentStreams, TextMixture
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
@@ -28,7 +29,7 @@ from llama_ablate.design.variants import (
 )
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, exact, states
-from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
+from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText, PlannedVariant
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -159,6 +160,23 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
             f"{prepared.fingerprint}, theirs {text.fingerprint}"
         )
     return prepared
+
+
+def open_batches(
+    plan: PlanDocument, text: PlannedText, variant: PlannedVariant, own: tokens.Tokens
+) -> Batches:
+    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
+    data = text.source.with_changes(variant.data)
+    if data.order == "documents":
+        return DocumentStreams(own, plan.experiment.model.context).batch
+    if not variant.mixture:
+        return own.batch
+    known = sources_of(text.source, own)
+    for source in variant.mixture:
+        if known[source.name].fingerprint != source.fingerprint:
+            what = f"the source '{source.name}' has changed since these runs were planned"
+            raise ConfigError(what)
+    return TextMixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
 
 
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:

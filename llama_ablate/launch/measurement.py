@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llama_ablate.config import plugins
 from llama_ablate.config.experiment import ExperimentFile, Train
 from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.spec import ModelSpec, digest
@@ -13,10 +14,12 @@ from llama_ablate.design.plan import Pace, Plan, make, open_tokens
 from llama_ablate.design.table import Table, refuse_other_code
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
-from llama_ablate.launch import processes, worker
+from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
-from llama_ablate.measure import METRICS
+from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.turns import PROCESSES, ROUNDS, Arm, joined, measure_arms
+from llama_ablate.model.decoder import build, spec_from
+from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Record, Store
 from llama_ablate.results.plan_document import PlanDocument, PlannedText
 from llama_ablate.results.protocol import StatedMetrics
@@ -249,7 +252,20 @@ def measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
 ) -> dict[str, Measurement]:
     """Measure a finished run from its weights, as the task of a process."""
-    return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
+    store = Store(Path(root))
+    record, file = store.record(run_id), store.weights(run_id)
+    assert record is not None, run_id
+    assert file is not None, run_id
+    table = store.table_of(run_id)
+    plugins.again(store.plan.settings.plugins)
+    tokens = open_tokens(table.text_of(table.variant(record.variant)))
+    compute = Compute.from_dict(record.compute)
+    model = compute.prepare(load_weights(build(spec_from(record.model)), file))
+    subject = Subject(model, tokens, Train.model_validate(record.train), compute)
+    choices = [METRICS.resolve(entry) for entry in entries]
+    metrics = METRICS.measure_all(choices, subject, store.plan.readings(table))
+    tokens.check()
+    return metrics
 
 
 def _measure(

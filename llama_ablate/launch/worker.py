@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,8 @@ from typing import Any
 import torch
 
 from llama_ablate.config import plugins
-from llama_ablate.config.experiment import Train
-from llama_ablate.config.registry import Choice
-from llama_ablate.data.batches import Batches, DocumentStreams, TextMixture
-from llama_ablate.data.tokens import DamagedError, Tokens
-from llama_ablate.design.plan import open_tokens, sources_of
+from llama_ablate.data.tokens import DamagedError
+from llama_ablate.design.plan import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
@@ -33,15 +30,14 @@ from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.decoder import build, init_weights, spec_from
-from llama_ablate.model.weights import load_weights, save_weights
+from llama_ablate.model.weights import save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself
 from llama_ablate.results.live import LiveNote
-from llama_ablate.results.plan_document import PlanDocument, PlannedText, PlannedVariant
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, give_back, settle
-from llama_ablate.training.evaluation import reading
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
@@ -147,7 +143,7 @@ def _run(
                 progress=_progress(report, note),
                 stop=stop,
                 ranks=ranks,
-                batches=_batches(plan, text, variant, tokens),
+                batches=open_batches(plan, text, variant, tokens),
                 evaluated=readings[""],
             )
             if trained.outcome == "cancelled" or lease is None:
@@ -158,7 +154,7 @@ def _run(
                 subject = Subject(model, tokens, train_config, compute)
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
                 choices = [c for c in choices if METRICS.per(c.name) == "run"]
-                metrics |= _measured(choices, subject, readings)
+                metrics |= METRICS.measure_all(choices, subject, readings)
             weights = model.state_dict()
         metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
@@ -190,51 +186,6 @@ def _run(
     keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"
     kept = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
     return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
-
-
-def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, Measurement]:
-    """Measure per-run metrics of a finished run, from its weights."""
-    record, file = store.record(run_id), store.weights(run_id)
-    assert record is not None, run_id
-    assert file is not None, run_id
-    table = store.table_of(run_id)
-    plugins.again(store.plan.settings.plugins)
-    tokens = open_tokens(table.text_of(table.variant(record.variant)))
-    compute = Compute.from_dict(record.compute)
-    model = compute.prepare(load_weights(build(spec_from(record.model)), file))
-    subject = Subject(model, tokens, Train.model_validate(record.train), compute)
-    metrics = _measured(choices, subject, store.plan.readings(table))
-    tokens.check()
-    return metrics
-
-
-def _batches(
-    plan: PlanDocument, text: PlannedText, variant: PlannedVariant, tokens: Tokens
-) -> Batches:
-    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
-    data = text.source.with_changes(variant.data)
-    if data.order == "documents":
-        return DocumentStreams(tokens, plan.experiment.model.context).batch
-    if not variant.mixture:
-        return tokens.batch
-    known = sources_of(text.source, tokens)
-    for source in variant.mixture:
-        if known[source.name].fingerprint != source.fingerprint:
-            what = f"the source '{source.name}' has changed since these runs were planned"
-            raise ConfigError(what)
-    return TextMixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
-
-
-def _measured(
-    choices: Sequence[Choice], subject: Subject, readings: Mapping[str, str]
-) -> dict[str, Measurement]:
-    """Measure metrics in every document mode; metric names get the mode's suffix."""
-    metrics: dict[str, Measurement] = {}
-    for behind, documents in readings.items():
-        with reading(subject.model, subject.tokens, documents):
-            found = METRICS.measure_all(choices, subject)
-        metrics |= {f"{name}{behind}": measured for name, measured in found.items()}
-    return metrics
 
 
 def _failed(error: Exception, saved: Path) -> Trained:

@@ -1,7 +1,9 @@
 """The METRICS registry: how metrics are registered, checked and taken."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from llama_ablate.config.experiment import Train
@@ -12,6 +14,7 @@ from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results.record import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
+from llama_ablate.training.evaluation import reading
 
 Per = Literal["run", "variant"]
 Worse = Literal["lower", "higher"]
@@ -111,15 +114,26 @@ class Metrics(Registry):
             raise ValueError(f"{choice.name} has several values of one name")
         return values
 
-    def measure_all(self, choices: Sequence[Choice], subject: Subject) -> dict[str, Measurement]:
-        """Measure metrics one after another; a failed one has its error instead of rows."""
+    def measure_all(
+        self,
+        choices: Sequence[Choice],
+        subject: Subject,
+        readings: Mapping[str, str] = MappingProxyType({"": ""}),
+    ) -> dict[str, Measurement]:
+        """Measure metrics in every document mode; a failed one has its error instead of rows.
+
+        `readings` are the modes by the suffix that names of metrics get; "" is the model's own.
+        """
         metrics: dict[str, Measurement] = {}
-        for choice in choices:
-            try:
-                measured = self.attempt(choice, subject)
-            except Exception as error:  # noqa: BLE001  the run and its other metrics stand
-                measured = Measurement(error=reason(error))
-            metrics[choice.name] = replace(measured, entry=choice.shortest())
+        for suffix, documents in readings.items():
+            mode = reading(subject.model, subject.tokens, documents) if documents else nullcontext()
+            with mode:
+                for choice in choices:
+                    try:
+                        measured = self.attempt(choice, subject)
+                    except Exception as error:  # noqa: BLE001  the run and its other metrics stand
+                        measured = Measurement(error=reason(error))
+                    metrics[choice.name + suffix] = replace(measured, entry=choice.shortest())
         return metrics
 
     def attempt(self, choice: Choice, subject: Subject) -> Measurement:
