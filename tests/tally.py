@@ -58,11 +58,18 @@ def rows(file: Path = KEPT) -> list[dict]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
+def _exists(test: str) -> bool:
+    """Return whether a test is still there, by its file and its name."""
+    file, _, name = test.partition("::")
+    path = ROOT / file
+    return path.is_file() and f"def {name.partition('[')[0]}(" in path.read_text("utf-8")
+
+
 def merge(new: Path) -> None:
-    """Put what tests found in the place of what the same tests found before."""
+    """Replace the rows of the tests that ran, and drop the rows of tests that are gone."""
     found = rows(new)
     ran = {line["test"] for line in found}
-    lines = [line for line in rows() if line["test"] not in ran] + found
+    lines = [r for r in rows() if r["test"] not in ran and _exists(r["test"])] + found
     lines.sort(key=lambda line: (int(line["row"][1:]), line["test"], line["what"]))
     KEPT.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 

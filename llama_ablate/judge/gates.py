@@ -1,4 +1,4 @@
-"""What a gate shows of a candidate, and how the candidates of a ledger stand."""
+"""Decisions of gates, and the states of a ledger's candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _HELPS = dict.fromkeys(_LOST, "yes") | {"better": "harms"}
 
 
 def differences(table: TableFrames) -> dict[str, Difference]:
-    """Return what a table shows of each variant but the baseline, by label."""
+    """Return the difference of each variant from the baseline, by label."""
     plan, found = table.plan, {}
     base = table.losses[plan.baseline.id]
     for variant, row in zip(plan.variants, table.comparison, strict=True):
@@ -36,7 +36,7 @@ def differences(table: TableFrames) -> dict[str, Difference]:
 
 
 def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None:
-    """Return how a gate decides a candidate, and why; None where it goes on to gate two."""
+    """Return a gate's decision with its reason; None if gate two is needed."""
     own, said = found[0], f"gate {gate}: {written(found[0])}"
     undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
     broken = [guard for guard in undecided if guard.endswith(" worse")]
@@ -99,7 +99,7 @@ class CandidateRow(Row):
 
 @dataclass(frozen=True)
 class LedgerState:
-    """How a ledger stands, and the candidate that was judged: what `judge --json` prints."""
+    """State of a ledger and of a judged candidate, as printed by `judge --json`."""
 
     ledger: str
     number: int | None

@@ -1,4 +1,4 @@
-"""A ledger: what was tried against the best so far, one after another, and the error it spent.
+"""Ledger of candidates judged against the best so far, with the error budget that they spent.
 
 `<ledger>/ledger.jsonl` is an event a line, sealed by a chain: the SHA-256 of a line is that of the
 one before it and of its own text. `<ledger>/runs/` holds the experiments that its events are from,
@@ -38,7 +38,7 @@ class _Event(BaseModel):
 
 
 class Opened(_Event):
-    """What the ledger was opened with: its first event."""
+    """First event of a ledger: its terms."""
 
     event: Literal["opened"] = "opened"
     format: Literal[1] = 1
@@ -71,7 +71,7 @@ class Begun(_Event):
 
 
 class Difference(_Event):
-    """What a table shows of a candidate: its difference from the best, and by which runs."""
+    """Difference of a candidate from the best, with the runs behind it."""
 
     unit: str
     n: int
@@ -91,7 +91,7 @@ class Difference(_Event):
 
 
 class Gated(_Event):
-    """What a gate showed."""
+    """Result of a gate."""
 
     event: Literal["gated"] = "gated"
     number: int
@@ -100,7 +100,7 @@ class Gated(_Event):
 
 
 class Decided(_Event):
-    """How a candidate was decided."""
+    """Decision on a candidate."""
 
     event: Literal["ended"] = "ended"
     number: int
@@ -109,7 +109,7 @@ class Decided(_Event):
 
 
 class TakenApart(_Event):
-    """What each accepted change still adds to the best, left out alone."""
+    """Contribution of each accepted change to the best, by leaving it out."""
 
     event: Literal["taken apart"] = "taken apart"
     best: int
@@ -131,7 +131,7 @@ class Ledger:
 
     @classmethod
     def open(cls, root: Path) -> "Ledger":
-        """Read a ledger. Raises ConfigError where there is none, or a line is not as written."""
+        """Read a ledger. Raises ConfigError without a ledger, and for a changed line."""
         file = root / FILE
         if not file.is_file():
             raise ConfigError(f"'{root}' holds no ledger: --new FILE opens one")
@@ -160,7 +160,7 @@ class Ledger:
             return cls(root, ()).written_with(opened)
 
     def add(self, make: Callable[["Ledger"], Word] | Word) -> tuple["Ledger", Word]:
-        """Add an event, or what `make` makes of the ledger as it is now, unless it is there.
+        """Add an event, given or made from the current ledger, unless the ledger contains it.
 
         Nobody else adds meanwhile. Returns the ledger with it.
         """
@@ -180,13 +180,13 @@ class Ledger:
 
     @property
     def opened(self) -> Opened:
-        """What it was opened with."""
+        """First event of the ledger."""
         first: Opened = self.events[0]
         return first
 
     @property
     def terms(self) -> Terms:
-        """What its candidates are held to."""
+        """Terms for its candidates."""
         return self.opened.terms
 
     def of(self, kind: type[Word]) -> list[Word]:
@@ -195,12 +195,12 @@ class Ledger:
 
     @cached_property
     def ended(self) -> Mapping[int, Decided]:
-        """How candidates were decided, by number."""
+        """Decisions by number of the candidate."""
         return {event.number: event for event in self.of(Decided)}
 
     @cached_property
     def shown(self) -> Mapping[int, Difference]:
-        """What the last gate of each candidate showed, at the ledger's own size, by number."""
+        """Result of each candidate's last gate at the ledger's own size, by number."""
         return {event.number: event.found[0] for event in self.of(Gated)}
 
     @cached_property
@@ -214,7 +214,7 @@ class Ledger:
         return path
 
     def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
-        """Return what a version of the best changes of the baseline, by default the present one."""
+        """Return the changes of a version of the best; of the present version by default."""
         best = merged(*(one.changes for one in self.path[:version] if one is not without))
         return {key: value for key, value in best.items() if key != "draws"}
 
@@ -318,7 +318,7 @@ def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes one after another; one of a component drops what was changed of its options.
+    """Merge changes in order; a new component drops earlier changes of its options.
 
     Draws of its own are a candidate's, and never the best's.
     """

@@ -1,4 +1,4 @@
-"""The page of a ledger: what was tried, what is left to spend, and the path of the best."""
+"""Page of a ledger: its candidates, the remaining error budget, and the path of the best."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _RULES = {
 
 
 def told(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> list[str]:
-    """Say where a ledger stands, under which terms, and what is left to spend."""
+    """Describe the state of a ledger, its terms and its remaining error budget."""
     terms, counted = ledger.terms, Counter(row.verdict for row in rows)
     tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
@@ -47,7 +47,7 @@ def told(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> list[str]:
 
 
 def write(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> Path:
-    """Write the page beside the ledger, and return its path."""
+    """Write the page into the ledger's folder, and return its path."""
     style, page = packaged("page.css"), ledger.root / "ledger.html"
     html = template("ledger.html").render(
         stated=ledger.opened.experiment,

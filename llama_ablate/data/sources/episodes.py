@@ -54,7 +54,7 @@ class Episodes:
 
     @cached_property
     def layout(self) -> Drawn:
-        """One episode; all others have its alphabet, ways and chance."""
+        """Example episode; all episodes have its alphabet, ways and chance."""
         return self.draw(np.random.default_rng(0), 1)
 
     @property
@@ -64,12 +64,12 @@ class Episodes:
 
     @property
     def length(self) -> int:
-        """How many symbols an episode has, with its mark."""
+        """Number of symbols of an episode, its mark included."""
         return 1 + len(self.layout.ways)
 
     @property
     def chance(self) -> float:
-        """How often a guess at an answer is right."""
+        """Accuracy of a guess at an answer."""
         return self.layout.chance
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:

@@ -25,7 +25,7 @@ _LAG = 1_000_000  # far longer than any context
 
 
 class Source(Protocol):
-    """A stationary process over `alphabet` symbols, some of which follow for sure in a window."""
+    """Stationary process over `alphabet` symbols, some of which a window determines."""
 
     @property
     def alphabet(self) -> int:
@@ -34,7 +34,7 @@ class Source(Protocol):
 
     @property
     def chance(self) -> float:
-        """The accuracy of a guess at a symbol that follows for sure."""
+        """The accuracy of a guess at a determined symbol."""
         ...
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
@@ -46,7 +46,7 @@ class Source(Protocol):
         ...
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Find the symbols that follow for sure in windows (N, T), (N, T - 1); -1 elsewhere."""
+        """Find the determined symbols in windows (N, T), (N, T - 1); -1 elsewhere."""
         ...
 
 
@@ -58,7 +58,7 @@ def at_least(least: int, **counts: int) -> None:
 
 
 def within(least: int, most: int, **counts: int) -> None:
-    """Raise ConfigError for an option that is too small, or larger than can be held or waited for.
+    """Raise ConfigError for an option outside of a range.
 
     Without an upper bound a typo of some zeros would exhaust memory, or run for hours.
     """
@@ -97,7 +97,7 @@ class LagCopy:
 
     @property
     def chance(self) -> float:
-        """One symbol of the vocabulary."""
+        """Accuracy of a random symbol of the vocabulary."""
         return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
@@ -156,7 +156,7 @@ class Recall:
 
     @property
     def chance(self) -> float:
-        """One of the values."""
+        """Accuracy of a random value."""
         return 1 / self.values
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
@@ -234,7 +234,7 @@ class Induction:
 
     @property
     def chance(self) -> float:
-        """One of the ordinary symbols."""
+        """Accuracy of a random ordinary symbol."""
         return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
