@@ -20,7 +20,7 @@ from scipy import stats
 from llama_ablate.config.labels import name_corpus
 from llama_ablate.evidence import written
 from llama_ablate.files.strict_json import read_json
-from llama_ablate.findings import contrasts, controls, hypotheses
+from llama_ablate.findings import controls, effects, hypotheses
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.results import snapshot
@@ -61,7 +61,6 @@ class Evidence:
     ours: bool = False
     #: Whether it was measured at the scale that its claims are about.
     at_scale: bool = False
-    bias: str = ""
     by_length: str = ""
 
 
@@ -105,7 +104,6 @@ def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> It
                 claims=[id_.removeprefix("not ") for id_ in claims],
                 why=row.why,
                 ours=entry.get("bound") == "ours",
-                bias=row.bias,
                 by_length="; ".join(
                     f"{tokens / 1e6:.1f}M tokens {one.of_difference()} "
                     f"({deny(one.result) if denied else one.result})"
@@ -149,7 +147,7 @@ def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iter
             value, low, high = interval_of([run.number(entry["number"]) for run in of])
             what, unit = f"{entry['number']} of {entry['variant']}", ""
         elif "effect" in entry:
-            row = next(one for one in contrasts.factors(table) if one.effect == entry["effect"])
+            row = next(one for one in effects.factors(table) if one.effect == entry["effect"])
             value, low, high = row.difference, row.low, row.high
             what, unit = f"what {entry['effect']} changes", "nats"
         else:
@@ -157,8 +155,6 @@ def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iter
             value, low, high = row.difference, row.low, row.high
             what, unit = f"{entry['row']} minus {base.label}", "nats"
         finding = judge(key, size, low, high)
-        seen = key != "within" and (low > 0 or high < 0)
-        failing = controls.failing(table.controls, seen_to_differ=seen)
         of_loss = f" of the loss ({size:.3f} nats)" if is_share else f" {unit}".rstrip()
         words = {"below": "lower by more than", "at_most": "at most", "above": "above"}
         when = "stated before the runs" if "stated" in entry else "read off after the runs"
@@ -166,11 +162,9 @@ def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iter
             experiment=name,
             statement=f"{what} is {words.get(key, 'within')} {bound}{of_loss} ({when})",
             measured=written.measured(value, low, high, unit),
-            finding="no verdict" if failing else finding,
+            finding=finding,
             claims=entry["claims"],
-            why=failing,
             ours=entry.get("bound") == "ours",
-            bias="not bounded" if table.bias.ends is None and not failing else "",
         )
 
 
@@ -350,12 +344,11 @@ def why_open(part: Mapping[str, Any], found: Sequence[Evidence]) -> str:
 
 def describe_evidence(one: Evidence) -> str:
     """Write one piece of evidence, with a link to its report."""
-    why = {"undecidable": f" ({one.why})", "no verdict": " (a control fails)"}.get(one.finding, "")
+    why = f" ({one.why})" if one.finding == "undecidable" else ""
     statement = "".join(f"\\{c}" if c in "_*[" else c for c in one.statement)
     ours = " (the bound is ours)" if one.ours else ""
-    bias = f"; bias {one.bias}" if one.bias else ""
     link = f"[{short(one.experiment)}](claims/{one.experiment}/report.md)"
-    return f"{link}, {one.finding}{why}: {statement}: {one.measured}{ours}{bias}"
+    return f"{link}, {one.finding}{why}: {statement}: {one.measured}{ours}"
 
 
 def short(name: str) -> str:
@@ -398,16 +391,16 @@ def machine_of(environment: Mapping[str, Any] | None) -> str:
 
 def controls_of(frames: Frames) -> str:
     """Write what an experiment's controls show, table by table."""
-    told = [
+    shown = [
         (f"{table.plan.name}: " if table.plan.name else "")
         + "; ".join(
             ": ".join(filter(None, (one.control, one.result, one.why)))
-            for one in controls.told(table.plan, table.comparison, table.margin)
+            for one in controls.check_controls(table)
         )
         for table in frames.tables
     ]
-    unbounded = any(table.bias.ends is None for table in frames.tables)
-    return "; ".join([*told, *["bias not bounded"][:unbounded]])
+    is_open = any(table.bias is None for table in frames.tables)
+    return "; ".join([*shown, *["no run repeats the baseline"][:is_open]])
 
 
 def controls_of_check(found: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from analysis.claims import results_by_length
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import contrasts, hypotheses, lengths
+from llama_ablate.findings import effects, hypotheses, sizes
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.results import Results
@@ -108,10 +108,10 @@ def read_row(stated: Mapping[str, Any], pack: str) -> Row:
         table = frames.named(end.table) if end.table else frames.table
         word = what_it_says(end)
     else:
-        known = contrasts.factors(table) if "effect" in stated else table.comparison
+        known = effects.factors(table) if "effect" in stated else table.comparison
         name = stated.get("effect") or stated["label"]
-        end = next(row for row in known if lengths.name_of(row) == name)
-        rows = lengths.by_length(table)
+        end = next(row for row in known if sizes.name_of(row) == name)
+        rows = sizes.by_length(table)
         shorter = {row.tokens: row for row in rows if row.name == name and not row.end}
         word = end.verdict
     if word != stated["is"]:

@@ -14,7 +14,7 @@ from docs import atlas, battery, believed_files, reference_pages, schema, system
 from llama_ablate.commands import summary
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.model.counts import summarize
 from llama_ablate.report import columns as described
 from llama_ablate.report import plots, tables

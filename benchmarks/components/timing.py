@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from llama_ablate.evidence.medians import Timing, ratio, timing
-from llama_ablate.findings.controls import Check
 from llama_ablate.training.timing import interleave, seconds_of
 
 #: Rounds: the first call compiles, the second may still allocate.
@@ -23,6 +22,14 @@ AGAIN = ", again (A/A)"
 MORE = 1.2
 Work = Callable[[], object]
 Kind = Literal["aa", "positive"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a control holds, and why."""
+
+    holds: bool
+    why: str
 
 
 @dataclass(frozen=True)

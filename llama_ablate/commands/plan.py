@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.forecast import Forecast
-    from llama_ablate.evidence.noise import NoiseMemory
-    from llama_ablate.findings.power import Known
+    from llama_ablate.findings.power import Pilot
 
-_MOST_ARMS = 40  # whose tables are drawn in a second or two
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
 EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
@@ -37,8 +35,7 @@ class PlanOptions(RunOptions):
     )
     pilot: Path | None = option(
         None,
-        "with --power: whose noise to plan with (default: results/NAME, else that of earlier "
-        "experiments)",
+        "finished results whose noise to plan with (default: results/NAME)",
         "DIR",
     )
 
@@ -48,10 +45,6 @@ def run(options: PlanOptions) -> Answer:
     from llama_ablate.config import experiment
     from llama_ablate.terminal import say
 
-    if options.pilot is not None and options.power is None:
-        raise ConfigError(
-            "--pilot: its noise is for --power: give one, such as --power '0.02 nats'"
-        )
     say(f"reading {options.file}")
     return of_source(experiment.load(options.file, options.sets), options)
 
@@ -66,7 +59,6 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.design import checks, forecast, variants
     from llama_ablate.design.plan import make
-    from llama_ablate.findings import noise
     from llama_ablate.launch import local
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
@@ -87,10 +79,10 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     workers = local.default_workers(device, parallel.data)
     fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
     workers = options.launch.workers or min(workers, fitting * local.devices(device))
-    expected = noise.stated(source)
-    document = noise.expecting(plan.document(compute, Settings()).named(), expected)
+    document = plan.document(compute, Settings()).named()
     predicted = forecast.forecast(document, compute, workers, need)
-    of_margin, needed = _margin(predicted, expected)
+    pilot = _open_pilot(options.pilot, predicted)
+    of_margin, needed = _margin(predicted, pilot)
     shown = forecast_tables.shown(predicted, needed)
     values = predicted.to_dict(warnings.planned) | of_margin
     resets = [
@@ -103,16 +95,19 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     if short:
         shown.append(f"warning: {short}")
     if options.power:
-        of_power, said = _power(options.power, options.pilot, predicted, expected)
+        of_power, said = _power(options.power, pilot, predicted)
         values |= of_power
         shown += said
     return Answer(shown, values)
 
 
 def _power(
-    effect_asked: str, pilot: Path | None, predicted: "Forecast", expected: "NoiseMemory | None"
+    effect_asked: str, pilot: "tuple[Pilot, Path] | None", predicted: "Forecast"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
-    """Return what `--power` asks for, as values and for a terminal."""
+    """Return what `--power` asks for, as values and for a terminal.
+
+    Raises ConfigError without a pilot, and for an effect in another unit than the losses.
+    """
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
@@ -121,8 +116,12 @@ def _power(
     plan = predicted.plan
     if unit != (own := plan.tables[0].unit).name:
         raise ConfigError(f"--power '{effect_asked}': losses compare in {own.name} here")
-    known, whose = _noise(pilot, predicted, expected)
-    found = power.promise(plan, known, effect)
+    if pilot is None:
+        raise ConfigError(
+            f"--power needs noise to plan with: there are no results at "
+            f"'results/{plan.experiment.slug}'; give finished results with --pilot"
+        )
+    found, whose = power.promise(plan, pilot[0], effect), f"the noise of '{pilot[1]}'"
     values: dict[str, Any] = {"power": found.rows, "noise": whose}
     cells = forecast_tables.power(
         found.rows, effect_asked, predicted.seeds, predicted.most.predicted_s
@@ -140,57 +139,43 @@ def _power(
     return values, shown
 
 
-def _margin(predicted: "Forecast", expected: "NoiseMemory | None") -> tuple[dict[str, Any], str]:
-    """Predict the interval widths for the stated margin, where the noise is known."""
+def _margin(
+    predicted: "Forecast", pilot: "tuple[Pilot, Path] | None"
+) -> tuple[dict[str, Any], str]:
+    """Predict the half width of a row's interval beside the stated margin."""
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
 
     stated = predicted.plan.experiment.margin
-    margin = margins.of_loss(stated)
+    margin, table = margins.of_loss(stated), predicted.plan.tables[0]
     if margin is None:
         return {}, "none is stated, so no row can be equivalent"
-    arms = [variant for variant in predicted.plan.tables[0].variants if not variant.role]
-    if len(arms) == 1:
+    if len([variant for variant in table.variants if not variant.role]) == 1:
         return {}, f"{stated}; no variant is compared with the baseline"
-    if predicted.seeds < 2 or len(arms) > _MOST_ARMS:
-        return {}, f"{stated}; --power '{stated}' says what it takes"
-    try:
-        known, whose = _noise(None, predicted, expected)
-    except ConfigError:
-        return {}, f"{stated}; no noise is known by which to say what it takes (see --pilot)"
-    found = {**power.glance(predicted.plan, known, margin), "noise": whose}
+    if table.unit.name != margins.NATS and pilot is None:
+        return {}, f"{stated}; in {table.unit.name} a pilot tells the noise (see --pilot)"
+    found = power.expect(predicted.plan, pilot[0] if pilot else None, margin)
+    found["noise"] = f"the noise of '{pilot[1]}'" if pilot else "other experiments"
     return {"expected": found}, forecast_tables.expected(found, predicted)
 
 
-def _noise(
-    stated: Path | None, predicted: "Forecast", expected: "NoiseMemory | None"
-) -> "tuple[Known, str]":
-    """Return the noise for planning and its origin: a pilot, otherwise earlier experiments.
+def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":
+    """Return the noise of a pilot and its folder: as stated, else that of the experiment's name.
 
-    Raises ConfigError without either, and for a pilot whose losses compare in another unit.
+    Raises ConfigError for a stated pilot without noise, and for one whose losses compare in another
+    unit.
     """
     from llama_ablate.findings.frames import Frames
-    from llama_ablate.findings.power import Known
+    from llama_ablate.findings.power import Pilot
     from llama_ablate.results import Results
 
-    pilot = stated or Path("results") / predicted.plan.experiment.slug
-    table = predicted.plan.tables[0]
-    if stated or pilot.exists():
-        frames = Frames.of(Results.open(pilot))
-        if frames.table.plan.has_tokenizers != table.has_tokenizers:
-            raise ConfigError(f"--pilot: losses of '{pilot}' compare in {frames.table.unit.name}")
-        return Known.of_pilot(frames.table, expected, pilot), f"the noise of '{pilot}'"
-    kept = expected and expected.without(predicted.plan.experiment.name)
-    if known := kept and Known.of_memory(table, kept):
-        return known, (
-            f"the noise of {kept.experiments} earlier experiments, nearest in size, length and "
-            "kind of change"
-        )
-    why = (
-        "earlier experiments are unlike this one" if expected else "`noise: none` leaves out others"
-    )
-    raise ConfigError(
-        f"--power needs noise to plan with: there are no results at '{pilot}', and {why}; give "
-        "finished results with --pilot"
-    )
+    path = stated or Path("results") / predicted.plan.experiment.slug
+    if not (stated or path.exists()):
+        return None
+    table = Frames.of(Results.open(path)).table
+    if table.unit != predicted.plan.tables[0].unit:
+        raise ConfigError(f"--pilot: losses of '{path}' compare in {table.unit.name}")
+    if not (stated or Pilot.can_be(table)):
+        return None
+    return Pilot.of(table, path), path

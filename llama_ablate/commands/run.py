@@ -248,7 +248,6 @@ def _write_plan(
     from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
     from llama_ablate.design import checks, forecast
-    from llama_ablate.findings import noise
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Compute, choose
@@ -272,7 +271,7 @@ def _write_plan(
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
-    document = noise.expecting(plan.document(compute, settings), noise.stated(source))
+    document = plan.document(compute, settings)
     # The number of concurrent runs on a cluster is unknown beforehand, at most all.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))

@@ -139,7 +139,7 @@ def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant")
     Those are its own, and where one was lost all of that seed, beside which it counts. Where stages
     decide which runs are reported, everything is needed.
     """
-    from llama_ablate.findings.outcomes import UNSTABLE
+    from llama_ablate.findings.values import UNSTABLE
 
     if results.plan.experiment.is_staged:
         return results

@@ -649,9 +649,6 @@ class Experiment(Keys):
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     #: Numbers in which no variant may be worse.
     guard: list[Guard] = Field(default_factory=list)
-    #: What is expected of the noise before anything has run: of the shipped memory, `none`, or that
-    #: of a folder of results.
-    noise: str | None = Field(None, min_length=1, max_length=1000)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
     #: Of the file that opens a ledger: what its candidates are held to.
     judge: Terms | None = None

@@ -1,4 +1,7 @@
-"""Effects of the axes of a grid, one against another level and two together, by least squares."""
+"""Effects of the axes of a grid, one against another level and two together, by least squares.
+
+Letters in names: C cells, S seeds, E effects.
+"""
 
 import itertools
 import math
@@ -8,22 +11,24 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from llama_ablate.evidence.intervals import EXACT, PRIOR_DF, Interval, t_interval
-from llama_ablate.evidence.student import above_f
+from llama_ablate.evidence.intervals import (
+    ALPHA,
+    NO_TEXT_ERROR,
+    Array,
+    Estimates,
+    Interval,
+    join,
+)
+from llama_ablate.evidence.student import f_tail
 from llama_ablate.evidence.text_error import StandardError
 
 #: The factors of a main effect (one) or of an interaction.
 Factors = tuple[str, ...]
-
-#: Share of the estimated degrees of freedom that is counted on. The estimate is itself noisy: with
-#: all of them 7% of designs have a false effect where the variances of cells differ as much as in
-#: real records, with three quarters 5% (tests/evidence/test_factorial.py).
-_COUNTED = 0.75
-#: Chance that a contrast no noisier than the others is taken to be.
-_UNLIKE = 0.05
-_NOUGHT = 1e-9  # of singular values and of weights, below which they are 0
+#: Chance that a factor whose effect does not vary over seeds is taken for one whose effect does.
+_VARYING = 0.05
+_ROUNDING = 1e-9  # singular values and weights below it are 0
 
 
 class FactorEffect(NamedTuple):
@@ -36,12 +41,12 @@ class FactorEffect(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """What a change of one factor does, or what two do together."""
+    """Effect of a change of one factor, or of two together, with its interval."""
 
     effect: FactorEffect
-    #: Simultaneous over the design's contrasts; `pooled` unless it is noisier than the others.
+    #: Simultaneous over the design's contrasts; `pooled` unless the effect varies over seeds.
     interval: Interval
-    #: What it weighs each cell by.
+    #: Weight of each cell.
     weights: Mapping[str, float]
     #: Effects that the design's cells cannot tell apart from this one.
     aliases: tuple[Factors, ...]
@@ -77,15 +82,15 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
 def weights(
     levels: Mapping[str, Sequence[int]], factors: Sequence[str]
 ) -> dict[FactorEffect, NDArray[np.float64]]:
-    """Return what each effect that the cells can tell weighs each of them by, (C,).
+    """Return the weights of the cells, (C,), of each effect that the cells can tell.
 
     The change of one factor is that of the least squares fit of a sum of one number for each level;
-    of two, of the fit that has one for each pair of levels, too: half of what the change of one
-    does to the effect of the other (Box, Hunter & Hunter 2005, Statistics for Experimenters,
-    chapter 5). Where all combinations were run, or a balanced fraction, these are differences of
-    marginal means. An effect that another one can take the place of is left out.
+    of two, the difference of differences of the fit that has one for each pair of levels, too: what
+    the change of one does to the effect of the other (Box, Hunter & Hunter 2005, Statistics for
+    Experimenters, chapter 5). Where all combinations were run, or a balanced fraction, these are
+    differences of marginal means. An effect that another one can take the place of is left out.
     """
-    return dict(_Design.of(tuple(map(tuple, levels.values())), tuple(factors)).weights)
+    return dict(Design.of(tuple(map(tuple, levels.values())), tuple(factors)).weights)
 
 
 def contrasts(
@@ -94,41 +99,79 @@ def contrasts(
     losses: Mapping[str, Sequence[float]],
     *,
     text_errors: Mapping[FactorEffect, StandardError] | None = None,
-    alpha: float = 0.05,
+    alpha: float = ALPHA,
 ) -> list[Contrast]:
-    """Return every effect of `weights`, with intervals that hold all at once in 1 - alpha.
+    """Estimate every effect of `weights`, with intervals that hold all at once in 1 - alpha.
 
-    `losses` are each cell's, in nats, the same seeds in the same order for all, NaN for a run that
-    there is not; each cell and each seed has one. Seeds are the independent repetitions: what they
-    shift in all cells alike cancels. A run that is missing takes nothing from the others: a cell's
-    mean is that of the least squares fit of a number for each cell and for each seed.
-
-    An effect's variance is the sum of those of the cells that it weighs, each estimated from what
-    is left of its losses after cells and seeds (MacKinnon & White 1985, J. Econometrics 29: HC2).
-    Where it weighs all cells alike that is the residual's, even where the variances of cells
-    differ. Its degrees of freedom are Satterthwaite's (1946, Biometrics 2), estimated from the
-    cells' residuals, and reduced for that.
-
-    Where seeds change what a factor does, its effect is noisier than the residual says. An effect
-    whose variance over seeds is larger than that of all others together (F test, 5%) has its own,
-    moderated: with two degrees of freedom at that of the others, as rows are
-    (`intervals.simultaneous`), but at full weight, and never less than the pooled one.
+    `losses` are each cell's, in nats, the same seeds in the same order for all, NaN for a missing
+    run; each cell and each seed has one. Seeds are the independent repetitions: what they shift in
+    all cells alike cancels. See `estimate_effects` for the variance.
     """
-    design = _Design.of(tuple(map(tuple, levels.values())), tuple(factors))
-    fit = _Fit.of(np.array([losses[cell] for cell in levels], float))
-    if np.isnan(fit.losses).any():
+    design = Design.of(tuple(map(tuple, levels.values())), tuple(factors))
+    table = np.array([losses[cell] for cell in levels], float)
+    runs, completed = np.sum(~np.isnan(table), 1), complete(table)
+    if np.isnan(completed).any() or not design.weights:
         return []
-    rows = []
-    for effect, weight in design.weights.items():
-        estimated = fit.of_contrast(weight, design.spaces[effect.factors])
-        text = (text_errors or {}).get(effect, EXACT)
-        interval = t_interval(*estimated, text=text, alpha=alpha, times=len(design.weights))
-        by = dict(zip(levels, map(float, weight), strict=True))
-        rows.append(Contrast(effect, interval, by, design.aliases[effect]))
-    return rows
+    errors = [(text_errors or {}).get(effect, NO_TEXT_ERROR) for effect in design.weights]
+    text_se, text_df = np.array([(error.se, error.df) for error in errors]).T
+    found = estimate_effects(design, completed, runs, text_se, text_df, alpha / len(errors))
+    intervals = found.intervals([table.shape[1]] * len(errors), alpha, len(errors))
+    return [
+        Contrast(effect, interval, dict(zip(levels, weight.tolist(), strict=True)), aliases)
+        for (effect, weight), interval, aliases in zip(
+            design.weights.items(), intervals, design.aliases.values(), strict=True
+        )
+    ]
 
 
-def completed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def estimate_effects(
+    design: "Design",
+    losses_CS: ArrayLike,
+    runs_C: ArrayLike,
+    text_se_E: ArrayLike,
+    text_df_E: ArrayLike,
+    level: float,
+) -> Estimates:
+    """Estimate the effects of a design, (..., E), from losses (..., C, S) without missing ones.
+
+    The variance is that of the residual after cells and seeds. Where the effect of a factor, or of
+    two together, varies over seeds (F test of all their contrasts against the rest, 5%), it is
+    that of their own differences over seeds. `runs_C` are the runs of each cell.
+    """
+    losses, runs = np.asarray(losses_CS, float), np.asarray(runs_C, float)
+    cells, seeds = losses.shape[-2:]
+    rest = losses - losses.mean(-1, keepdims=True) - losses.mean(-2, keepdims=True)
+    rest = rest + losses.mean((-2, -1), keepdims=True)
+    weight_EC = np.array([*design.weights.values()])
+    by_E = (weight_EC**2 / runs).sum(1)
+    squares, residual_df = (rest**2).sum((-2, -1)), float(runs.sum() - cells - seeds + 1)
+    residual = squares / residual_df if residual_df > 0 else np.full(squares.shape, math.nan)
+    variance = residual[..., None] * by_E
+    df = np.full(variance.shape, residual_df if residual_df > 0 else math.nan)
+    pooled = np.full(variance.shape, residual_df > 0 and cells > 2)
+    for factors, basis_CK in design.spaces.items():
+        own_df = basis_CK.shape[1] * (seeds - 1.0)
+        own = ((basis_CK.T @ rest) ** 2).sum((-2, -1))
+        varies = _find_varying(own, own_df, squares - own, residual_df - own_df)[..., None]
+        at = [i for i, effect in enumerate(design.weights) if effect.factors == factors]
+        own_variance = (own / max(own_df, 1.0))[..., None] * by_E[at]
+        variance[..., at] = np.where(varies, own_variance, variance[..., at])
+        df[..., at] = np.where(varies, own_df, df[..., at])
+        pooled[..., at] &= ~varies
+    mean, error = losses.mean(-1) @ weight_EC.T, np.sqrt(np.where(variance > 0, variance, math.nan))
+    return join(mean, error, df, text_se_E, text_df_E, df + 1, level, pooled)
+
+
+def _find_varying(own: Array, own_df: float, others: Array, others_df: float) -> NDArray[np.bool_]:
+    """Return where an effect's sum of squares over seeds is larger than the others' (F test)."""
+    if own_df <= 0 or others_df < 1:
+        return np.zeros(own.shape, bool)
+    least = np.where(own > 0, own, 1.0) * _ROUNDING  # instead of a division by 0
+    ratio = (own / own_df) / np.maximum(others / others_df, least)
+    return np.asarray(f_tail(ratio, own_df, others_df) < _VARYING)
+
+
+def complete(losses: Array) -> Array:
     """Fill the missing runs (NaN) of a table of cells and seeds.
 
     Each gets the sum of its cell's and its seed's number in the least squares fit to all others, so
@@ -149,8 +192,8 @@ def completed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Design:
-    """What the effects of a grid weigh its cells by."""
+class Design:
+    """Weights of a grid's cells in each effect, cached by its cells and factors."""
 
     weights: Mapping[FactorEffect, NDArray[np.float64]]
     aliases: Mapping[FactorEffect, tuple[Factors, ...]]
@@ -159,14 +202,15 @@ class _Design:
 
     @staticmethod
     @lru_cache(maxsize=32)
-    def of(cells: tuple[tuple[int, ...], ...], factors: Factors) -> "_Design":
+    def of(cells: tuple[tuple[int, ...], ...], factors: Factors) -> "Design":
+        """Compute the weights of the cells' levels of each factor."""
         every = [sorted(set(column)) for column in zip(*cells, strict=True)]
         coded = [
             np.eye(len(own))[np.searchsorted(own, column)]
             for own, column in zip(every, zip(*cells, strict=True), strict=True)
         ]
         models = [_columns(coded, order) for order in (1, 2)]
-        inverses = [np.linalg.pinv(model, rcond=_NOUGHT) for model in models]
+        inverses = [np.linalg.pinv(model, rcond=_ROUNDING) for model in models]
         found: dict[FactorEffect, NDArray[np.float64]] = {}
         spaces: dict[Factors, NDArray[np.float64]] = {}
         for effect in every_effect(dict(zip(map(str, cells), cells, strict=True)), factors):
@@ -174,100 +218,13 @@ class _Design:
             changed = [np.zeros((1, len(own))) for own in every]
             for i, (low, high) in zip(chosen, effect.levels, strict=True):
                 changed[i][0, [every[i].index(low), every[i].index(high)]] = -1, 1
-            wanted = _columns(changed, order, chosen)[0] / 2 ** (order - 1)
+            wanted = _columns(changed, order, chosen)[0]
             weight = wanted @ inverses[order - 1]
-            if np.allclose(weight @ models[order - 1], wanted, atol=_NOUGHT):
+            if np.allclose(weight @ models[order - 1], wanted, atol=_ROUNDING):
                 found[effect] = weight
                 known = spaces.get(effect.factors, np.empty((len(cells), 0)))
                 spaces[effect.factors] = _basis(np.column_stack([known, weight]))
-        return _Design(found, _aliases(found, coded, factors), spaces)
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """Losses (cells, seeds) as the sum of a number for each cell and for each seed."""
-
-    #: With the missing ones filled in; and what is left of each.
-    losses: NDArray[np.float64]
-    rest: NDArray[np.float64]
-    present: NDArray[np.bool_]
-    #: Of each cell, estimated; NaN for one seed.
-    variances: NDArray[np.float64]
-    #: Degrees of freedom that a contrast has of its own: of whole tables, seeds - 1.
-    freedom: float
-
-    @classmethod
-    def of(cls, losses: NDArray[np.float64]) -> "_Fit":
-        present, losses = ~np.isnan(losses), completed(losses)
-        cells, seeds = losses.shape
-        rest = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
-        runs = present.sum(1)
-        total = float(present.sum() - cells - seeds + 1)
-        if total <= 0:
-            return cls(losses, rest, present, np.full(cells, math.nan), math.nan)
-        own = (rest**2).sum(1)
-        worth = (runs - 1) * total / (present.sum() - cells)
-        variances = np.where(runs > 1, own / np.maximum(worth, _NOUGHT), own.sum() / total)
-        return cls(losses, rest, present, variances, total / (cells - 1))
-
-    def of_contrast(
-        self, weight: NDArray[np.float64], space: NDArray[np.float64]
-    ) -> tuple[list[float], float, float, bool]:
-        """Return a contrast by seed, its variance, the degrees of freedom of that, and if pooled.
-
-        Its mean over seeds is the estimate; the variance is that of one seed of so many.
-        """
-        cells, seeds = self.losses.shape
-        values, by = weight @ self.losses, weight**2 * seeds / self.present.sum(1)
-        pooled, df = float(by @ self.variances), self._freedom_of(by)
-        varying = [
-            self._over_seeds(by, basis, pooled, df)
-            for basis in (weight[:, None] / np.linalg.norm(weight), space)
-        ]
-        variance, freedom = max([(pooled, df), *filter(None, varying)], key=lambda one: one[0])
-        is_pooled = not any(varying) and not math.isnan(pooled) and cells > 2
-        return values.tolist(), variance, freedom, is_pooled
-
-    def _over_seeds(
-        self, by: NDArray[np.float64], basis: NDArray[np.float64], pooled: float, df: float
-    ) -> tuple[float, float] | None:
-        """Return the variance that a contrast has where a space of contrasts varies over seeds.
-
-        With its degrees of freedom; None where the space is no noisier than all others together.
-        """
-        cells, size = basis.shape
-        # What the space itself is of the residuals that the variance is estimated from.
-        held = (basis**2).sum(1)
-        part = cells / (cells - 1) * float(by @ held) / by.sum() / size
-        if math.isnan(pooled) or self.losses.shape[1] < 2 or size * part > 1 - _NOUGHT:
-            return None
-        f = size * self.freedom
-        own = by.sum() * float(((basis.T @ self.rest) ** 2).sum()) / f
-        others = max(0.0, (pooled - size * part * own) / (1 - size * part))
-        of_others = max(1.0, df * (1 - size * part))
-        if own > others and (others == 0 or above_f(own / others, f, of_others) < _UNLIKE):
-            return max(pooled, (f * own + PRIOR_DF * others) / (f + PRIOR_DF)), f + PRIOR_DF
-        return None
-
-    def _freedom_of(self, by: NDArray[np.float64]) -> float:
-        """Return the degrees of freedom of a sum of the cells' variances, each weighed.
-
-        Where C cells have the variances v, f degrees of freedom each and the weights G, the sum of
-        the cells' mean squares has f tr(G P V P)^2 / tr(G P V P G P V P) of them: V is diag(v), and
-        P takes off the mean over cells. The diagonal of that is taken as it is, the rest as if all
-        weights were alike, which is never more. A cell's mean square, if normal, has f + 2 over f
-        times the square of its mean for a mean square. Heavier tails make it larger, and so count
-        as more unequal variances: fewer degrees of freedom.
-        """
-        cells, f = len(by), self.freedom
-        if math.isnan(f) or cells == 2 or not by @ self.variances > 0:
-            return f
-        weighed = by * self.variances
-        total, diagonal = weighed.sum(), ((weighed * (1 - 1 / cells)) ** 2).sum() * f / (f + 2)
-        squares = (diagonal - total**2 / cells**3) / (1 - 2 / cells) - (total / cells) ** 2
-        trace = (total * (1 - 1 / cells)) ** 2
-        most = (cells - 1) * by.sum() ** 2 / (cells * (by**2).sum())  # of equal variances
-        return max(f, _COUNTED * f * float(trace / max(squares, trace / most)))
+        return Design(found, _aliases(found, coded, factors), spaces)
 
 
 def _columns(
@@ -297,7 +254,7 @@ def _product(parts: Sequence[NDArray[np.float64]], rows: int) -> NDArray[np.floa
 
 def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     basis, size, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.asarray(basis[:, size > _NOUGHT])
+    return np.asarray(basis[:, size > _ROUNDING])
 
 
 def _aliases(

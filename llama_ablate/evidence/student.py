@@ -1,7 +1,6 @@
-"""Student's t distribution, central and noncentral, of scalars.
+"""Student's t distribution, central and noncentral, and intervals of what is never negative.
 
-From `scipy.special`: `scipy.stats` takes half a second to import, and checks its arguments thirty
-times longer than it computes, where a table asks hundreds of times.
+From `scipy.special`, imported where it is used: `scipy.stats` takes half a second to import.
 """
 
 import math
@@ -10,48 +9,41 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_FAR = 1e4  # beyond, scipy's noncentral F is unstable; the approximation is good to 1e-4
+_MAX_CENTRE = 1e4  # beyond, scipy's noncentral F is unstable; the approximation is good to 1e-4
 
 
-def above(t: float, freedom: float) -> float:
-    """Return the probability that t with `freedom` degrees of freedom exceeds a value."""
+def tail(t: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
+    """Return the probability that Student's t exceeds a value."""
     from scipy import special
 
-    return float(special.stdtr(freedom, -t))
+    return np.asarray(special.stdtr(df, -np.asarray(t, float)), float)
 
 
-def above_f(ratio: float, freedom: float, of_other: float) -> float:
+def quantile(share: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
+    """Return the quantile of Student's t."""
+    from scipy import special
+
+    return np.asarray(special.stdtrit(df, share), float)
+
+
+def f_tail(ratio: ArrayLike, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[np.float64]:
     """Return the probability that a ratio of two variances (F) exceeds a value."""
     from scipy import special
 
-    return float(special.fdtrc(freedom, of_other, ratio))
+    return np.asarray(special.fdtrc(df, df_of_other, ratio), float)
 
 
-def quantile(share: float, freedom: float) -> float:
-    """Return the quantile of t with `freedom` degrees of freedom."""
-    from scipy import special
+def noncentral_above(t: float, df: float, centre: float) -> float:
+    """Return the chance that |t| exceeds a value where t is noncentral, about `centre`.
 
-    return float(special.stdtrit(freedom, share))
-
-
-def freedom(share: float, value: float) -> float:
-    """Return the degrees of freedom of the t whose quantile of a share is a value."""
-    from scipy import special
-
-    return float(special.stdtridf(share, value))
-
-
-def noncentral_above(t: float, freedom: float, centre: float) -> float:
-    """Return the chance that |t| lies above a value where t is noncentral, about `centre`.
-
-    Its square is noncentral F with 1 and `freedom` degrees of freedom and noncentrality centre^2.
-    Far from 0 its numerator is nearly constant, and what is left is the chi-squared below.
+    Its square is noncentral F with 1 and `df` degrees of freedom and noncentrality centre^2. Far
+    from 0 its numerator is nearly constant, and what is left is the chi-squared below.
     """
     from scipy import special
 
-    if centre > _FAR:
-        return float(special.chdtr(freedom, freedom * (centre / t) ** 2))
-    return float(1 - special.ncfdtr(1, freedom, centre**2, t**2))
+    if centre > _MAX_CENTRE:
+        return float(special.chdtr(df, df * (centre / t) ** 2))
+    return float(1 - special.ncfdtr(1, df, centre**2, t**2))
 
 
 def not_negative(
@@ -61,8 +53,6 @@ def not_negative(
 
     `half` is half of Student's interval. That of the square root of the mean (delta method),
     carried back, has the same width where the mean is far from 0, and reaches farther up near it.
-    That of the logarithm would hold the mean a little more often, but where one of three seeds
-    alone is not 0 it ends at 74 times the mean; this one at 10.
     """
     mean, half = np.asarray(mean, float), np.asarray(half, float)
     more = half**2 / (4 * np.where(mean > 0, mean, 1.0))

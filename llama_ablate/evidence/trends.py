@@ -1,5 +1,6 @@
-"""The trend of a gap between a variant and its baseline with model size."""
+"""Trends over a grid: of a gap with model size, of a loss over learning rates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,3 +69,14 @@ def name_trend(slope: Interval, first: Interval, last: Interval, margin: float |
     if first.mean > 0 and last.low > 0:
         return "grows"
     return "closes" if first.high < 0 and last.mean < 0 else "moves"
+
+
+def sensitivity(losses: Sequence[float]) -> float:
+    """Return the mean over a grid of learning rates of the loss above its minimum, in nats.
+
+    Wortsman et al. 2023, arXiv:2309.14322: the expected deviation from the optimum when the rate
+    is drawn from the grid (there even in its logarithm), with losses capped at that of the
+    untrained model, which the caller has done. NaN for fewer than three rates.
+    """
+    values = np.asarray(losses, float)
+    return float((values - values.min()).mean()) if len(values) > 2 else math.nan

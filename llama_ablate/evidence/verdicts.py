@@ -1,12 +1,13 @@
-"""Verdicts of a table's rows: from how the runs ended, and from simultaneous intervals."""
+"""Verdicts of rows and results of hypotheses, from intervals and from how the runs ended."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from llama_ablate.evidence.intervals import Interval, seeds_needed
-from llama_ablate.evidence.rates import p_of_rates
+from llama_ablate.evidence.rates import fisher
 
 #: What the losses of a variant show; or, where they cannot, how its runs ended.
 Verdict = Literal[
@@ -23,11 +24,13 @@ Verdict = Literal[
     "pending",
     "baseline",
 ]
+Direction = Literal["better", "worse", "equivalent"]
+Result = Literal["supported", "refuted", "undecided"]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How many runs of one side of a comparison have finished, and how many of them ended so."""
+    """Counts of the finished runs of one side of a comparison, by how they ended."""
 
     runs: int
     diverged: int
@@ -43,16 +46,16 @@ class Ended:
 
     @property
     def lost(self) -> int:
-        """How many diverged or collapsed."""
+        """Number of runs that diverged or collapsed."""
         return self.diverged + self.collapsed
 
 
 def verdict(interval: Interval, margin: float | None = None) -> Verdict:
     """Return where an interval of `variant - baseline` lies, lower being better.
 
-    `equivalent` where it is 0 exactly, and within the margin, though it leave out 0: a difference
-    that is there for certain, and too small to matter. `inconclusive` where it lies on both sides
-    of 0, or has no ends.
+    `equivalent` where it is exactly 0, and within the margin, though it leave out 0: a difference
+    that is certain, and too small to matter. `inconclusive` where it lies on both sides of 0, or
+    has no ends.
     """
     if interval.low == interval.high == 0 or (margin and interval.inside(-margin, margin)):
         return "equivalent"
@@ -65,9 +68,9 @@ def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) ->
     """Return the verdict of a row whose runs, and whose baseline's, ended so.
 
     `diverged` or `collapsed` where all of its runs did and none of the baseline's, or more of them
-    at the interval's own level (exact). `too short` where a run of either is. Where some were lost,
-    the interval is that of the seeds which both kept: they show neither that an arm is better than
-    its lost seeds let it be, nor that it is equivalent.
+    at the interval's own level (Fisher's exact test). `too short` where a run of either is. Where
+    some were lost, the interval is that of the seeds which both kept: they show neither that an arm
+    is better than its lost seeds let it be, nor that it is equivalent.
     """
     if _lost_more(own, base, interval.alpha):
         return "collapsed" if own.collapsed > own.diverged else "diverged"
@@ -84,13 +87,50 @@ def _lost_more(own: Ended, base: Ended, level: float) -> bool:
     if own.lost * base.runs <= base.lost * own.runs:
         return False
     all_and_none = own.lost == own.runs and not base.lost
-    return all_and_none or p_of_rates((own.lost, own.runs), (base.lost, base.runs)) <= level
+    return all_and_none or fisher((own.lost, own.runs), (base.lost, base.runs)) <= level
 
 
-def seeds_to_decide(interval: Interval, margin: float | None = None) -> tuple[float, float] | None:
-    """Return from how many to how many seeds would decide an inconclusive row; None if unknown.
+def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | None:
+    """Return the fewest seeds that would decide an inconclusive row; None if unknown.
 
     The interval has to leave out 0, or the margin's nearer end: whichever takes fewer seeds.
     """
     distance = max(abs(interval.mean), (margin or 0.0) - abs(interval.mean))
     return seeds_needed(interval, distance) if verdict(interval, margin) == "inconclusive" else None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Statement about a difference, made before the runs: the variant's loss against another's.
+
+    Raises ValueError for an equivalence without a margin.
+    """
+
+    direction: Direction
+    #: By how much more it must be better or worse; within how much it must be equivalent. A
+    #: negative margin allows for falling short: "not worse by 0.01" is better by -0.01.
+    margin: float
+
+    def __post_init__(self) -> None:
+        if self.direction == "equivalent" and not self.margin > 0:
+            raise ValueError("an equivalence needs a margin above 0")
+
+    @property
+    def region(self) -> tuple[float, float]:
+        """Bounds of the differences, variant minus the other, for which it holds."""
+        below, above = (-math.inf, -self.margin), (self.margin, math.inf)
+        regions = {"better": below, "worse": above, "equivalent": (-self.margin, self.margin)}
+        return regions[self.direction]
+
+    def result(self, interval: Interval) -> Result:
+        """Return `supported` for an interval inside the region, `refuted` for one outside it."""
+        low, high = self.region
+        if interval.inside(low, high):
+            return "supported"
+        return "refuted" if interval.low > high or interval.high < low else "undecided"
+
+    def seeds_to_decide(self, interval: Interval) -> int | None:
+        """Return the fewest seeds that would decide it; None if decided or unknown."""
+        if self.result(interval) != "undecided":
+            return None
+        return seeds_needed(interval, min(abs(interval.mean - end) for end in self.region))

@@ -134,10 +134,6 @@ def p_value(p: float) -> str:
     return text if (float(text) < _LEVEL) == (p < _LEVEL) else f"{p:.5f}"
 
 
-def seeds(low: float, high: float) -> str:
+def seeds(fewest: float) -> str:
     """Write how many seeds would decide; nothing where that is not known."""
-    if math.isnan(low):
-        return ""
-    if math.isinf(high):
-        return f"{low:.0f} seeds or more"
-    return f"{low:.0f} seeds" if low == high else f"{low:.0f} to {high:.0f} seeds"
+    return "" if math.isnan(fewest) else f"at least {fewest:.0f} seeds"

@@ -1,401 +1,447 @@
-"""The comparison of a table's variants with its baseline: paired effects, verdicts, costs."""
+"""The comparison of a table's variants with its baseline: paired differences, verdicts, costs."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from llama_ablate.evidence import (
-    Ended,
-    Interval,
-    StandardError,
-    Standing,
-    Verdict,
-    bias,
-    judged,
-    medians,
-    paired_effect,
-    seeds_to_decide,
-    shape_alarm,
-    simultaneous,
-    summary,
-)
-from llama_ablate.evidence.medians import Timing, Turns
-from llama_ablate.evidence.rates import p_of_rates, share
-from llama_ablate.evidence.written import decimals, interval
+import numpy as np
+
+from llama_ablate.evidence import Standing, Verdict, measure_pairing, seeds_to_decide
+from llama_ablate.evidence.rates import fisher, share
+from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
+from llama_ablate.evidence.written import share as write_share
 from llama_ablate.findings import tuning
-from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import (
-    DIFFERENCE,
-    ComparisonRow,
+from llama_ablate.findings.compare import (
+    NO_DIFFERENCE,
+    Difference,
+    Family,
+    compare_all,
+    compare_speeds,
+)
+from llama_ablate.findings.rows import DifferenceRow, cell, column, filled, grouped, means, shared
+from llama_ablate.findings.values import (
+    UNSTABLE,
     MeasuredValues,
     MetricRow,
-    Row,
     RunRow,
-    cell,
-    column,
-    filled,
-    grouped,
     has_number,
     mean_number,
-    means,
-    shared,
 )
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan_document import PlannedTable
+from llama_ablate.results.plan_document import NATS, PlannedTable, PlannedVariant
+from llama_ablate.terminal import plural
 
-#: The reported losses by variant's id and by seed.
-Losses = dict[str, dict[int, float]]
-#: Losses of a variant and of the baseline with the same seed.
-Pairs = Sequence[tuple[float, float]]
+if TYPE_CHECKING:
+    from llama_ablate.findings.frames import TableFrames
+
 _ALPHA = 0.05
-#: The interval of the baseline's row, which has no difference.
-NOTHING = Interval(
-    mean=math.nan,
-    low=math.nan,
-    high=math.nan,
-    n=0,
-    p=math.nan,
-    alpha=math.nan,
-    df=math.nan,
-    seed_se=math.nan,
-    seed_df=math.nan,
-    text_se=0.0,
-    text_df=math.inf,
-    pooled=False,
-)
 
 
-class Against(NamedTuple):
-    """What variants are compared with: losses in pairs, and the text's errors, by variant's id."""
+class Ratio(NamedTuple):
+    """A speed over that of the baseline in the same turns, with its 95% interval."""
 
-    pairs: Mapping[str, Pairs]
-    text_errors: Mapping[str, StandardError]
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    #: Turns that both were timed in, and the processes that those were in.
+    turns: int = 0
+    processes: int = 0
+    #: Width of the middle half of the turns' ratios, over their median.
+    spread: float = math.nan
+
+    def __str__(self) -> str:
+        """Write the ratio; where its interval holds 1, that no difference was seen."""
+        return pace(self.ratio, self.low, self.high)
 
 
-#: Between which ends the bias lies of arms whose baseline, repeated, is equal bit for bit.
-NO_BIAS = (0.0, 0.0)
+@dataclass(frozen=True)
+class ComparisonRow(DifferenceRow):
+    """A variant beside the baseline of its table: quality, difference, size, speed and memory."""
+
+    ORDER = (
+        *("label", "n", "of_loss", "of_difference", "of_verdict", "of_half", "of_rate"),
+        *("parameters", "train_speed", "decode_speed", "kv_bytes_per_token", "state_bytes"),
+        *("asked_state_bytes", "of_runs", "of_p", "of_seeds", "point", "of_excess", "of_bits"),
+        *("of_perplexity", "of_active", "of_match", "epochs"),
+    )
+
+    label: str = column("label of the variant", "variant", leading=True)
+    baseline: bool = column("whether it is the baseline")
+    role: str = column("`aa` or `positive` for a control, else empty")
+    point: str = column(
+        "what was tuned, as `lr 0.001`; empty where nothing is", "tuned to", optional=True
+    )
+    outcome: str = column("how its reported runs ended, counted")
+    unit: str = column(
+        "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
+        "tokenizers of their own"
+    )
+    n: int = column(
+        "number of seeds that are paired with the baseline's; of the baseline its own",
+        "n",
+        leading=True,
+    )
+    loss: float = column("mean loss over its reported runs that ended `ok`: those that trained")
+    sd: float = column("standard deviation of the loss over seeds")
+    verdict: str = column(
+        "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (no loss), `too short`, "
+        "`diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`, of the baseline "
+        "repeated `equal` where it is so bit for bit"
+    )
+    p_corrected: float = column(
+        "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 just where "
+        "the interval leaves out 0"
+    )
+    alpha: float = column("error that the row's interval spends")
+    df: float = column("degrees of freedom of the standard error")
+    seed_se: float = column("standard error of the difference over seeds")
+    text_se: float = column("standard error of the difference over held-out texts")
+    pooled: bool = column("whether the variance over seeds is moderated by the other rows'")
+    seeds_low: float = column(
+        "fewest seeds that would decide an inconclusive row, four times in five"
+    )
+    correlation: float = column(
+        "correlation over seeds with the baseline; missing below five pairs"
+    )
+    pairing_saves: float = column(
+        "how many times the runs an unpaired design would need; missing as that is"
+    )
+    ended: int = column("its reported runs that have finished")
+    too_short: int = column("how many of them were too short")
+    lost: int = column("how many of them diverged or collapsed")
+    lost_low: float = column(
+        "lower end of the 95% interval of the share of the lost (Clopper and Pearson)"
+    )
+    lost_high: float = column("upper end of it")
+    lost_p_corrected: float = column(
+        "p of that share against the baseline's (Fisher's exact test), corrected for the number of "
+        "rows; missing where neither has lost any"
+    )
+    look: float = column("which of the planned looks the row is from")
+    looks: int = column("how many looks are planned")
+    finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
+    diverged: int = column("how many of them diverged")
+    collapsed: int = column("how many of them collapsed")
+    # With NaN as its default a column is the mean over its reported runs of the number that has the
+    # column's name, on the reported split where it is of one.
+    perplexity: float = column("mean perplexity", default=math.nan)
+    bits_per_byte: float = column("mean loss in bits per byte of text", default=math.nan)
+    excess_nats: float = column(
+        "mean loss above that of the best possible, of a text whose source is known",
+        default=math.nan,
+    )
+    parameters: int = column("trained parameters", "parameters", ",", leading=True)
+    active_parameters: int = column("parameters that a token passes")
+    non_embedding: int = column("parameters without those of tokens and learned positions")
+    residual: float = column("what matching left of the budget, as a share")
+    solved: str = column("what matching changed, as `feed-forward width 176`")
+    flops_per_token: float = column("forward FLOPs per token at the training context")
+    train_tokens_per_s: float = column("tokens per second of training")
+    train_speed: Ratio = column(
+        "training speed over that of the baseline in the same turns, with its 95% interval",
+        "speed",
+        leading=True,
+        optional=True,
+    )
+    decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
+    decode_speed: Ratio = column(
+        "decode speed over that of the baseline in the same turns, with its 95% interval",
+        "decode speed",
+        optional=True,
+    )
+    context: int = column("training context of the experiment, in tokens")
+    kv_bytes_per_token: float = column(
+        "bytes that one further token adds to the state at the training context, 16-bit: 0 where a "
+        "window is full",
+        "bytes/token at {context:,}",
+        ",.0f",
+    )
+    state_bytes: float = column(
+        "bytes of the state of one sequence of the training context, 16-bit",
+        "state bytes at {context:,}",
+        ",.0f",
+        leading=True,
+        optional=True,
+    )
+    asked_context: int | None = column("context of `kv_cache`, or of `match_context`")
+    asked_state_bytes: float = column(
+        "bytes of the state of one sequence of that context, 16-bit",
+        "state bytes at {asked_context:,}",
+        ",.0f",
+        leading=True,
+        when=lambda row: row.asked_context is not None,
+    )
+    peak_memory_bytes: float = column(
+        "mean over its runs of the most memory that training held", default=math.nan
+    )
+    guard: str = column(
+        "in which guarded numbers it is worse, as `worse in NAME`; empty where in none", default=""
+    )
+    rate: str = column(
+        "`one rate for all: not tuned` where it has another optimizer than the baseline, and only "
+        "the baseline's learning rate; else empty",
+        default="",
+    )
+    half: str | None = column(
+        "what half the length of training said: `same`, `turned` (better for worse), `was` with "
+        "another verdict, `undecided`; only where runs have a branch there",
+        default=None,
+    )
+    epochs: float | None = column(
+        "passes over its most repeated source", "epochs", ".2f", optional=True, default=None
+    )
+    #: Decimals of losses: as many as the narrowest interval of the table bears out.
+    places: int = 3
+
+    @cell("loss ({unit})", leading=True)
+    def of_loss(self) -> str:
+        """Write the mean loss, and of how many where runs were lost; of a control both losses."""
+        form, trained = f".{self.places}f", self.ended - self.lost
+        beside = f" (mean of the {trained} that trained)" if self.lost and trained else ""
+        if self.verdict == "equal":  # its seeds may be fewer than the baseline's
+            beside = f" (over {self.n} {plural(self.n, 'seed')}, as the baseline's there)"
+        return number(self.loss, form) + beside
+
+    @cell("difference [95%]", leading=True)
+    def of_difference(self) -> str:
+        """Write the difference with its interval."""
+        return "" if self.baseline else interval(self.difference, self.low, self.high)
+
+    @cell("verdict", leading=True)
+    def of_verdict(self) -> str:
+        """Write the verdict; of a better variant, also in what guarded number it is worse."""
+        guarded = self.verdict == "better" and self.guard
+        return f"{self.verdict}, {self.guard}" if guarded else self.verdict
+
+    @cell("at half the length", leading=True, optional=True)
+    def of_half(self) -> str:
+        """Write how the verdict at half the length of training compares."""
+        return self.half or ""
+
+    @cell("learning rate", leading=True, optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
+
+    @cell("runs", optional=True)
+    def of_runs(self) -> str:
+        """Write how the runs ended, where not all ended ok; of the lost also the share."""
+        if self.outcome.endswith(" ok") and "," not in self.outcome:
+            return ""
+        if not self.lost:
+            return self.outcome
+        p = self.lost_p_corrected
+        against = "" if math.isnan(p) else f", p {p_value(p)}"
+        lost = write_share(self.lost / self.ended, self.lost_low, self.lost_high)
+        return f"{self.outcome}: {lost}{against}"
+
+    @cell("p, corrected")
+    def of_p(self) -> str:
+        """Write the p value."""
+        return p_value(self.p_corrected)
+
+    @cell("seeds to decide", optional=True)
+    def of_seeds(self) -> str:
+        """Write how many seeds would decide the row; nothing where looks are planned."""
+        return "" if self.looks > 1 else seeds(self.seeds_low)
+
+    @cell("over the floor (nats)", optional=True)
+    def of_excess(self) -> str:
+        """Write the loss above that of the best possible."""
+        return number(self.excess_nats, f"+.{self.places}f")
+
+    def _is_in_nats(self) -> bool:
+        return self.unit == NATS.name  # else one is the loss, and the other does not compare
+
+    @cell("bits/byte", optional=True)
+    def of_bits(self) -> str:
+        """Write the loss in bits per byte."""
+        return number(self.bits_per_byte, f".{self.places}f") if self._is_in_nats() else ""
+
+    @cell("perplexity", when=_is_in_nats)
+    def of_perplexity(self) -> str:
+        """Write the perplexity with the decimals of the loss."""
+        value = self.perplexity
+        if math.isnan(value):
+            return "-"
+        if not 0 < value < math.inf:
+            return f"{value:g}"
+        return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
+
+    @cell("active", when=lambda row: row.active_parameters != row.parameters)
+    def of_active(self) -> str:
+        """Write the parameters that a token passes."""
+        return f"{self.active_parameters:,}"
+
+    @cell("matched to", when=lambda row: abs(row.residual) > 0)
+    def of_match(self) -> str:
+        """Write what matching left of the budget, and what it changed."""
+        changed = self.solved.removeprefix("feed-forward ")
+        return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
 
 
-def compare(
-    table: PlannedTable,
-    runs: Sequence[RunRow],
-    metrics: MeasuredValues,
-    pairs: Mapping[str, Pairs],
-    standings: Mapping[str, Standing[Interval]],
-    looks: int,
-    margin: float | None,
-    contexts: Sequence[int],
-) -> list[ComparisonRow]:
+def differences(
+    table: "TableFrames",
+    seeds: Mapping[str, Collection[int]],
+    shares: Mapping[str, float],
+) -> dict[str, Difference]:
+    """Compare the loss of each variant with the baseline's, by the variant's id.
+
+    `seeds` are those that count of a variant, by default all, and `shares` the parts of its error
+    that each spends. The intervals of the table's rows hold all at once, as many as were planned; a
+    control's (`role`) holds alone, as it is no row that can win.
+    """
+    base = table.plan.baseline.id
+    others = [variant for variant in table.plan.variants if not variant.baseline]
+    families = [[v for v in others if not v.role], *([v] for v in others if v.role)]
+    found: dict[str, Difference] = {}
+    for own in families:
+        family = Family([(variant.id, base) for variant in own], seeds=seeds, shares=shares)
+        rows = compare_all(table, table.loss, family)
+        found |= {variant: row for (variant, _), row in rows.items()}
+    return found
+
+
+def compare_variants(table: "TableFrames") -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    `standings` have each variant's interval by its id, which a row's verdict is read from, and
-    which of the `looks` it is from; of the `contexts` whose state bytes are reported the first is
-    the training context. A variant that is open at a look is `pending`. What was not
-    measured is NaN. A variant none of whose runs ended `ok` keeps its row.
+    A variant that is open at a look is `pending`. What was not measured is NaN. A variant none of
+    whose runs ended `ok` keeps its row.
     """
-    split = tuning.reported_split(runs)
-    of_variant = grouped(runs, lambda run: run.variant)
-    reported = {id_: [run for run in own if run.chosen] for id_, own in of_variant.items()}
-    losses = losses_by_seed(table, chain(*reported.values()), f"{split}_{table.unit.number}")
-    train_speeds, decode_speeds = _speeds(table, metrics)
-    base = table.baseline.id
-    base_ended = {run.seed: run.ended for run in reported.get(base, ())}
-    of_base = {run.outcome for run in of_variant.get(base, ())}
-    asked = contexts[1] if len(contexts) > 1 else None
+    of_variant = grouped(table.runs, lambda run: run.variant)
+    speeds = _speeds(table.plan, table.metrics)
+    of_base = {run.outcome for run in of_variant.get(table.plan.baseline.id, ())}
+    broken = _broken_guards(table)
     rows = []
-    for variant in table.variants:
-        id_ = variant.id
-        own = reported.get(id_, [])
-        at, row = standings.get(id_), standings[id_].row if id_ in standings else NOTHING
-        first = Ended.of(run.ended for run in own)
-        second = Ended.of(base_ended[run.seed] for run in own if run.seed in base_ended)
-        counts = Counter(run.outcome for run in of_variant.get(id_, ()))
-        word = _verdict(at, margin, first, second, {*counts}, of_base, paired=bool(pairs[id_]))
-        if id_ in table.repeated and _is_equal(word, row):
-            word = "equal"
-        over_seeds = summary(list(losses[id_].values()))
-        effect = paired_effect(*_sides(pairs[id_])) if at else None
-        # Of an interval alone it is known how seeds narrow it.
-        is_open = word == "inconclusive" and not first.lost + second.lost
-        fewest, most = (is_open and seeds_to_decide(row, margin)) or (math.nan, math.nan)
-        lost_low, lost_high = share(first.lost, first.runs) if first.runs else (math.nan, math.nan)
-        text = table.text_per_token(variant)
-        own_train, own_decode = (of.get(id_, _UNMEASURED) for of in (train_speeds, decode_speeds))
-        train = _ratio(own_train, train_speeds.get(base, _UNMEASURED), text)
-        decode = _ratio(own_decode, decode_speeds.get(base, _UNMEASURED), text)
-        made = ComparisonRow(
-            label=variant.label,
-            baseline=variant.baseline,
-            role=variant.role,
-            point=own[0].point if own else "",
-            outcome=outcomes(run.ended for run in own),
-            unit=table.unit.name,
-            n=len(pairs[id_]),
-            loss=over_seeds.mean,
-            sd=over_seeds.sd,
-            difference=row.mean if at else 0.0,
-            low=row.low,
-            high=row.high,
-            verdict=word,
-            p_corrected=row.p,
-            alpha=row.alpha,
-            df=row.df,
-            seed_se=row.seed_se,
-            text_se=row.text_se if at else math.nan,
-            pooled=row.pooled,
-            seeds_low=fewest,
-            seeds_high=most,
-            correlation=effect.correlation if effect else math.nan,
-            pairing_saves=effect.saved if effect else math.nan,
-            ended=first.runs,
-            too_short=first.too_short,
-            lost=first.lost,
-            lost_low=lost_low,
-            lost_high=lost_high,
-            lost_p_corrected=_p_of_lost(first, second, at),
-            look=float(at.look + 1) if at else math.nan,
-            looks=looks,
-            finished=sum(counts[end] for end in FINAL),
-            diverged=counts["diverged"],
-            collapsed=counts["collapsed"],
-            parameters=variant.parameters,
-            active_parameters=variant.active,
-            non_embedding=variant.non_embedding,
-            residual=variant.residual,
-            solved=variant.solved,
-            flops_per_token=_known(variant.flops_per_token),
-            train_tokens_per_s=own_train.value,
-            train_speed_ratio=train.value,
-            train_speed_low=train.low,
-            train_speed_high=train.high,
-            train_speed_turns=train.turns,
-            train_speed_processes=train.processes,
-            train_speed_spread=train.spread,
-            decode_tokens_per_s=own_decode.value,
-            decode_speed_ratio=decode.value,
-            decode_speed_low=decode.low,
-            decode_speed_high=decode.high,
-            decode_speed_turns=decode.turns,
-            decode_speed_processes=decode.processes,
-            decode_speed_spread=decode.spread,
-            context=contexts[0],
-            kv_bytes_per_token=_known(variant.kv_bytes_per_token),
-            state_bytes=_known(variant.state_bytes),
-            asked_context=asked,
-            asked_state_bytes=_known(variant.state_growth.get(asked or 0)),
-            epochs=table.passes(variant) if any(v.mixture for v in table.variants) else None,
-        )
-        ok = [run for run in own if run.outcome == "ok"]
-        rows.append(filled(made, {name: _mean(ok, split, name) for name in means(ComparisonRow)}))
-    return with_decimals(with_timing_noise(rows))
+    for variant in table.plan.variants:
+        runs = of_variant.get(variant.id, [])
+        row = _row(table, variant, runs, of_base, broken, speeds)
+        ok = [run for run in runs if run.is_reported and run.outcome == "ok"]
+        numbers = {name: _mean(ok, table.split, name) for name in means(ComparisonRow)}
+        rows.append(filled(row, numbers))
+    return _with_decimals(_with_timing_noise(rows))
+
+
+def _row(
+    table: "TableFrames",
+    variant: PlannedVariant,
+    runs: Sequence[RunRow],
+    of_base: set[str],
+    broken: Mapping[str, str],
+    speeds: tuple["_OfVariants", "_OfVariants"],
+) -> ComparisonRow:
+    plan, experiment, id_ = table.plan, table.experiment, variant.id
+    at, base = table.standings.get(id_), plan.baseline.id
+    row = at.row if at else NO_DIFFERENCE
+    found, own = row.interval, [run for run in runs if run.is_reported]
+    counts = Counter(run.outcome for run in runs)
+    losses = [*table.losses[id_].values()]
+    pairs = table.pair(table.loss, id_, base)
+    pairing = measure_pairing([*pairs.own.values()], [*pairs.other.values()])
+    word = _verdict(table, at, {*counts}, of_base)
+    if id_ in plan.repeated and found.mean == found.low == found.high == 0:
+        word = "equal"
+    # Of an interval alone it is known how seeds narrow it.
+    is_open = word == "inconclusive" and not row.own.lost + row.other.lost
+    fewest = seeds_to_decide(found, table.equivalence) if is_open else None
+    ended = row.own if at else table.ended_of(id_)
+    train, decode = (of.get(id_, _UNMEASURED) for of in speeds)
+    text = plan.text_per_token(variant)
+    contexts = experiment.state_contexts
+    asked = contexts[1] if len(contexts) > 1 else None
+    lost_low, lost_high = share(ended.lost, ended.runs) if ended.runs else (math.nan, math.nan)
+    return ComparisonRow(
+        label=variant.label,
+        baseline=variant.baseline,
+        role=variant.role,
+        point=own[0].point if own else "",
+        outcome=count_outcomes(run.ended for run in own),
+        unit=table.unit.name,
+        n=found.n if at else len(losses),
+        loss=float(np.mean(losses)) if losses else math.nan,
+        sd=float(np.std(losses, ddof=1)) if len(losses) > 1 else math.nan,
+        difference=found.mean if at else 0.0,
+        low=found.low,
+        high=found.high,
+        verdict=word,
+        p_corrected=found.p,
+        alpha=found.alpha,
+        df=found.df,
+        seed_se=found.seed_se,
+        text_se=found.text_se if at else math.nan,
+        pooled=found.pooled,
+        seeds_low=math.nan if fewest is None else fewest,
+        correlation=pairing.correlation if at else math.nan,
+        pairing_saves=pairing.saved if at else math.nan,
+        ended=ended.runs,
+        too_short=ended.too_short,
+        lost=ended.lost,
+        lost_low=lost_low,
+        lost_high=lost_high,
+        lost_p_corrected=_p_of_lost(row),
+        look=float(at.look + 1) if at else math.nan,
+        looks=len(experiment.looks),
+        finished=sum(counts[end] for end in FINAL),
+        diverged=counts["diverged"],
+        collapsed=counts["collapsed"],
+        parameters=variant.parameters,
+        active_parameters=variant.active,
+        non_embedding=variant.non_embedding,
+        residual=variant.residual,
+        solved=variant.solved,
+        flops_per_token=_known(variant.flops_per_token),
+        train_tokens_per_s=train.value,
+        train_speed=_ratio(train, speeds[0].get(base, _UNMEASURED), text),
+        decode_tokens_per_s=decode.value,
+        decode_speed=_ratio(decode, speeds[1].get(base, _UNMEASURED), text),
+        context=contexts[0],
+        kv_bytes_per_token=_known(variant.kv_bytes_per_token),
+        state_bytes=_known(variant.state_bytes),
+        asked_context=asked,
+        asked_state_bytes=_known(variant.state_growth.get(asked or 0)),
+        guard=broken.get(variant.label, ""),
+        rate=tuning.one_rate(plan, experiment, variant, plan.baseline),
+        epochs=plan.passes(variant) if any(v.mixture for v in plan.variants) else None,
+    )
+
+
+def _broken_guards(table: "TableFrames") -> dict[str, str]:
+    """Say of each variant that is worse in guarded numbers, in which, by its label."""
+    worse = grouped((row for row in table.guards if row.result == "worse"), lambda row: row.label)
+    return {label: f"worse in {', '.join(r.measure for r in own)}" for label, own in worse.items()}
 
 
 def _known(count: int | None) -> float:
     return math.nan if count is None else count
 
 
-def with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def _with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """Return rows whose losses have as many decimals as the narrowest interval bears out."""
     known = [decimals(row.low, row.high) for row in rows if row.high > row.low]
     places = max(known, default=decimals(math.nan, math.nan))
     return [replace(row, places=places) for row in rows]
 
 
-def losses_by_seed(table: PlannedTable, runs: Iterable[RunRow], name: str) -> Losses:
-    """Return the losses of the runs that ended ok: the numbers of a name."""
-    losses: Losses = {variant.id: {} for variant in table.variants}
-    for run in runs:
-        if run.outcome == "ok" and math.isfinite(loss := run.number(name)):
-            losses[run.variant][run.seed] = loss
-    return losses
-
-
-def only(losses: Losses, seeds: Collection[int]) -> Losses:
-    """Return the losses of some seeds alone."""
-    return {id_: {s: own[s] for s in seeds if s in own} for id_, own in losses.items()}
-
-
-def pairs_by_seed(
-    table: PlannedTable, losses: Losses, against: str | None = None
-) -> dict[str, Pairs]:
-    """Pair each variant's losses with another's, by default the baseline's, over common seeds."""
-    base = losses[against or table.baseline.id]
-    return {
-        id_: [(loss, base[seed]) for seed, loss in own.items() if seed in base]
-        for id_, own in losses.items()
-    }
-
-
-def intervals(
-    table: PlannedTable,
-    pairs: Mapping[str, Pairs],
-    text_errors: Mapping[str, StandardError],
-    shares: Mapping[str, float],
-    again: Sequence[Against] = (),
-) -> dict[str, Interval]:
-    """Return the interval of each variant's difference from the baseline, by its id.
-
-    Those of the table's rows hold all at once, as many rows as were planned; a control's (`role`)
-    holds alone, as it is no row that can win. `shares` are the parts of its error that each spends.
-    A row's holds that of its comparison with each further baseline (`again`), too. Every interval
-    is widened by the bias that the repeated baseline leaves possible.
-    """
-    others = [variant for variant in table.variants if not variant.baseline]
-    controls = [variant.id for variant in others if variant.role]
-    ranked = [variant.id for variant in others if not variant.role]
-
-    prior = expected(table)
-
-    def held_at_once(family: Iterable[str], of: Against) -> dict[str, Interval]:
-        differences = {id_: [a - b for a, b in of.pairs.get(id_, ())] for id_ in family}
-        return simultaneous(differences, text_errors=of.text_errors, shares=shares, expected=prior)
-
-    first = Against(pairs, text_errors)
-    known = held_at_once(ranked, first)
-    for further in again:
-        known |= {id_: known[id_].hull(row) for id_, row in held_at_once(ranked, further).items()}
-    for control in controls:
-        known |= held_at_once([control], first)
-    shift = bias_of(table, pairs)
-    return {
-        id_: _exact(interval, shift)
-        if id_ in table.repeated
-        else interval.widened(shift or NO_BIAS)
-        for id_, interval in known.items()
-    }
-
-
-def expected(table: PlannedTable) -> dict[str, StandardError]:
-    """Return what was expected of the noise of each row before it ran, by its variant's id."""
-    return {
-        variant.id: StandardError(variant.noise.sd, variant.noise.df)
-        for variant in table.variants
-        if variant.noise
-    }
-
-
-def further_baselines(table: PlannedTable, losses: Losses) -> tuple[list[str], float | None]:
-    """Return the arms that rows are compared with beside the baseline, by id, and why: a p value.
-
-    They are the baseline with other draws, where its runs and theirs together are not normal, such
-    as of two kinds. None, and no p, elsewhere.
-    """
-    arms = [id_ for id_ in table.redrawn if losses[id_]]
-    every = [loss for id_ in (table.baseline.id, *arms) for loss in losses[id_].values()]
-    p = shape_alarm(every) if arms else None
-    return ([], None) if p is None else (arms, p)
-
-
-def against_others(
-    table: PlannedTable,
-    losses: Losses,
-    text_errors: Callable[[str], Mapping[str, StandardError]],
-) -> list[Against]:
-    """Return what rows are compared with beside the baseline: each of `further_baselines`.
-
-    `text_errors` returns the text's part of the error of differences from a variant.
-    """
-    return [
-        Against(pairs_by_seed(table, losses, other), text_errors(other))
-        for other in further_baselines(table, losses)[0]
-    ]
-
-
-def bias_of(table: PlannedTable, pairs: Mapping[str, Pairs]) -> tuple[float, float] | None:
-    """Return by how much all arms but the baseline may be off alike; None where nothing tells."""
-    return bias([a - b for id_ in table.repeated for a, b in pairs.get(id_, ())])
-
-
-def _exact(interval: Interval, shift: tuple[float, float] | None) -> Interval:
-    """Return the interval of a repeated baseline: where it is equal bit for bit, 0 alone."""
-    return replace(interval, low=0.0, high=0.0, p=1.0) if shift == NO_BIAS else interval
-
-
-def outcomes(values: Iterable[str]) -> str:
+def count_outcomes(values: Iterable[str]) -> str:
     """Count how runs ended in words: `3 ok`, or `2 ok, 1 diverged`."""
     counts = Counter(values)
     order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
-@dataclass(frozen=True)
-class WinnerRow(Row):
-    """The variant of the lowest loss in a table."""
-
-    table: str = column("name of the table", "table")
-    winner: str = column("label of the variant", "winner")
-    difference: float = column("its difference from the baseline")
-    low: float = column("lower end of its interval")
-    high: float = column("upper end of it")
-
-    @cell(DIFFERENCE)
-    def of_difference(self) -> str:
-        """Write the difference with its interval."""
-        return interval(self.difference, self.low, self.high)
-
-    verdict: str = column("what the interval says", "verdict")
-    flips: bool = column("whether it is not the first table's winner")
-
-    @cell("flips")
-    def flipped(self) -> str:
-        """Write whether it is another than the first table's."""
-        return "flips" if self.flips else ""
-
-
-def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
-    """Return one row for each table of an experiment that has several: who wins there.
-
-    `tables` maps names to comparisons. The winner has the lowest paired difference from the
-    baseline of all variants that are no controls and have all seeds, or all of their look, none of
-    them lost or too short.
-    """
-    found: list[WinnerRow] = []
-    for name, rows in tables.items() if len(tables) > 1 else ():
-        most = max((row.n for row in rows if row.baseline), default=0)
-        # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
-        fair = [
-            row
-            for row in rows
-            if not (row.role or row.lost or row.too_short or math.isnan(row.difference))
-            and (row.n == most or row.looks > 1)
-            and row.verdict not in ("too short", "pending")
-        ]
-        if fair:
-            best = min(fair, key=lambda row: row.difference)
-            found.append(
-                WinnerRow(
-                    table=name,
-                    winner=best.label,
-                    **shared(WinnerRow, best),
-                    flips=bool(found) and best.label != found[0].winner,
-                )
-            )
-    return found
-
-
 def _verdict(
-    at: Standing[Interval] | None,
-    margin: float | None,
-    own: Ended,
-    base: Ended,
-    every: set[str],
-    of_base: set[str],
-    *,
-    paired: bool,
+    table: "TableFrames", at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
-    """Return a variant's verdict, as it is judged; failed and unfinished runs may be one before.
+    """Return a variant's verdict; failed and unfinished runs are one where no seed is paired.
 
-    `own` and `base` are how its reported runs and the baseline's of the same seeds ended, `every`
-    and `of_base` the outcomes of all its runs and of all the baseline's. Failed and unfinished runs
-    are a verdict where no seed is `paired`.
+    `every` and `of_base` are the outcomes of all its runs and of all the baseline's.
     """
     if at is None:
         return "baseline"
-    word = judged(at.row, margin, own, base)
+    word, paired = at.row.judged(table.equivalence), at.row.interval.n
     if word in UNSTABLE and not at.is_open:
         return word
     if not paired and every - {*FINAL, "pending"}:
@@ -403,25 +449,17 @@ def _verdict(
     if at.is_open or (not paired and (every | of_base) - {*FINAL}):
         return "pending"
     # No loss is measured where none of the runs was lost, and there is no pair.
-    measured = paired or own.lost + base.lost
-    return "no verdict" if word == "inconclusive" and not measured else word
+    is_measured = paired or at.row.own.lost + at.row.other.lost
+    return "no verdict" if word == "inconclusive" and not is_measured else word
 
 
-def _is_equal(word: Verdict, row: Interval) -> bool:
-    """Return whether a repeated baseline equals the baseline, bit for bit or within the margin."""
-    return row.mean == row.low == row.high == 0 or word == "equivalent"
-
-
-def _p_of_lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> float:
+def _p_of_lost(row: Difference) -> float:
     """Return the p of the share of lost runs against the baseline's, corrected for the rows."""
-    if at is None or not ((own.lost or base.lost) and own.runs and base.runs):
+    own, other = row.own, row.other
+    if not ((own.lost or other.lost) and own.runs and other.runs):
         return math.nan
-    rows = _ALPHA / at.row.alpha  # that share the error, and looks
-    return min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
-
-
-def _sides(pairs: Pairs) -> tuple[list[float], list[float]]:
-    return [own for own, _ in pairs], [base for _, base in pairs]
+    rows = _ALPHA / row.interval.alpha  # that share the error, and looks
+    return min(1.0, rows * fisher((own.lost, own.runs), (other.lost, other.runs)))
 
 
 #: What stands for a value that was not measured.
@@ -458,51 +496,36 @@ def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
     return None
 
 
-def _ratio(own: MetricRow, base: MetricRow, text: float) -> Timing:
+def _ratio(own: MetricRow, base: MetricRow, text: float) -> Ratio:
     """Return the ratio of a speed to the baseline's; of its own without an interval.
 
     It is of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    ratio = speed_ratio(own.by_process, base.by_process)
-    low, high = (math.nan, math.nan) if own is base else (text * ratio.low, text * ratio.high)
-    return replace(ratio, value=text * ratio.value, low=low, high=high)
+    found = compare_speeds(own.by_process, base.by_process)
+    low, high = (math.nan, math.nan) if own is base else (text * found.low, text * found.high)
+    return Ratio(text * found.value, low, high, found.turns, found.processes, found.spread)
 
 
-def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def _with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """Widen the intervals of speeds by those of the baseline's own code under another name.
 
     A process has its place in memory and its minutes: the same code twice differs by more than its
     turns say.
     """
     again = [row for row in rows if row.role == "aa"]
-    train_low, decode_low = (
-        min([1.0, *(low for low in lows if not math.isnan(low))])
-        for lows in ([a.train_speed_low for a in again], [a.decode_speed_low for a in again])
-    )
-    train_high, decode_high = (
-        max([1.0, *(high for high in highs if not math.isnan(high))])
-        for highs in ([a.train_speed_high for a in again], [a.decode_speed_high for a in again])
-    )
-    return [
-        row
-        if row.role == "aa"
-        else replace(
-            row,
-            train_speed_low=row.train_speed_low / train_high,
-            train_speed_high=row.train_speed_high / train_low,
-            decode_speed_low=row.decode_speed_low / decode_high,
-            decode_speed_high=row.decode_speed_high / decode_low,
-        )
-        for row in rows
-    ]
-
-
-def speed_ratio(own: Turns, base: Turns) -> Timing:
-    """Return the ratio of two speeds, turn by turn; NaN where they have no turns in common."""
-    turns = [*map(len, own)]
-    if not own or turns != [*map(len, base)] or not all(v > 0 for v in chain(*own, *base)):
-        return Timing(math.nan, math.nan, math.nan, 0, 0)
-    return medians.ratio(own, base)
+    widened = [*rows]
+    for name in ("train_speed", "decode_speed"):
+        noise = [getattr(row, name) for row in again]
+        low = min([1.0, *(one.low for one in noise if not math.isnan(one.low))])
+        high = max([1.0, *(one.high for one in noise if not math.isnan(one.high))])
+        for i, row in enumerate(widened):
+            own: Ratio = getattr(row, name)
+            if row.role != "aa":
+                wider: dict[str, object] = {
+                    name: own._replace(low=own.low / high, high=own.high / low)
+                }
+                widened[i] = replace(row, **wider)  # type: ignore[arg-type]
+    return widened
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
@@ -510,3 +533,56 @@ def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
     of_split = f"{split}_{name}"
     chosen = of_split if has_number(runs, of_split) else name
     return mean_number(runs, chosen)
+
+
+@dataclass(frozen=True)
+class WinnerRow(DifferenceRow):
+    """The variant of the lowest loss in a table."""
+
+    ORDER = ("table", "winner", "of_difference", "verdict", "flipped")
+
+    table: str = column("name of the table", "table")
+    winner: str = column("label of the variant; `no winner` where none is better", "winner")
+    flips: bool = column("whether it is not the first table's winner")
+
+    @cell("flips")
+    def flipped(self) -> str:
+        """Write whether it is another than the first table's."""
+        return "flips" if self.flips else ""
+
+
+def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
+    """Return one row for each table of an experiment that has several: who wins there.
+
+    `tables` maps names to comparisons. The winner has the lowest paired difference from the
+    baseline of all variants that are no controls and have all seeds, or all of their look, none of
+    them lost or too short. There is no winner where the interval of the lowest holds 0.
+    """
+    found: list[WinnerRow] = []
+    for name, rows in tables.items() if len(tables) > 1 else ():
+        most = max((row.n for row in rows if row.baseline), default=0)
+        # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
+        fair = [
+            row
+            for row in rows
+            if not (row.role or row.lost or row.too_short or math.isnan(row.difference))
+            and (row.n == most or row.looks > 1)
+            and row.verdict not in ("too short", "pending")
+        ]
+        if fair:
+            best = min(fair, key=lambda row: row.difference)
+            others = [row for row in fair if not row.baseline]
+            wins = all(row.low > 0 for row in others) if best.baseline else best.high < 0
+            first = next((one.winner for one in found if one.winner != _NO_WINNER), None)
+            found.append(
+                WinnerRow(
+                    table=name,
+                    winner=best.label if wins else _NO_WINNER,
+                    **shared(DifferenceRow, best),
+                    flips=wins and first is not None and best.label != first,
+                )
+            )
+    return found
+
+
+_NO_WINNER = "no winner"

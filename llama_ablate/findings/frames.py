@@ -1,56 +1,51 @@
-"""An experiment's results as rows: every record is read once, every comparison made once."""
+"""An experiment's results: each table's rows, and what follows from them, computed once."""
 
-import json
 import math
-from array import array
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from sys import intern
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.schema import Looks
-from llama_ablate.evidence import Interval, StandardError, Standing, verdict
-from llama_ablate.evidence.sequential import spending
-from llama_ablate.findings import comparison, estimands, guards, heldout, stages, tasks, tuning
-from llama_ablate.findings.controls import Bias, Check, Kind, check, withheld
-from llama_ablate.findings.heldout import OF_DOCUMENTS
-from llama_ablate.findings.outcomes import UNSTABLE, Curves, counted
-from llama_ablate.findings.rows import (
+from llama_ablate.evidence import Contrast, Ended, Interval, Standing, bound_bias
+from llama_ablate.findings import compare, comparison, effects, stages, tuning
+from llama_ablate.findings.compare import OF_DOCUMENTS, ByDocument, ByItem, Difference, Paired
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.outcomes import Curves, counted
+from llama_ablate.findings.rows import grouped
+from llama_ablate.findings.secondary import SecondaryRow, judge_secondary
+from llama_ablate.findings.values import (
+    BRANCH,
+    CLEARLY_BELOW,
     AttemptRow,
-    ComparisonRow,
     MeasuredValues,
     MetricRow,
     RunRow,
-    grouped,
+    Values,
+    read_values,
 )
 from llama_ablate.results.plan_document import (
     BITS,
     HELD_OUT,
     PlanDocument,
     PlannedTable,
-    PlannedText,
     Unit,
     of_name,
 )
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import TRAINING, Coordinate, Environment, Measurement, Record
-from llama_ablate.results.record import row as measured_row
+from llama_ablate.results.record import TRAINING, Environment
 from llama_ablate.results.snapshot import Results
 
-#: A row that belongs to a variant of a table.
-Owned = TypeVar("Owned", AttemptRow, MetricRow)
 _LOSS = "validation_loss_nats"
 #: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
 _LADDER = ("perplexity", TRAINING)
-#: Coordinates of the loss at a branch of a run; its end has `split` alone.
-_BRANCH = {"split", "share", "tokens"}
-_NEAR = 0.02  # of a run, within which branches of runs of unlike length are one length
+#: Share of a run within which branches of runs of unlike length are one length.
+_SAME_LENGTH = 0.02
 
 
 class CurvePoint(NamedTuple):
@@ -94,135 +89,31 @@ class TableFrames:
     machines: pd.DataFrame
     #: Reads the learning curve of a run.
     curve: Curves
-    #: The hypotheses that need runs of this table, with the labels of the variants that each does.
-    asked: Sequence[estimands.Asked]
-
-    @cached_property
-    def quantities(self) -> Mapping[str, stages.Quantity]:
-        """What hypotheses are about that is no row, where looks decide how many seeds it takes."""
-        if len(self.experiment.looks) == 1:
-            return {}
-        return estimands.quantities(self, self.asked, self.views.__getitem__)
-
-    @cached_property
-    def _stands(self) -> dict[str, Standing[Interval]]:
-        @cache
-        def guarded(look: int) -> set[str]:
-            return guards.still_open(self.views[look], self.experiment.looks)
-
-        return stages.stand(
-            self.plan,
-            self.experiment,
-            self.planned,
-            self.margin,
-            self.quantities,
-            self.by_document,
-            guarded if self.experiment.guard else lambda _: (),
-        )
-
-    @property
-    def shares(self) -> Sequence[float]:
-        """The share of the error that each look spends."""
-        return self.experiment.spend or spending(self.experiment.looks)
-
-    @cached_property
-    def standings(self) -> dict[str, Standing[Interval]]:
-        """Where each variant but the baseline stands, by id: its look, and the interval there."""
-        return {id_: at for id_, at in self._stands.items() if id_ not in self.quantities}
-
-    @property
-    def stated(self) -> dict[str, Standing[Interval]]:
-        """Where each of the `quantities` stands: its look."""
-        return {key: self._stands[key] for key in self.quantities}
-
-    @cached_property
-    def views(self) -> "list[TableFrames]":
-        """The table as it was at each look, when no more seeds than those had run."""
-        experiment, planned = self.experiment, self.planned
-        return [
-            replace(
-                self,
-                experiment=experiment.model_copy(
-                    update={"seeds": list(experiment.seed_list[:seeds])}
-                ),
-                planned=[
-                    run
-                    for run in planned
-                    if run.seed in (*experiment.race_seeds, *experiment.seed_list[:seeds])
-                ],
-                asked=(),
-            )
-            for seeds in experiment.looks
-        ]
-
-    def branches(self, split: str | None = None) -> dict[int, str]:
-        """Return the names of the losses at the branches of the runs, by training tokens.
-
-        They are those on a `split`, by default the reported one.
-        """
-        return {
-            int(row.coordinates["tokens"]): row.name
-            for row in (own[0] for own in self.metrics.named.values())
-            if row.quantity == "loss"
-            and row.coordinates.get("split") == (split or self.split)
-            and {*row.coordinates} == _BRANCH
-        }
-
-    @cached_property
-    def lengths(self) -> "dict[int, TableFrames]":
-        """The table after fewer tokens: its reported runs, each with the loss at a branch of it.
-
-        The level of their intervals is divided by the number of branches. Empty where variants
-        differ in their tokens, of which branches tell nothing.
-        """
-        if self.unit == BITS:
-            return {}
-        names: dict[int, list[str]] = {}
-        whole = self.plan.tokens_per_run
-        for tokens, name in sorted(self.branches().items()):
-            # Where runs differ in length, so do their branches: all of one share are one length.
-            near = (of for of in names if abs(tokens - of) < _NEAR * whole)
-            names.setdefault(next(near, tokens), []).append(name)
-        if not names:
-            return {}
-        seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
-        place = {seed: i for i, seed in enumerate(self.experiment.seed_list)}  # looks count seeds
-        other = MeasuredValues(
-            row for row in self.metrics if row.quantity not in ("loss", *OF_DOCUMENTS)
-        )
-
-        def at(run: RunRow, of: Sequence[str]) -> RunRow:
-            """Return a reported run with the loss at the first branch of some that it has."""
-            known = (loss for name in of if not math.isnan(loss := run.number(name)))
-            numbers = {**run.numbers, self.loss: next(known, math.nan)}
-            seed = place[run.seed]
-            return replace(run, seed=seed, numbers=numbers, tuned="", point="", race=False)
-
-        return {
-            tokens: replace(
-                self,
-                experiment=self.experiment.model_copy(update={"seeds": seeds, "race": None}),
-                planned=[at(run, of) for run in self.reported],
-                metrics=other,
-                asked=(),
-            )
-            for tokens, of in names.items()
-        }
-
-    @cached_property
-    def marked(self) -> Sequence[RunRow]:
-        """All planned runs, with marks that say which are `chosen`, `needed` and `possible`."""
-        return stages.mark(self.plan, self.experiment, self.planned, self._stands, self.quantities)
-
-    @cached_property
-    def runs(self) -> Sequence[RunRow]:
-        """The planned runs that are needed or have ended; those that are reported are `chosen`."""
-        return [run for run in self.marked if run.needed or run.outcome != "pending"]
+    #: Labels of the variants that a hypothesis needs which is about no row of the comparison.
+    asked: Collection[str]
 
     @property
     def margin(self) -> float | None:
         """The experiment's margin of equivalence in the table's unit, where it states one."""
         return margins.of_loss(self.experiment.margin)
+
+    @cached_property
+    def has_learned(self) -> bool:
+        """Whether some arm came clearly below the loss of token frequencies, as far as is known.
+
+        Arms that have come no further than those are alike in that.
+        """
+        gains = [
+            run.number("unigram_loss_nats") - run.number(_LOSS)
+            for run in self.planned
+            if run.use == "reported" and run.outcome == "ok" and run.role != "positive"
+        ]
+        return not gains or not max(gains) < CLEARLY_BELOW  # NaN in records of older versions
+
+    @property
+    def equivalence(self) -> float | None:
+        """The margin within which rows are equivalent; None where no arm has learned the text."""
+        return self.margin if self.has_learned else None
 
     @property
     def experiments(self) -> Mapping[str, str]:
@@ -256,125 +147,217 @@ class TableFrames:
         return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
 
     @cached_property
-    def reported(self) -> Sequence[RunRow]:
-        """Each variant's runs at its chosen point, of the look at which it stands."""
-        return [run for run in self.runs if run.chosen]
+    def numbers(self) -> frozenset[str]:
+        """The names of all numbers that were measured of runs."""
+        return frozenset(name for run in self.planned for name in run.numbers)
 
     @cached_property
-    def ranked(self) -> Sequence[RunRow]:
-        """The reported runs of the variants that were tried at every tuned point."""
-        unfinished = tuning.unfinished(self.runs)
-        return [run for run in self.reported if run.variant not in unfinished]
+    def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
+        """The runs at each variant's point, by its id and by seed, once its trials have ended."""
+        unfinished = tuning.unfinished(self.planned)
+        known = [r for r in self.planned if r.use == "reported" and r.variant not in unfinished]
+        return {
+            variant: {run.seed: run for run in own}
+            for variant, own in grouped(known, lambda run: run.variant).items()
+        }
 
-    @cached_property
-    def losses(self) -> comparison.Losses:
-        """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
-        return comparison.losses_by_seed(self.plan, self.ranked, self.loss)
+    def pair(
+        self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
+    ) -> Paired:
+        """Pair a number of two variants, by their ids, over the seeds that both have."""
+        return compare.pair(self, metric, variant, against, seeds)
 
-    @cached_property
-    def _pairs(self) -> dict[str, comparison.Pairs]:
-        return comparison.pairs_by_seed(self.plan, self.losses)
-
-    @cached_property
-    def by_document(self) -> heldout.ByDocument:
-        """The reported losses by document, by variant's id and by seed: of all that has ended."""
-        return self.documents(self.split)
-
-    def documents(self, split: str) -> heldout.ByDocument:
+    def documents(self, split: str) -> ByDocument:
         """Return the losses on a split by document, by variant's id and by seed."""
-        at_point = [run for run in self.planned if run.best and not run.race]
-        documents = heldout.by_document(self.metrics, at_point, split)
-        if self.unit == BITS:
-            return heldout.in_bits(documents, self.plan, split)
-        return documents
+        if split not in self._documents:
+            runs = [run for run in self.planned if run.use == "reported"]
+            self._documents[split] = compare.losses_by_document(
+                self.metrics, runs, split, self.plan
+            )
+        return self._documents[split]
 
     @cached_property
-    def answers(self) -> tasks.ByItem:
-        """The scores of each item of a task in the ranked runs that ended ok."""
-        return tasks.by_item(self.metrics, [run for run in self.ranked if run.outcome == "ok"])
+    def _documents(self) -> dict[str, ByDocument]:
+        return {}
 
-    def text_errors(
-        self, against: str | None = None, split: str | None = None
-    ) -> dict[str, StandardError]:
-        """Return the standard error of each difference over held-out texts, by variant's id.
+    @cached_property
+    def answers(self) -> ByItem:
+        """The scores of each item of a task in the runs that ended ok."""
+        ended = [run for own in self.at_point.values() for run in own.values()]
+        return compare.answers_by_item(self.metrics, [run for run in ended if run.outcome == "ok"])
 
-        `against` is the id of the variant that the others are compared with, by default the
-        baseline's; the loss is that on a `split`, by default the reported one.
-        """
-        of = self.by_document if split in (None, self.split) else self.documents(str(split))
-        return heldout.text_errors(of, self.losses, against or self.plan.baseline.id)
+    @cached_property
+    def bias(self) -> tuple[float, float] | None:
+        """How far all arms but the baseline may be off alike; None without a repeated baseline."""
+        base = self.plan.baseline.id
+        repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
+        return bound_bias([one for own in repeated for one in own.differences()])
+
+    @cached_property
+    def contrasts(self) -> list[Contrast]:
+        """The effects of a grid of factors; of other designs none."""
+        return effects.find_contrasts(self)
+
+    @cached_property
+    def standings(self) -> dict[str, Standing[Difference]]:
+        """Where each variant but the baseline stands, by id: its look, and its difference there."""
+        return stages.find_standings(self)
 
     @property
     def intervals(self) -> dict[str, Interval]:
         """The interval that decides about each variant's difference from the baseline, by id."""
-        return {id_: standing.row for id_, standing in self.standings.items()}
+        return {id_: standing.row.interval for id_, standing in self.standings.items()}
+
+    @property
+    def kept(self) -> set[str]:
+        """Variants, by id, that go on to the last look whatever their row says."""
+        variants = [v for v in self.plan.variants if not v.role]
+        if self.experiment.guard or self.plan.baseline.levels:
+            return {variant.id for variant in variants}
+        return {variant.id for variant in variants if variant.label in self.asked}
+
+    @cached_property
+    def marked(self) -> Sequence[RunRow]:
+        """All planned runs, with what each is for by now."""
+        return stages.mark(self)
+
+    @cached_property
+    def runs(self) -> Sequence[RunRow]:
+        """The planned runs that are needed or have ended."""
+        return [run for run in self.marked if run.is_needed or run.outcome != "pending"]
+
+    @cached_property
+    def reported(self) -> Sequence[RunRow]:
+        """Each variant's runs at its point, of the look at which it stands."""
+        return [run for run in self.runs if run.is_reported]
+
+    @cached_property
+    def ranked(self) -> Sequence[RunRow]:
+        """The reported runs of the variants that were tried at every tuned point."""
+        return [run for run in self.reported if run.variant in self.at_point]
+
+    def ended_of(self, variant: str) -> Ended:
+        """Count how a variant's reported runs ended, by its id."""
+        return Ended.of(run.ended for run in self.reported if run.variant == variant)
+
+    @cached_property
+    def losses(self) -> dict[str, dict[int, float]]:
+        """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
+        losses: dict[str, dict[int, float]] = {variant.id: {} for variant in self.plan.variants}
+        for run in self.ranked:
+            if run.outcome == "ok" and math.isfinite(loss := run.number(self.loss)):
+                losses[run.variant][run.seed] = loss
+        return losses
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
-        return [withheld(row, self.controls) for row in self._compared]
+        return comparison.compare_variants(self)
 
     @cached_property
-    def _compared(self) -> list[ComparisonRow]:
-        """The comparison with verdicts as intervals and outcomes say, whatever controls show."""
-        rows = comparison.compare(
-            self.plan,
-            self.runs,
-            self.metrics,
-            self._pairs,
-            self.standings,
-            len(self.experiment.looks),
-            self.margin,
-            self.experiment.state_contexts,
-        )
-        broken = guards.broken(self.guards)
-        return [
-            replace(
-                row,
-                bias=""
-                if row.baseline or row.role
-                else self.beside(row.verdict, self.intervals[variant.id]),
-                guard=broken.get(row.label, ""),
-                rate=tuning.one_rate(self.plan, self.experiment, variant, self.plan.baseline),
-            )
-            for variant, row in zip(self.plan.variants, rows, strict=True)
-        ]
+    def secondary(self) -> list[SecondaryRow]:
+        """One row for each variant and other number: of a task, or guarded."""
+        return judge_secondary(self)
 
     @property
-    def is_decided(self) -> bool:
-        """Whether any row says something of a difference."""
-        return any(row.bias for row in self.comparison)
+    def guards(self) -> list[SecondaryRow]:
+        """The rows of guarded numbers: whether a variant is worse there."""
+        return [row for row in self.secondary if row.result]
 
-    def beside(self, word: str, row: Interval, weight: float = 1.0) -> str:
-        """Return what is known of a bias beside a verdict, where that is read off an interval."""
-        if word != verdict(row, self.margin):
-            return ""
-        return self.bias.beside(row, lambda one: verdict(one, self.margin), weight)
+    def branches(self, split: str | None = None) -> dict[int, str]:
+        """Return the names of the losses at the branches of the runs, by training tokens.
 
-    @cached_property
-    def guards(self) -> list[guards.GuardRow]:
-        """One row for each variant and guarded number: whether it is worse there."""
-        return guards.results(self)
-
-    @cached_property
-    def controls(self) -> dict[Kind, Check]:
-        """Whether the controls of each kind hold, and why."""
-        return check(self.plan, self._compared, self.margin, self.runs)
+        They are those on a `split`, by default the reported one.
+        """
+        return {
+            int(row.coordinates["tokens"]): row.name
+            for row in (own[0] for own in self.metrics.named.values())
+            if row.quantity == "loss"
+            and row.coordinates.get("split") == (split or self.split)
+            and {*row.coordinates} == BRANCH
+        }
 
     @cached_property
-    def bias(self) -> Bias:
-        """What is known of how far all arms but the baseline may be off alike."""
-        return Bias.of(self.plan, self._pairs, self.intervals, self.unit.name)
+    def lengths(self) -> "dict[int, TableFrames]":
+        """The table after fewer tokens: its reported runs, each with the loss at a branch of it.
+
+        The level of their intervals is divided by the number of branches. Empty where variants
+        differ in their tokens, of which branches tell nothing.
+        """
+        if self.unit == BITS:
+            return {}
+        names: dict[int, list[str]] = {}
+        whole = self.plan.tokens_per_run
+        for tokens, name in sorted(self.branches().items()):
+            # Where runs differ in length, so do their branches: all of one share are one length.
+            near = (of for of in names if abs(tokens - of) < _SAME_LENGTH * whole)
+            names.setdefault(next(near, tokens), []).append(name)
+        if not names:
+            return {}
+        seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
+        place = {seed: i for i, seed in enumerate(self.experiment.seed_list)}  # looks count seeds
+        other = MeasuredValues(
+            row for row in self.metrics if row.quantity not in ("loss", *OF_DOCUMENTS)
+        )
+
+        def at(run: RunRow, of: Sequence[str]) -> RunRow:
+            """Return a reported run with the loss at the first branch of some that it has."""
+            known = (loss for name in of if not math.isnan(loss := run.number(name)))
+            numbers = {**run.numbers, self.loss: next(known, math.nan)}
+            return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")
+
+        return {
+            tokens: replace(
+                self,
+                experiment=self.experiment.model_copy(update={"seeds": seeds, "race": None}),
+                planned=[at(run, of) for run in self.reported],
+                metrics=other,
+                asked=(),
+            )
+            for tokens, of in names.items()
+        }
 
     @cached_property
     def points(self) -> Sequence[LossPoint]:
-        """The reported loss of every variant and seed, and of every branch of a run."""
-        return _points(self)
+        """The reported loss of every variant and seed, and of every branch of a run.
+
+        A run that was too short has none: its end is no point of a curve through what was learned.
+        """
+        plan = self.plan
+        runs = {run.id: run for run in plan.runs}
+        batch, context = self.experiment.train.batch, self.experiment.model.context
+        ok = {run.id for run in self.ranked if run.outcome == "ok" and not run.too_short}
+        points = []
+        for row in self.metrics:
+            where = row.coordinates
+            if row.metric not in _LADDER or row.quantity != "loss" or row.run not in ok:
+                continue
+            if where.get("split") != self.split or where.keys() - BRANCH or math.isnan(row.value):
+                continue  # the loss of another split, or of a part of the text
+            variant, run = plan.variant(row.variant), runs[row.run]
+            step = run.train.get("batch", batch) * variant.model.get("context", context)
+            tokens = int(where.get("tokens", run.steps * step))
+            points.append(
+                LossPoint(
+                    label=variant.label,
+                    baseline=variant.baseline,
+                    role=variant.role,
+                    seed=run.seed,
+                    parameters=variant.non_embedding,
+                    tokens=tokens,
+                    compute=variant.flops * tokens,
+                    loss=plan.scale(variant, self.split) * row.value,
+                    branch=tokens != run.steps * step,
+                    rung=plan.name,
+                )
+            )
+        return points
 
     def differences(self) -> dict[str, list[float]]:
         """Return each variant's losses minus the baseline's, over the seeds that both finished."""
+        base = self.plan.baseline.id
         return {
-            variant.label: [own - base for own, base in self._pairs[variant.id]]
+            variant.label: self.pair(self.loss, variant.id, base).differences()
             for variant in self.plan.variants
             if not variant.baseline
         }
@@ -415,17 +398,17 @@ class Frames:
     @classmethod
     def of(cls, results: Results) -> "Frames":
         """Read results into frames. Raises ConfigError where a file is damaged."""
-        plan = results.plan
-        read = _Read.of(results)
-        tables = tuple(_table(plan.experiment, table, results, read) for table in plan.tables)
+        plan, values = results.plan, read_values(results)
+        ended = counted([*values.runs.values()], results.curve, plan.tables)
+        values = replace(values, runs={run.id: run for run in ended})
         return cls(
             plan,
             str(results.root),
-            tables,
+            tuple(_table(plan, table, results, values) for table in plan.tables),
             results.protocol,
             results.experiment_text,
-            read.first.environment if read.first else None,
-            read.first.compute if read.first else plan.compute.to_dict() if plan.compute else {},
+            values.environment,
+            values.compute,
             results.folder,
         )
 
@@ -437,10 +420,6 @@ class Frames:
     def only(self, table: TableFrames) -> "Frames":
         """Return the frames of one table alone."""
         return replace(self, tables=(table,))
-
-    def until(self, look: int) -> "Frames":
-        """Return the frames as they were at a look."""
-        return replace(self, tables=tuple(table.views[look] for table in self.tables))
 
     @property
     def by_name(self) -> dict[str, TableFrames]:
@@ -455,7 +434,7 @@ class Frames:
     def stage(self) -> stages.Stage:
         """How far the experiment is, where earlier runs decide which are needed."""
         runs = [run for table in self.tables for run in table.marked]
-        return stages.stage(self.plan.experiment, runs)
+        return stages.find_stage(self.plan.experiment, runs)
 
     @cached_property
     def runs(self) -> Sequence[RunRow]:
@@ -487,236 +466,34 @@ class Frames:
         return [point for rung in self.rungs for point in rung.points]
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What is kept of records and of variants' metrics: of thousands, a tenth of their room."""
-
-    first: Record | None
-    #: The finished runs by id, as they count, and what each computed with.
-    runs: Mapping[str, RunRow]
-    machines: Mapping[str, dict[str, str]]
-    #: By the variant, and the run (with the way of reading behind it, but for the first) or "".
-    measured: Mapping[tuple[str, str], Sequence[MetricRow]]
-    attempts: Mapping[tuple[str, str], Sequence[AttemptRow]]
-
-    @classmethod
-    def of(cls, results: Results) -> "_Read":
-        """Read the records and metrics of all tables, each once."""
-        tables = results.plan.tables
-        labels = {v.id: v.label for table in reversed(tables) for v in table.variants}
-        measured: dict[tuple[str, str], list[MetricRow]] = {}
-        attempts: dict[tuple[str, str], list[AttemptRow]] = {}
-        known: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
-
-        def add(
-            variant: str, metrics: Mapping[str, Measurement], key: str = "", seed: float = math.nan
-        ) -> None:
-            run = key.partition(".")[0]
-            of = {"variant": variant, "label": labels[variant], "run": run}
-            attempts[variant, key] = [
-                AttemptRow(**of, seed=seed, metric=intern(metric), error=own.error)
-                for metric, own in metrics.items()
-            ]
-            measured[variant, key] = [
-                MetricRow(
-                    **of,
-                    seed=seed,
-                    metric=intern(metric),
-                    name=intern(value.name),
-                    quantity=intern(value.quantity or value.name),
-                    unit=intern(value.unit),
-                    value=value.value,
-                    coordinates=known.setdefault(
-                        tuple(value.coordinates.items()), value.coordinates
-                    ),
-                    samples=array("d", value.samples) if value.samples else (),
-                    by_process=() if run else value.by_process,
-                )
-                for metric, own in metrics.items()
-                for value in own.rows
-            ]
-
-        first, runs, machines = None, [], {}
-        alike: dict[tuple[str, ...], dict[str, str]] = {}
-        texts = _texts(results.plan)
-        for id_ in results.finished:
-            record = results.record(id_)
-            first = first or record
-            variant = record.variant
-            for read in results.plan.readings(results.plan.table_of(id_)):
-                metrics = _metrics(record, read)
-                if id_ in texts:
-                    metrics = heldout.pooled(metrics, texts[id_])
-                add(variant, metrics, id_ + read, float(record.seed))
-            runs.append(
-                RunRow(
-                    label=labels[variant],
-                    variant=variant,
-                    seed=record.seed,
-                    id=id_,
-                    outcome=record.outcome,
-                    reason=record.reason,
-                    too_short=record.too_short,
-                    steps_done=record.steps_done,
-                )
-            )
-            machine = _machine(record)
-            machines[id_] = alike.setdefault(tuple(machine.values()), machine)
-        ended = {run.id: run for run in counted(runs, results.curve, tables)}
-        for id_ in labels:
-            add(id_, results.variant_metrics(id_))
-        return cls(first, ended, machines, measured, attempts)
-
-
-def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
-    """Return the text of each run, by its id, where nothing is chosen by the validation loss."""
-    if plan.experiment.tune:
-        return {}
-    of_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
-    return {run.id: of_variant[run.variant] for run in plan.runs.values()}
-
-
-def relabelled(
-    rows: Iterable[Owned], labels: Mapping[str, str], table: str | None = None
-) -> list[Owned]:
-    """Return rows with other labels of their variants, and in a table of another name."""
-    return [
-        row
-        if row.label == labels[row.variant] and table in (row.table, None)
-        else replace(row, label=labels[row.variant], table=row.table if table is None else table)
-        for row in rows
-    ]
-
-
 def _table(
-    experiment: Experiment, table: PlannedTable, results: Results, read: _Read
+    plan: PlanDocument, table: PlannedTable, results: Results, values: Values
 ) -> TableFrames:
-    labels = {variant.id: variant.label for variant in table.variants}
-    finished = [run for run in table.runs if run.id in read.runs]
-    readings = results.plan.readings(table)
+    readings = plan.readings(table)
     behind = next(name for name, way in readings.items() if way == table.read_as)
-    owners = [(run.variant, run.id + behind) for run in finished] + [(id_, "") for id_ in labels]
-    metrics = (row for owner in owners for row in read.measured[owner])
-    attempts = (row for owner in owners for row in read.attempts[owner])
+    metrics, attempts, machines = values.of_table(table, behind)
+    runs = tuning.mark_trials(values.planned(plan.experiment, table, behind), table.repeated)
+    if "lr" in plan.experiment.tune:
+        runs = tuning.with_sensitivity(runs, math.log(table.text.vocab))
     return TableFrames(
         table,
-        experiment,
-        _runs(experiment, table, read, behind),
-        MeasuredValues(relabelled(metrics, labels, table.name)),
-        relabelled(attempts, labels, table.name),
-        pd.DataFrame([read.machines[run.id] for run in finished]),
+        plan.experiment,
+        runs,
+        MeasuredValues(metrics),
+        attempts,
+        pd.DataFrame(machines),
         results.curve,
-        estimands.asked(results.plan, table),
+        _asked(plan, table),
     )
 
 
-def _metrics(record: Record, read: str) -> dict[str, Measurement]:
-    """Return a run's metrics of one way of reading, and what its record says of the training."""
-    of_loop = record.metrics.get(TRAINING, Measurement())
-    cost = (
-        measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
-        measured_row("train_s", record.train_s, "s", "train_time"),
-    )
-    # Branches are evaluated as the curve is: in the first way.
-    own = (row for row in of_loop.rows if not (read and {*row.coordinates} == _BRANCH))
-    return {**record.read(read), TRAINING: replace(of_loop, rows=(*own, *cost))}
-
-
-def _runs(experiment: Experiment, table: PlannedTable, read: _Read, behind: str) -> list[RunRow]:
-    """Return the planned runs, with the numbers that were measured of each."""
-    variants = {variant.id: variant for variant in table.variants}
-    known = [
-        read.runs.get(run.id)
-        or RunRow(label="", variant=run.variant, seed=run.seed, id=run.id, steps_done=math.nan)
-        for run in table.runs
-    ]
-    measured = [read.measured.get((run.variant, run.id + behind), ()) for run in table.runs]
-    every = dict.fromkeys((row.name for own in measured for row in own), math.nan)
-    # A column of a frame in which one is missing is of floats.
-    whole = float if any(run.outcome == "pending" for run in known) else int
-    runs = []
-    for own, run, rows in zip(known, table.runs, measured, strict=True):
-        variant, is_pending = variants[run.variant], own.outcome == "pending"
-        lost: dict[str, float] = {
-            word: math.nan if is_pending else float(own.outcome == word) for word in UNSTABLE
-        }
-        runs.append(
-            replace(
-                own,
-                label=variant.label,
-                point=tuning.point(run.tuned),
-                baseline=variant.baseline,
-                role=variant.role,
-                race=run.seed in experiment.race_seeds,
-                steps_done=whole(own.steps_done),
-                tuned=json.dumps(run.tuned),
-                numbers={**every, **_numbers(rows), **lost},
-            )
-        )
-    runs = tuning.at_best(runs, table.repeated)
-    if "lr" in experiment.tune:
-        return tuning.with_sensitivity(runs, math.log(table.text.vocab))
-    return runs
-
-
-def _numbers(measured: Sequence[MetricRow]) -> dict[str, float]:
-    """Return values by name, of several of one name the last that is a number."""
-    numbers: dict[str, float] = {}
-    for one in measured:
-        if one.name not in numbers or not math.isnan(one.value):
-            numbers[one.name] = one.value
-    return numbers
-
-
-def _machine(record: Record) -> dict[str, str]:
-    """Return what a run computed with; runs that differ in any of it are not quite comparable."""
-    compute, environment = record.compute, record.environment
-    plugins: dict[str, str] = environment.get("plugins", {})
+def _asked(plan: PlanDocument, table: PlannedTable) -> set[str]:
+    """Return the labels of variants that a hypothesis needs which is about no row of a table."""
+    base, first = table.baseline.label, plan.tables[0].name
     return {
-        "devices": str(compute.get("device")),
-        "numbers of threads": str(compute.get("threads")),
-        "precisions": str(compute.get("precision")),
-        "attention kernels": str(compute.get("kernel")),
-        "precisions of evaluation": str(compute.get("evaluation")),
-        "training steps": "compiled" if compute.get("compiled") else "not compiled",
-        "versions of torch": str(environment["packages"]["torch"]),
-        "states of the code": str(environment["code"]).replace("+", " with changes"),
-        "plugins": ", ".join(f"{Path(k).name} {v[:8]}" for k, v in plugins.items()) or "none",
-        "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
+        label
+        for one in plan.hypotheses
+        if table.name == (one.table or first)
+        and (one.measure or base not in (one.variant, one.against or base))
+        for label in (one.variant, one.against or base)
     }
-
-
-def _points(table: TableFrames) -> list[LossPoint]:
-    """Return the losses of one rung of a ladder: at the end of each run, and at its branches.
-
-    A run that was too short has none: its end is no point of a curve through what was learned.
-    """
-    plan = table.plan
-    runs = {run.id: run for run in plan.runs}
-    batch, context = table.experiment.train.batch, table.experiment.model.context
-    ok = {run.id for run in table.ranked if run.outcome == "ok" and not run.too_short}
-    points = []
-    for row in table.metrics:
-        where = row.coordinates
-        if row.metric not in _LADDER or row.quantity != "loss" or row.run not in ok:
-            continue
-        if where.get("split") != table.split or where.keys() - _BRANCH or math.isnan(row.value):
-            continue  # the loss of another split, or of a part of the text
-        variant, run = plan.variant(row.variant), runs[row.run]
-        at_end = run.steps * run.train.get("batch", batch) * variant.model.get("context", context)
-        tokens = int(where.get("tokens", at_end))
-        points.append(
-            LossPoint(
-                label=variant.label,
-                baseline=variant.baseline,
-                role=variant.role,
-                seed=run.seed,
-                parameters=variant.non_embedding,
-                tokens=tokens,
-                compute=variant.flops * tokens,
-                loss=plan.scale(variant, table.split) * row.value,
-                branch=tokens != at_end,
-                rung=plan.name,
-            )
-        )
-    return points

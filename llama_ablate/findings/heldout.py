@@ -3,24 +3,22 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
-from llama_ablate.findings.comparison import Losses
-from llama_ablate.findings.rows import ComparisonRow, MeasuredValues, Row, RunRow, cell, column
-from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
+from llama_ablate.evidence.text_error import LEAST_DF
+from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.results.plan_document import HELD_OUT, PlannedText
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.terminal import plural
 
-#: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
-#: differ in their tokens), (2, clusters), by variant's id and by seed.
-ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
-#: Quantities of the losses by document.
-OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
+if TYPE_CHECKING:
+    from llama_ablate.findings.comparison import ComparisonRow
+    from llama_ablate.findings.frames import TableFrames
+
 #: The splits that are one text where nothing was chosen by the loss on one of them.
 _PARTS = ("validation", "test")
 #: What a mean over two texts weighs those of each by, and what makes its error.
@@ -28,7 +26,7 @@ _OF_TOKENS = ("loss", "floor", "excess_loss")
 _ERRORS = ("loss_se", "excess_loss_se")
 
 
-def pooled(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
+def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
     """Return a run's metrics with its losses on validation and test text as on one split, too.
 
     The two are disjoint texts of one distribution: where nothing was chosen by the loss on one, an
@@ -72,79 +70,6 @@ def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
         )
 
 
-def by_document(metrics: MeasuredValues, runs: Sequence[RunRow], split: str) -> ByDocument:
-    """Return the losses of some runs by document, but for those of records of older versions."""
-    rows = {
-        (row.run, row.quantity, row.coordinates["split"]): row.samples
-        for row in metrics
-        if row.quantity in OF_DOCUMENTS
-    }
-    splits = _PARTS if split == HELD_OUT else (split,)
-    documents: dict[str, dict[int, NDArray[np.float64]]] = {}
-    for run in runs:
-        each = [[rows.get((run.id, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
-        if all(map(all, each)):
-            both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
-            documents.setdefault(run.variant, {})[run.seed] = np.stack(both)
-    return documents
-
-
-def in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocument:
-    """Return total bits in place of nats, and bytes in place of tokens.
-
-    A document's share of the split's bytes is taken to be its share of the baseline's tokens. Runs
-    that have other documents than the baseline's are left out.
-    """
-    base = next(iter(documents.get(table.baseline.id, {}).values()), None)
-    if base is None:
-        return {}
-    bytes_f = table.text.size(split)[1] * base[1] / base[1].sum()
-    return {
-        variant: {
-            seed: np.stack([nats_F / math.log(2), bytes_f])
-            for seed, (nats_F, _) in of_seed.items()
-            if len(nats_F) == len(bytes_f)
-        }
-        for variant, of_seed in documents.items()
-    }
-
-
-def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str, StandardError]:
-    """Return the text's part of the error of each variant's difference from another, by id.
-
-    Over the seeds that both have in `losses`. A variant is left out where one of those has no
-    losses by document, or other documents than the rest.
-    """
-    errors = {}
-    for variant, own in losses.items():
-        if variant == against or not (seeds := own.keys() & losses.get(against, {}).keys()):
-            continue
-        error = text_error_of({seed: {variant: 1.0, against: -1.0} for seed in seeds}, documents)
-        if error is not None:
-            errors[variant] = error
-    return errors
-
-
-def text_error_of(
-    weights: Mapping[int, Mapping[str, float]], documents: ByDocument
-) -> StandardError | None:
-    """Return the text's part of the error of a weighted sum of variants' losses, by seed.
-
-    None where a variant has no losses by document for one of them, or other documents than the
-    rest.
-    """
-    each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
-    known = [both for of_seed in each for both in of_seed if both is not None]
-    if len(known) < sum(map(len, each)) or len({both[1].tobytes() for both in known}) != 1:
-        return None
-    tokens = known[0][1]
-    if len(tokens) < 2:
-        return None
-    own = (np.array([*weights[seed].values()]) for seed in sorted(weights))
-    nats = [np.array([both[0] for both in of_seed if both is not None]) for of_seed in each]
-    return text_error([by @ of_seed for by, of_seed in zip(own, nats, strict=True)], tokens)
-
-
 def by_text_alone(row: Interval, margin: float | None) -> float:
     """Return the half width that a row has of the text alone, were there seeds without end.
 
@@ -153,7 +78,8 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
     """
     if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
         return math.nan
-    half = quantile(1 - row.alpha / 2, max(row.text_df, row.seed_df, LEAST_DF)) * row.text_se
+    df = max(row.text_df, row.seed_df, LEAST_DF)
+    half = float(quantile(1 - row.alpha / 2, df)) * row.text_se
     at_best = replace(row, low=row.mean - half, high=row.mean + half)
     return half if verdict(at_best, margin) == "inconclusive" else math.nan
 
@@ -161,6 +87,8 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
 @dataclass(frozen=True)
 class SplitRow(Row):
     """A held-out split of a table."""
+
+    ORDER = ("text", "named", "of_documents", "of_bytes", "tokens", "between", "part")
 
     text: str = column("name of the text, where tables have several", "text", optional=True)
     split: str = column("`validation`, `test`, or both as `held_out`")
@@ -184,7 +112,7 @@ class SplitRow(Row):
         return f"{self.documents:,}" if self.documents else "-"
 
     @cell("bytes")
-    def size(self) -> str:
+    def of_bytes(self) -> str:
         """Write the size."""
         return f"{self.bytes:,}"
 
@@ -201,34 +129,30 @@ class SplitRow(Row):
         return f"{self.share_low:.0%} to {self.share_high:.0%}" if known else ""
 
 
-def splits(
-    table: PlannedTable,
-    metrics: MeasuredValues,
-    comparison: Iterable[ComparisonRow],
-    split: str,
-    text: str = "",
-) -> list[SplitRow]:
-    """Return one row for each held-out split of a table: its size and its part of the error.
+def splits(tables: "Sequence[TableFrames]", text: str = "") -> list[SplitRow]:
+    """Return one row for each held-out split of a text: its size and its part of the error.
 
-    The shares are of the differences of a `comparison`, for the `split` that is reported. None
-    where no losses were stored by document: the intervals have no part of the text's then.
+    The shares are of the differences of all its tables, for the split that is reported. None where
+    no losses were stored by document: the intervals have no part of the text's then.
     """
+    table = tables[0]
     clustered = {
         row.coordinates["split"]: (len(row.samples), str(row.coordinates["cluster"]))
-        for row in metrics
-        if row.quantity == OF_DOCUMENTS[0] and {"split", "cluster"} <= row.coordinates.keys()
+        for row in table.metrics
+        if row.quantity == "loss_by_document" and {"split", "cluster"} <= row.coordinates.keys()
     }
     if not clustered:
         return []
-    if is_one := split == HELD_OUT:
+    if is_one := table.split == HELD_OUT:
         parts = [clustered.get(part, (0, "")) for part in _PARTS]
         kind = parts[0][1] if parts[0][1] == parts[1][1] else "clusters"
-        clustered[split] = (sum(count for count, _ in parts), kind)
-    rows = []
-    for name in [*(of for of in table.text.tokens if of != "train"), *[split] * is_one]:
-        tokens, size, documents = table.text.size(name)
+        clustered[table.split] = (sum(count for count, _ in parts), kind)
+    planned, rows = table.plan.text, []
+    for name in [*(of for of in planned.tokens if of != "train"), *[table.split] * is_one]:
+        tokens, size, documents = planned.size(name)
         clusters, cluster = clustered.get(name, (0, ""))
-        low, high = _shares(comparison) if name == split else (math.nan, math.nan)
+        reported = tables if name == table.split else ()
+        low, high = _shares(row for one in reported for row in one.comparison)
         rows.append(
             SplitRow(
                 text=text,
@@ -245,7 +169,7 @@ def splits(
     return rows
 
 
-def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
+def _shares(comparison: "Iterable[ComparisonRow]") -> tuple[float, float]:
     """Return the least and the most that the text has of the variance of a difference."""
     variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
     shares = [

@@ -2,13 +2,14 @@
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from llama_ablate.evidence import Ended, written
+from llama_ablate.evidence import written
 from llama_ablate.evidence.rates import share
-from llama_ablate.findings.rows import Row, RunRow, column, filled, grouped, mean_number, means
+from llama_ablate.findings.rows import Row, column, filled, grouped, means
+from llama_ablate.findings.values import UNSTABLE, RunRow, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 from llama_ablate.results.snapshot import RunStatus
@@ -71,11 +72,6 @@ def _severity(run: Ran) -> int:
     return ("ok", "collapsed", "diverged").index(run.outcome)
 
 
-#: Outcomes that count against a variant, the worst first: a run that ended so has no loss to
-#: compare.
-UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
-
-
 def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable]) -> list[RunRow]:
     """Return planned runs with `milder_outcomes`: as they count beside the others."""
     milder = milder_outcomes(runs, curve, tables)
@@ -87,21 +83,10 @@ def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable
     ]
 
 
-def sides(
-    runs: Iterable[RunRow], own: Collection[str], base: Collection[str]
-) -> tuple[Ended, Ended]:
-    """Count how the runs of variants ended and those of others, by id, over the seeds of both."""
-    runs = [*runs]
-    first, second = ([run for run in runs if run.variant in ids] for ids in (own, base))
-    shared = {run.seed for run in first} & {run.seed for run in second}
-    first, second = ([run for run in side if run.seed in shared] for side in (first, second))
-    return Ended.of(run.ended for run in first), Ended.of(run.ended for run in second)
-
-
 class Lost(NamedTuple):
     """How many runs ended so, and their share with its interval."""
 
-    runs: int
+    value: int
     share: float
     low: float
     high: float
@@ -125,12 +110,12 @@ class StabilityRow(Row):
     diverged: Lost = column(
         "how many of them diverged, their share, and its exact 95% interval",
         "diverged [95% interval]",
-        when=lambda row: bool(row.diverged.runs),
+        when=lambda row: bool(row.diverged.value),
     )
     collapsed: Lost = column(
         "the same of those that collapsed",
         "collapsed [95% interval]",
-        when=lambda row: bool(row.collapsed.runs),
+        when=lambda row: bool(row.collapsed.value),
     )
     # What a run notes while it trains is found by its name: each is the mean over the runs.
     loss_spike_share: float = column(

@@ -1,11 +1,8 @@
-"""What a plan will be able to tell: half widths, seeds and documents for a difference.
-
-The noise is that of a pilot's runs and documents; without a pilot, that of the memory of noise.
-"""
+"""What a plan will be able to tell, from a pilot's noise: half widths, and what it takes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,14 +12,14 @@ from llama_ablate.config import margins
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError
 from llama_ablate.evidence.factorial import FactorEffect, weights
-from llama_ablate.evidence.noise import NoiseMemory
+from llama_ablate.evidence.intervals import NO_TEXT_ERROR
 from llama_ablate.evidence.power import (
     DOCUMENTS,
     SEEDS,
-    TABLES,
+    USUAL_SD,
     DrawnTables,
     Noise,
-    OfText,
+    expected_half_width,
     fewest,
     of_factors,
     of_rows,
@@ -30,81 +27,63 @@ from llama_ablate.evidence.power import (
 )
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.text_error import LEAST_DF
-from llama_ablate.findings import comparison, contrasts, noise
+from llama_ablate.findings import effects
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.results.plan_document import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
-_FEW_TABLES = 100
-_FEW_DF = 4.0  # of a deviation, below which the other rows' are joined with it
+#: Degrees of freedom of a deviation, below which the other rows' are joined with it.
+_MIN_DF = 4.0
+_MAX_SEEDS = 500  # worth suggesting
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the noise of a table's rows before they run."""
+class Pilot:
+    """Noise of a table's rows, read off finished runs."""
 
     #: By label; of any other row, `rest`.
     rows: Mapping[str, Noise]
     rest: Noise
-    #: Of a cell of a factorial design, and of the text's error of its effects: those known, others.
+    #: Deviation of a cell of a factorial design over seeds; and of the text, by effect.
     residual: StandardError
-    texts: Mapping[FactorEffect, OfText]
-    text: OfText
+    texts: Mapping[FactorEffect, Noise]
     #: Documents of the held-out text that the text's errors are of; 0 where that is not known.
     documents: int
 
-    @classmethod
-    def of_pilot(cls, pilot: TableFrames, kept: NoiseMemory | None, root: object) -> "Known":
-        """Read it off the runs and documents of finished results.
+    @staticmethod
+    def can_be(table: TableFrames) -> bool:
+        """Return whether some variant has two seeds that the baseline has too."""
+        return bool(_noisy_rows(table))
 
-        The text's error of an effect that the pilot has not measured is that of a memory: it
-        depends on what is changed. Raises ConfigError where no variant has two seeds that the
-        baseline has too.
+    @classmethod
+    def of(cls, pilot: TableFrames, root: object) -> "Pilot":
+        """Read the noise off the runs and documents of finished results.
+
+        Raises ConfigError where no variant has two seeds that the baseline has too.
         """
-        found = {
-            variant.label: row
-            for variant in _rows(pilot.plan)
-            if (row := pilot.intervals[variant.id]).n > 1 and row.seed_se > 0
-        }
+        found = _noisy_rows(pilot)
         if not found:
             raise ConfigError(
                 f"'{root}' has no variant that differs from its baseline over two seeds or more of "
                 "its first table: no noise to plan with"
             )
-        seeds = _joined([_over_seeds(row) for row in found.values()])
+        seeds = _join([_over_seeds(row) for row in found.values()])
         rows = {
-            label: Noise(own, _of_text(row))
+            label: Noise(own, *_of_text(row))
             for (label, row), own in zip(found.items(), seeds, strict=True)
         }
-        effects = [one for one in contrasts.effects(pilot) if one.interval.seed_se > 0]
-        texts = {one.effect: _of_text(one.interval) for one in effects}
-        text = _mean([noise.text.may_be for noise in rows.values()])
-        rest = Noise(_mean([noise.seeds for noise in rows.values()]), OfText(text, text.df))
+        text = _mean([noise.text for noise in rows.values()])
+        rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, text.df)
+        every = [one for one in pilot.contrasts if one.interval.seed_se > 0]
+        texts = {one.effect: Noise(rest.seeds, *_of_text(one.interval)) for one in every}
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
-        if effects:
-            every = [one for one in effects if one.interval.pooled] or effects
-            weighed = [sum(weight**2 for weight in one.weights.values()) for one in every]
-            rows_of = [one.interval for one in every]
-            squares = [row.seed_se**2 * row.n for row in rows_of]
+        if pooled := [one for one in every if one.interval.pooled] or every:
+            weighed = [sum(weight**2 for weight in one.weights.values()) for one in pooled]
+            squares = [one.interval.seed_se**2 * one.interval.n for one in pooled]
             residual = StandardError(
                 math.sqrt(np.median(np.divide(squares, weighed))),
-                float(np.median([row.seed_df for row in rows_of])),
+                float(np.median([one.interval.seed_df for one in pooled])),
             )
-        documents = _documents(pilot.plan, pilot.split)
-        other = _remembered(pilot.plan, documents, kept) or rest.text
-        return cls(rows, rest, residual, texts, other, documents)
-
-    @classmethod
-    def of_memory(cls, plan: PlannedTable, kept: NoiseMemory) -> "Known | None":
-        """Take what a memory of noise expects of a table's rows; None where it says nothing."""
-        expected, variants = comparison.expected(plan), _rows(plan)
-        if any(variant.id not in expected for variant in variants):
-            return None
-        documents = _documents(plan, HELD_OUT)
-        text = _remembered(plan, documents, kept) or OfText()
-        rows = {v.label: Noise(expected[v.id], text, alike=True) for v in variants}
-        rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, alike=True)
-        residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
-        return cls(rows, rest, residual, {}, text, documents)
+        return cls(rows, rest, residual, texts, _documents(pilot.plan, pilot.split))
 
 
 @dataclass(frozen=True)
@@ -122,19 +101,19 @@ class Promise:
     runs: float | None
 
 
-def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
+def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
     """Return what a plan promises of its rows, were all of them to differ by an effect."""
     experiment = plan.experiment
-    documents, held = _text_of(plan, known)
+    documents, factor = _text_of(plan, pilot)
     count = len(experiment.seed_list)
-    names, draw = _design(plan, known)
-    planned = draw(count, held)
+    names, draw = _design(plan, pilot)
+    planned = draw(count, factor)
     (low, middle, high), power = planned.half_widths(), planned.power(effect)
     stops = runs = None
     if len(experiment.looks) > 1 and not plan.tables[0].baseline.levels:
         shares = experiment.spend or spending(experiment.looks)
         margin = margins.of_loss(experiment.margin)
-        noises = _noises(plan, known, held)
+        noises = _noises(plan, pilot, factor)
         stopped = with_looks(noises, effect, experiment.looks, shares, margin)
         (low, middle, high), power = stopped.half_widths(), stopped.power
         stops = stopped.seeds.mean(0)
@@ -144,11 +123,11 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
         runs = own * len(plan.tables) + race
     found = []
     for i, name in enumerate(names):
-        seeds = fewest(lambda n: draw(int(n), held), effect, SEEDS, i)
-        more = fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
+        seeds = fewest(lambda n: draw(int(n), factor), effect, SEEDS, i)
+        more = fewest(lambda times: draw(count, factor * times), effect, DOCUMENTS, i)
         together = None
         if math.isinf(seeds) and math.isinf(more):
-            together = _together(draw, held, effect, i, documents)
+            together = _together(draw, factor, effect, i, documents)
         found.append(
             {
                 "row": name,
@@ -166,67 +145,73 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     return Promise(found, runs)
 
 
-def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, float | None]:
-    """Return how wide rows will be, at least and at most, and how many documents an effect needs.
+def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, Any]:
+    """Return the expected half width of a row of a plan's first table, and what a margin takes.
 
-    `half_low` and `half_high` are the least and the most median half width of a row;
-    `documents_needed` are for every row, None where no number tried is enough. From fewer tables
-    than `promise` draws.
+    In closed form, with the pilot's noise, else that which is usual, known to a factor of two.
+    `seeds_needed` are the fewest with which the half width is below the margin; None for none.
     """
-    documents, held = _text_of(plan, known)
-    names, draw = _design(plan, known, tables=_FEW_TABLES)
-    count = len(plan.experiment.seed_list)
-    middle = draw(count, held).half_widths()[1]
-    more = max(
-        fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
-        for i in range(len(names))
-    )
+    noise = pilot.rest if pilot else Noise(StandardError(USUAL_SD, math.inf))
+    if pilot:
+        noise = noise.with_documents(_text_of(plan, pilot)[1])
+    table, seeds = plan.tables[0], len(plan.experiment.seed_list)
+    rows, cells, spread = max(len(_rows(table)), 1), 2, 1.0
+    if factors := list(table.baseline.levels):
+        levels = {v.id: list(v.levels.values()) for v in table.variants if not v.role}
+        each = [float((weight**2).sum()) for weight in weights(levels, factors).values()]
+        rows, cells = len(each), len(levels)
+        spread = math.sqrt(float(np.median(each)) / 2)
+
+    def half(count: int) -> float:
+        return expected_half_width(count, rows, noise, cells=cells, spread=spread)
+
+    width = half(seeds) if seeds > 1 else math.nan
+    needed = next((n for n in range(2, _MAX_SEEDS) if half(n) < margin), None)
     return {
-        "half_low": float(middle.min()),
-        "half_high": float(middle.max()),
-        "documents": documents,
-        "documents_needed": _count(documents * more),
+        "half_width": width,
+        "half_low": width / 2,
+        "half_high": width * 2,
+        "is_enough": width < margin,
+        "seeds_needed": needed,
     }
 
 
-def _text_of(plan: PlanDocument, known: Known) -> tuple[int, float]:
-    """Return the documents of the text that is reported, and how many times those that are known.
+def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
+    """Return the documents of the text that is reported, and how many times the pilot's.
 
     Where something is chosen by validation, test text is reported.
     """
     table = plan.tables[0]
     is_chosen = plan.experiment.tune and "test" in table.text.tokens
     documents = _documents(table, "test" if is_chosen else HELD_OUT)
-    return documents, documents / known.documents if documents and known.documents else 1.0
+    return documents, documents / pilot.documents if documents and pilot.documents else 1.0
 
 
 def _design(
-    plan: PlanDocument, known: Known, tables: int = TABLES
+    plan: PlanDocument, pilot: Pilot
 ) -> tuple[list[str], Callable[[int, float], DrawnTables]]:
     """Return the names of a plan's rows, and what draws its tables: by seeds and documents."""
     table = plan.tables[0]
-    cells = [variant for variant in table.variants if not variant.role]
     factors = list(table.baseline.levels)
-    looks = plan.experiment.looks
-    shares = plan.experiment.spend or spending(looks)
     if factors:
+        cells = [variant for variant in table.variants if not variant.role]
         levels = {cell.id: list(cell.levels.values()) for cell in cells}
-        effects = list(weights(levels, factors))
-        texts = {of: known.texts.get(of, known.text) for of in effects}
+        found = list(weights(levels, factors))
+        unknown = Noise(pilot.rest.seeds, NO_TEXT_ERROR)
 
         @cache
-        def factorial(seeds: int, held: float) -> DrawnTables:
-            own = {of: text.with_documents(held) for of, text in texts.items()}
-            residual, alpha = known.residual, 0.05 * shares[-1]  # as at the last look
-            return of_factors(levels, factors, residual, own, seeds, alpha=alpha, tables=tables)
+        def factorial(seeds: int, factor: float) -> DrawnTables:
+            texts = {of: pilot.texts.get(of, unknown).with_documents(factor) for of in found}
+            return of_factors(levels, factors, pilot.residual, texts, seeds)
 
-        names = contrasts.level_names(table, plan.experiment)
-        return [contrasts.name_of(effect, names) for effect in effects], factorial
+        names = effects.level_names(table, plan.experiment)
+        return [effects.name_effect(effect, names) for effect in found], factorial
+    looks = plan.experiment.looks
+    shares = plan.experiment.spend or spending(looks)
 
     @cache
-    def rows(seeds: int, held: float) -> DrawnTables:
-        at, of = _scaled(looks, shares, seeds)
-        return of_rows(_noises(plan, known, held), at, of, tables=tables)
+    def rows(seeds: int, factor: float) -> DrawnTables:
+        return of_rows(_noises(plan, pilot, factor), *_scaled(looks, shares, seeds))
 
     return [variant.label for variant in _rows(table)], rows
 
@@ -242,30 +227,28 @@ def _scaled(
     return list(spent), list(spent.values())
 
 
-def _noises(plan: PlanDocument, known: Known, held: float) -> list[Noise]:
-    """Return the noise of each row; what is expected of it is no part of a step's interval."""
-    table, is_path = plan.tables[0], plan.experiment.variants.design == "path"
-    expected = {} if is_path else comparison.expected(table)
+def _noises(plan: PlanDocument, pilot: Pilot, factor: float) -> list[Noise]:
     return [
-        replace(
-            known.rows.get(variant.label, known.rest).with_documents(held),
-            expected=expected.get(variant.id),
-        )
-        for variant in _rows(table)
+        pilot.rows.get(variant.label, pilot.rest).with_documents(factor)
+        for variant in _rows(plan.tables[0])
     ]
 
 
 def _together(
-    draw: Callable[[int, float], DrawnTables], held: float, effect: float, row: int, documents: int
+    draw: Callable[[int, float], DrawnTables],
+    factor: float,
+    effect: float,
+    row: int,
+    documents: int,
 ) -> dict[str, int | None] | None:
     """Return the least of more documents with which some number of seeds is enough."""
-    for factor in DOCUMENTS[1:]:
+    for times in DOCUMENTS[1:]:
 
-        def with_more(seeds: float, times: float = held * factor) -> DrawnTables:
+        def with_more(seeds: float, times: float = factor * times) -> DrawnTables:
             return draw(int(seeds), times)
 
         if math.isfinite(seeds := fewest(with_more, effect, SEEDS, row)):
-            return {"seeds": int(seeds), "documents": _count(documents * factor)}
+            return {"seeds": int(seeds), "documents": _count(documents * times)}
     return None
 
 
@@ -273,14 +256,9 @@ def _documents(table: PlannedTable, split: str) -> int:
     return table.text.size(split)[2]
 
 
-def _remembered(table: PlannedTable, documents: int, kept: NoiseMemory | None) -> OfText | None:
-    found = kept.text(noise.corpus(table), documents) if kept else None
-    return OfText(found, max(LEAST_DF, documents / 2)) if found else None
-
-
-def _of_text(row: Interval) -> OfText:
+def _of_text(row: Interval) -> tuple[StandardError, float]:
     df = max(row.text_df, LEAST_DF)
-    return OfText(StandardError(row.text_se, df), df)
+    return StandardError(row.text_se, df), df
 
 
 def _count(documents: float) -> int | None:
@@ -291,12 +269,20 @@ def _rows(table: PlannedTable) -> list[PlannedVariant]:
     return [v for v in table.variants if not (v.baseline or v.role)]
 
 
+def _noisy_rows(table: TableFrames) -> dict[str, Interval]:
+    return {
+        variant.label: row
+        for variant in _rows(table.plan)
+        if (row := table.intervals[variant.id]).n > 1 and row.seed_se > 0
+    }
+
+
 def _over_seeds(row: Interval) -> StandardError:
     return StandardError(row.seed_se * math.sqrt(row.n), row.seed_df)
 
 
-def _joined(own: Sequence[StandardError]) -> list[StandardError]:
-    """Return deviations of few degrees of freedom joined with those of the other rows.
+def _join(own: Sequence[StandardError]) -> list[StandardError]:
+    """Join deviations of few degrees of freedom with those of the other rows.
 
     One degree of freedom alone may be of any deviation; the rows of a table are alike enough to
     say more of each other than that.
@@ -304,10 +290,10 @@ def _joined(own: Sequence[StandardError]) -> list[StandardError]:
     joined = []
     for i, one in enumerate(own):
         others = [*own[:i], *own[i + 1 :]]
-        if not others or one.df >= _FEW_DF:
+        if not others or one.df >= _MIN_DF:
             joined.append(one)
             continue
-        df = min(sum(other.df for other in others), _FEW_DF)
+        df = min(sum(other.df for other in others), _MIN_DF)
         square = (one.df * one.se**2 + df * _mean(others).se ** 2) / (one.df + df)
         joined.append(StandardError(math.sqrt(square), one.df + df))
     return joined

@@ -9,17 +9,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
-from llama_ablate.evidence import paired_effect, written
-from llama_ablate.evidence.sensitivity import sensitivity
+from llama_ablate.evidence import simultaneous, written
 from llama_ablate.evidence.student import not_negative
-from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import Row, RunRow, cell, column, grouped, has_number, mean_number
+from llama_ablate.evidence.trends import sensitivity
+from llama_ablate.findings.rows import Row, cell, column, grouped
+from llama_ablate.findings.values import UNSTABLE, RunRow, has_number, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
+
+if TYPE_CHECKING:
+    from llama_ablate.findings.frames import TableFrames
 
 #: The remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
@@ -46,28 +49,38 @@ def point(tuned: Mapping[str, object]) -> str:
     )
 
 
-def at_best(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
-    """Return runs with whether each is at the `best` point: that its variant is reported at.
+def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
+    """Mark the runs that are trials of a point at which their variant is not reported.
 
     `repeated` are variants that are at another's point, by their ids and its.
-
-    A variant's point is the one of the fewest runs that diverged or collapsed, and of those the one
-    whose mean validation loss over the other seeds of its trials is lowest. A point whose runs have
-    not all finished is passed over while any other is complete.
     """
-    if not several(runs):
-        return [*runs]
+    best = best_points(runs, repeated)
+    marked = [replace(run, point=point(json.loads(run.tuned))) for run in runs]
+    return [
+        replace(run, use="trial")
+        if run.use == "reported" and run.tuned != best.get(run.variant, run.tuned)
+        else run
+        for run in marked
+    ]
+
+
+def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
+    """Return the point of each variant, as JSON, by id; empty where nothing is tuned.
+
+    It is the one of the fewest runs that diverged or collapsed, and of those the one whose mean
+    validation loss over the other seeds of its trials is lowest. A point whose runs have not all
+    finished is passed over while any other is complete.
+    """
     trials = grouped(trial_runs(runs), lambda run: run.variant)
     best = {variant: _best(own) for variant, own in trials.items()}
-    best |= {variant: best[other] for variant, other in repeated.items()}
-    return [replace(run, best=run.tuned == best.get(run.variant)) for run in runs]
+    return best | {id_: best[other] for id_, other in repeated.items() if other in best}
 
 
 def trial_runs(runs: Sequence[RunRow]) -> Sequence[RunRow]:
     """Return the runs that choose the points: those of the race, or without one all; or none."""
     if not several(runs):
         return []
-    return [run for run in runs if run.race] or runs
+    return [run for run in runs if run.use == "race"] or runs
 
 
 def several(runs: Sequence[RunRow]) -> bool:
@@ -202,20 +215,17 @@ class TuningRow(Row):
         return written.interval(self.sensitivity, self.low, self.high, sign="") if known else ""
 
 
-def trials(runs: Sequence[RunRow], loss: str) -> list[TuningRow]:
-    """Return one row for each variant; the loss is the number `loss` of the reported runs.
-
-    None where nothing was tuned.
-    """
-    tried = trial_runs(runs)
+def trials(table: "TableFrames") -> list[TuningRow]:
+    """Return one row for each variant; empty where nothing was tuned."""
+    tried, chosen = trial_runs(table.runs), best_points(table.runs, table.plan.repeated)
     points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
     ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
     rows = []
     for label, own in grouped(tried, lambda run: run.label).items():
-        at = [run for run in own if run.best]
+        at = [run for run in own if run.tuned == chosen[run.variant]]
         best = json.loads(at[0].tuned)
         sensitive = [v for run in at if not math.isnan(v := run.number(SENSITIVITY))]
-        effect = paired_effect(sensitive, [0.0] * len(sensitive))
+        effect = simultaneous({"": sensitive})[""]
         low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
         outcomes = Counter(run.outcome for run in own)
         rows.append(
@@ -227,7 +237,7 @@ def trials(runs: Sequence[RunRow], loss: str) -> list[TuningRow]:
                 collapsed=outcomes["collapsed"],
                 chosen=at[0].point,
                 edge=", ".join(key for key, value in best.items() if value in ends[key]),
-                loss=mean_number((r for r in runs if r.label == label and r.chosen), loss),
+                loss=mean_number((r for r in table.reported if r.label == label), table.loss),
                 sensitivity=effect.mean,
                 low=low,
                 high=high,

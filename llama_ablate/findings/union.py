@@ -6,8 +6,8 @@ intervals hold at once over the rows of all experiments. Experiments that were t
 answer another question, and are refused.
 """
 
-from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,21 +16,14 @@ import pandas as pd
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.findings import comparison
-from llama_ablate.findings.frames import Frames, TableFrames, relabelled
-from llama_ablate.findings.guards import GuardRow
+from llama_ablate.findings.compare import Paired
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.outcomes import counted
-from llama_ablate.findings.rows import (
-    AttemptRow,
-    ComparisonRow,
-    MeasuredValues,
-    MetricRow,
-    RunRow,
-    columns,
-    grouped,
-)
+from llama_ablate.findings.rows import columns, grouped
+from llama_ablate.findings.secondary import SecondaryRow
+from llama_ablate.findings.values import AttemptRow, MeasuredValues, MetricRow, RunRow, relabel
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
@@ -38,11 +31,9 @@ from llama_ablate.terminal import listed
 _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision", "kernel")
 
 
-#: What was timed in an experiment's own pass.
+#: Columns of what was timed in an experiment's own pass.
 _OF_ITS_PASS = [
-    name
-    for name in columns(ComparisonRow)
-    if "_speed_" in name or name.endswith(("_tokens_per_s", "_measured_bytes_per_token"))
+    name for name in columns(ComparisonRow) if name.endswith(("_speed", "_tokens_per_s"))
 ]
 
 
@@ -53,56 +44,39 @@ class UnionTable(TableFrames):
     parts: tuple[TableFrames, ...]
 
     @cached_property
-    def standings(self) -> dict[str, Standing[Interval]]:
-        """Where each variant stands: its interval holds together with those of all experiments."""
-        again = comparison.against_others(self.plan, self.losses, self.text_errors)
-        rows = comparison.intervals(self.plan, self._pairs, self.text_errors(), {}, again)
-        return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}
-
-    @cached_property
     def marked(self) -> Sequence[RunRow]:
-        """All planned runs, each once, with the marks of its own experiment."""
-        marks = {run.id: run for run in _each_run_once([part.marked for part in self.parts])}
-        return [
-            replace(run, chosen=own.chosen, needed=own.needed, possible=own.possible)
-            for run, own in ((run, marks[run.id]) for run in self.planned)
-        ]
+        """All planned runs, each once, with what each is for in its own experiment."""
+        marks = {run.id: run.use for run in _each_run_once([part.marked for part in self.parts])}
+        return [replace(run, use=marks[run.id]) for run in self.planned]
+
+    def pair(
+        self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
+    ) -> Paired:
+        """Pair a number of two variants in each experiment that has both, a seed once."""
+        parts = [p for p in self._parts_of[variant] if against in p.experiments]
+        each = [part.pair(metric, variant, against, seeds) for part in parts]
+        if len(each) < 2:
+            return each[0] if each else super().pair(metric, variant, against, seeds)
+        whole = super().pair(metric, variant, against, seeds)
+        own = {seed: value for one in reversed(each) for seed, value in one.own.items()}
+        other = {seed: value for one in reversed(each) for seed, value in one.other.items()}
+        return replace(whole, own=own, other=other)
 
     @cached_property
-    def losses(self) -> comparison.Losses:
+    def losses(self) -> dict[str, dict[int, float]]:
         """The reported losses; of a run that several experiments have, the first one's."""
-        return {id_: dict(ChainMap(*self._losses(id_))) for id_ in self.experiments}
-
-    @cached_property
-    def _pairs(self) -> dict[str, comparison.Pairs]:
-        """Each variant's losses with those of its own experiment's baseline, a seed once."""
-        base = self.plan.baseline.id
-        pairs: dict[str, comparison.Pairs] = {}
-        for id_ in self.experiments:
-            each = [
-                {seed: (loss, of_base[seed]) for seed, loss in own.items() if seed in of_base}
-                for own, of_base in zip(self._losses(id_), self._losses(base), strict=True)
-            ]
-            pairs[id_] = list(ChainMap(*each).values())
-        return pairs
-
-    def _losses(self, variant: str) -> list[dict[int, float]]:
-        return [part.losses.get(variant, {}) for part in self.parts]
-
-    def text_errors(
-        self, against: str | None = None, split: str | None = None
-    ) -> dict[str, StandardError]:
-        """Return the text's part of each difference's error, in its own experiment where in one."""
-        errors = super().text_errors(against, split)
-        for part in self.parts:
-            alone = {id_ for id_, names in self._parts_of.items() if names == [part]}
-            own = part.text_errors(against, split)
-            errors |= {id_: own[id_] for id_ in alone if id_ in own}
-        return errors
+        return {
+            id_: {
+                seed: loss
+                for part in reversed(self.parts)
+                for seed, loss in part.losses.get(id_, {}).items()
+            }
+            for id_ in self.experiments
+        }
 
     @cached_property
     def _parts_of(self) -> dict[str, list[TableFrames]]:
-        """Which experiments have a variant, by its id."""
+        """The experiments that have a variant, by its id."""
         return {
             variant.id: [part for part in self.parts if variant.id in part.experiments]
             for variant in self.plan.variants
@@ -117,9 +91,9 @@ class UnionTable(TableFrames):
         }
 
     @cached_property
-    def guards(self) -> list[GuardRow]:
+    def secondary(self) -> list[SecondaryRow]:
         """What each experiment says of its own variants: guards are a part of its protocol."""
-        return [row for part in self.parts for row in part.guards]
+        return [row for part in self.parts for row in part.secondary]
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
@@ -219,7 +193,7 @@ def _remarks(table: UnionTable) -> list[str]:
         made = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
         if len(set(made)) > 1:
             sentences.append(f"Made with different {what}: {_by_experiment(table.parts, made)}.")
-    if any(row.train_speed_turns or row.decode_speed_turns for row in table.comparison):
+    if any(row.train_speed.turns or row.decode_speed.turns for row in table.comparison):
         sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
     return sentences
 
@@ -390,8 +364,8 @@ def _union_table(
         plan,
         experiment,
         counted(planned, curve, [plan]),
-        MeasuredValues(relabelled(metrics, labels)),
-        relabelled(attempts, labels),
+        MeasuredValues(relabel(metrics, labels)),
+        relabel(attempts, labels),
         pd.concat([part.machines for part in parts], ignore_index=True),
         curve,
         (),

@@ -44,7 +44,7 @@ def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None
     turned = [f"{one.table}, {written(one)}" for one in sizes if not one.difference < 0]
     turned += [f"{one.table}, {one.verdict}" for one in found[1:] if one.verdict in _LOST]
     turned += [f"{one.table}, guard" for one in found[1:] if "worse" in one.guards.values()]
-    needed = seeds(own.seeds_low, own.seeds_high)
+    needed = seeds(own.seeds_low)
     needed = f"; {needed} would decide" if needed else ""
     word = "" if own.verdict == "inconclusive" else f", {own.verdict}"
     cases: tuple[tuple[bool, Verdict, str], ...] = (

@@ -14,9 +14,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
-from llama_ablate.config.schema import Terms
+from llama_ablate.config.schema import Experiment, Terms
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.files import disk
@@ -37,12 +44,18 @@ class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
 
+def _without_unknown(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored experiment without the empty keys of older versions."""
+    known = Experiment.model_fields
+    return {key: value for key, value in experiment.items() if key in known or value is not None}
+
+
 class Opened(_Event):
     """First event of a ledger: its terms."""
 
     event: Literal["opened"] = "opened"
     format: Literal[1] = 1
-    experiment: dict[str, Any]
+    experiment: Annotated[dict[str, Any], BeforeValidator(_without_unknown)]
     terms: Terms
     #: Fingerprints of the texts of both gates, as tokens.
     texts: tuple[str, str]
@@ -73,6 +86,9 @@ class Begun(_Event):
 class Difference(_Event):
     """Difference of a candidate from the best, with the runs behind it."""
 
+    # Events of older versions have the most seeds that would decide, too.
+    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
+
     unit: str
     n: int
     difference: float
@@ -81,7 +97,6 @@ class Difference(_Event):
     alpha: float
     verdict: str
     seeds_low: float
-    seeds_high: float
     table: str = ""
     #: Trained parameters of the candidate.
     parameters: int | None = None
@@ -305,7 +320,6 @@ class Ledger:
             "variants": variants,
             "seeds": seeds,
             "controls": {"aa": []},
-            "noise": "none",  # a p value that rests on what was expected is none
         }
 
 

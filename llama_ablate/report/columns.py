@@ -11,10 +11,12 @@ from dataclasses import replace
 
 import pandas as pd
 
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import ComparisonRow, MetricRow, Row, RunRow, filled
+from llama_ablate.findings.rows import Row, filled
 from llama_ablate.findings.rows import columns as described
 from llama_ablate.findings.rows import frame as of_rows
+from llama_ablate.findings.values import MetricRow, RunRow
 from llama_ablate.results import CURVE
 
 #: What a column holds, by its name, in the order of the frame's columns.
@@ -29,7 +31,7 @@ _OWNER: Columns = {
     "variant_id": "hash of the variant's architecture and train config",
 }
 #: What columns of rows are called in a frame that has a column for whose each row is.
-_NAMES = {**OWN, "id": "run", "chosen": "reported"}
+_NAMES = {**OWN, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:
@@ -59,7 +61,7 @@ TABLES: Columns = {
     "finished": "number of them that ended `ok`, `diverged` or `collapsed`",
 }
 RUNS: Columns = _named(RunRow)
-_RUN = ("seed", "run", "point", "reported", "outcome")
+_RUN = ("seed", "run", "point", "use", "outcome")
 CURVES: Columns = {
     **_OWNER,
     **{name: RUNS[name] for name in _RUN},

@@ -4,17 +4,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from statistics import stdev
 from typing import Any
 
 import pandas as pd
 
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Effect, judged, paired_effect, simultaneous, summary, written
-from llama_ablate.findings.comparison import outcomes
+from llama_ablate.evidence import Interval, measure_pairing, written
+from llama_ablate.findings.compare import Family, compare
+from llama_ablate.findings.comparison import count_outcomes
 from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean
+from llama_ablate.findings.rows import frame, grouped, mean
+from llama_ablate.findings.values import UNSTABLE, MetricRow, RunRow
 from llama_ablate.report import tables
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedVariant
@@ -32,7 +34,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     Without `everything` the text has at most 25 lines; the values are the same.
     """
     runs = [run for run in table.runs if run.variant == chosen.id]
-    reported = [run for run in runs if run.chosen]
+    reported = [run for run in runs if run.is_reported]
     ended = [run for run in reported if run.outcome in FINAL]
     metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
     context = table.comparison[0].context
@@ -53,7 +55,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         f"{written.number(chosen.flops_per_token, ',')} FLOPs a token; a state of "
         f"{written.number(chosen.state_bytes, ',')} bytes at {context:,} tokens, to which one more "
         f"adds {written.number(chosen.kv_bytes_per_token, ',')}",
-        f"{len(runs)} runs: {outcomes(run.ended for run in runs)}",
+        f"{len(runs)} runs: {count_outcomes(run.ended for run in runs)}",
         *(f"{one[0]}: not measured of {n} of {len(runs)}: {one[1]}" for one, n in failed.items()),
         *(f"seed {run.seed}: {run.reason}" for run in runs if run.reason),
         *(f"{row.metric}: not measured: {row.error}" for row in of_variant),
@@ -109,15 +111,14 @@ def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
 
 
 #: What stands before the numbers of a run in JSON, and behind them.
-_OF_RUN = ("id", "variant", "label", "seed", "tuned", "point", "race")
+_OF_RUN = ("id", "variant", "label", "seed", "tuned", "point", "use")
 _OF_END = ("outcome", "reason", "too_short", "steps_done")
-_MARKS = ("best", "chosen", "needed", "possible")
 
 
 def _plain(run: RunRow) -> dict[str, object]:
     """Return a run as JSON has it."""
-    first, last = ({k: getattr(run, k) for k in of} for of in ((*_OF_RUN, *_OF_END), _MARKS))
-    return {**first, **run.numbers, **last}
+    first, last = ({k: getattr(run, k) for k in of} for of in (_OF_RUN, _OF_END))
+    return {**first, **last, **run.numbers}
 
 
 def run(results: Results, run_id: str) -> Shown:
@@ -141,12 +142,7 @@ def run(results: Results, run_id: str) -> Shown:
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     """Compare B with A: what differs in the architecture, and every number, paired by seed."""
     changed = changes(table, a, b)
-    ok = [run for run in table.reported if run.outcome == "ok"]
-    runs = [{run.seed: run for run in ok if run.variant == v.id} for v in (a, b)]
-    seeds = sorted(runs[0].keys() & runs[1].keys())
-    texts = [table.plan.text_of(v) for v in (a, b)]
-    alike = texts[0].fingerprint == texts[1].fingerprint
-    numbers = _numbers(*([of[seed] for seed in seeds] for of in runs), per_token=alike)
+    numbers = _numbers(table, a, b)
     names = ["measure", a.label, b.label]
     cells = pd.DataFrame(
         [
@@ -154,10 +150,10 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
                 name,
                 written.plain(mean(x), 5),
                 written.plain(mean(y), 5),
-                written.interval(effect.mean, effect.low, effect.high),
-                written.number(effect.correlation, ".2f"),
+                written.interval(found.mean, found.low, found.high),
+                written.number(measure_pairing(y, x).correlation, ".2f"),
             )
-            for name, (x, y, effect) in numbers.items()
+            for name, (x, y, found) in numbers.items()
         ],
         columns=[*names, "difference over seeds [95%]", "r over seeds"],
     )
@@ -165,14 +161,14 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     lines = [f"{a.label} -> {b.label}", ""]
     lines += [f"{key}: {_changed(both)}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if len(cells) else "no seed that both finished", ""]
-    lines += [_sentence(table, a, b, numbers), *_left_out(table, a, b)]
+    lines += [_sentence(table, a, b), *_left_out(table, a, b)]
     lines += ["", tables.text(speeds)] if len(speeds) else []
     values = {
         "a": a.label,
         "b": b.label,
         "changed": changed,
-        "seeds": seeds,
-        "effects": {name: asdict(effect) for name, (_a, _b, effect) in numbers.items()},
+        "seeds": sorted(table.pair(table.loss, b.id, a.id).own),
+        "effects": {name: asdict(found) for name, (_a, _b, found) in numbers.items()},
         "speeds": speeds.to_dict("records"),
     }
     return "\n".join(lines), values
@@ -196,22 +192,22 @@ def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[st
     return changed
 
 
-#: A number of two variants over the same seeds, with their paired effect.
-_Both = tuple[list[float], list[float], Effect]
+#: A number of two variants over the same seeds, with the interval of their difference.
+_Both = tuple[list[float], list[float], Interval]
 
 
-def _numbers(a: Sequence[RunRow], b: Sequence[RunRow], *, per_token: bool) -> dict[str, _Both]:
-    """Return the numbers of both over the same seeds.
-
-    Those `per_token` compare only where both have the same tokens.
-    """
-    kinds = ("_nats", "perplexity", "_byte", "_s") if per_token else ("_byte", "_s")
+def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, _Both]:
+    """Return the numbers of both over the same seeds; per token only of the same tokens."""
+    texts = [table.plan.text_of(v).fingerprint for v in (a, b)]
+    kinds = ("_nats", "perplexity", "_byte", "_s") if texts[0] == texts[1] else ("_byte", "_s")
     found = {}
-    for name in dict.fromkeys(name for run in (*a, *b) for name in run.numbers):
-        x, y = ([run.number(name) for run in of] for of in (a, b))
-        is_known = not all(map(math.isnan, [*x, *y]))
-        if is_known and name.endswith(kinds) and not name.endswith("_se_nats"):
-            found[name] = (x, y, paired_effect(y, x))
+    for name in dict.fromkeys(name for run in table.reported for name in run.numbers):
+        if not name.endswith(kinds) or name.endswith("_se_nats"):
+            continue
+        both = table.pair(name, b.id, a.id)
+        if both.own:
+            interval = compare(table, name, b.id, a.id, Family([(b.id, a.id)])).interval
+            found[name] = ([*both.other.values()], [*both.own.values()], interval)
     return found
 
 
@@ -230,18 +226,13 @@ def _speeds(
     ]
 
 
-def _sentence(
-    table: TableFrames, a: PlannedVariant, b: PlannedVariant, numbers: Mapping[str, _Both]
-) -> str:
+def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
-    loss = table.loss
-    if loss not in numbers:
+    found = compare(table, table.loss, b.id, a.id, Family([(b.id, a.id)]))
+    interval = found.interval
+    if not interval.n:
         return ""
-    of_a, of_b, _ = numbers[loss]
-    differences = {b.id: [own - other for other, own in zip(of_a, of_b, strict=True)]}
-    errors = table.text_errors(a.id)
-    interval = simultaneous(differences, text_errors=errors)[b.id]
-    word = judged(interval, table.margin, *sides(table.reported, {b.id}, {a.id}))
+    word = found.judged(table.equivalence)
     words = {
         "better": "is better than",
         "worse": "is worse than",
@@ -251,10 +242,10 @@ def _sentence(
         "collapsed": "collapsed more often than",
     }
     shown = written.interval(interval.mean, interval.low, interval.high)
-    of_text = ", with the error of the text" if b.id in errors else ""
+    of_text = ", with the error of the text" if interval.text_se > 0 else ""
     return (
         f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
-        f"{table.split_name} loss, {shown}{of_text}, over {len(of_a)} paired seeds "
+        f"{table.split_name} loss, {shown}{of_text}, over {interval.n} paired seeds "
         "(this pair alone: a table corrects for its number of rows)"
     )
 
@@ -263,7 +254,7 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
     """Say which runs diverged or collapsed, and so have no numbers here."""
     unstable = [run for run in table.reported if run.outcome in UNSTABLE]
     ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
-    return [f"left out of {label}: {outcomes(own)}" for label, own in ended.items() if own]
+    return [f"left out of {label}: {count_outcomes(own)}" for label, own in ended.items() if own]
 
 
 def _changed(both: Sequence[object]) -> str:
@@ -271,9 +262,9 @@ def _changed(both: Sequence[object]) -> str:
 
 
 def _over_seeds(values: Sequence[float]) -> str:
-    numbers = summary(values)
-    sd = "" if math.isnan(numbers.sd) else f" ± {numbers.sd:.2g} (sd of {numbers.n} seeds)"
-    return f"{written.plain(numbers.mean, 6)}{sd}"
+    known = [value for value in values if math.isfinite(value)]
+    sd = f" ± {stdev(known):.2g} (sd of {len(known)} seeds)" if len(known) > 1 else ""
+    return f"{written.plain(mean(known), 6)}{sd}"
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:

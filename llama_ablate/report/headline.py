@@ -10,11 +10,12 @@ import pandas as pd
 from llama_ablate.config import labels
 from llama_ablate.config.labels import entry_text, name_corpus
 from llama_ablate.evidence import written
-from llama_ablate.findings import contrasts, hypotheses, lengths, sizes
-from llama_ablate.findings.contrasts import FactorRow
+from llama_ablate.findings import controls, effects, hypotheses, sizes
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.effects import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
-from llama_ablate.findings.rows import ComparisonRow, grouped
+from llama_ablate.findings.rows import grouped
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import plural
 
@@ -28,7 +29,6 @@ _DECIDED = ("supported", "refuted")
 _RESULTS = (*_DECIDED, "undecided", "undecidable", "no verdict", "failed", "pending")
 #: How a gap to the baseline goes with size; a sentence has it before the variants.
 _TRENDS = ("grows", "closes", "reverses", "moves", "holds", "undecided")
-_CONTROLS = {"aa": "the repeated baseline", "positive": "the positive control"}
 _MOST = 4  # names of one kind
 _BILLION = 1e9
 _count = "{:,}".format
@@ -151,14 +151,14 @@ def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
 
 
 def _controls(frames: Frames) -> Iterator[str]:
-    """Yield which controls fail, unless hypotheses say so, once all runs of a table have ended."""
-    stated = frames.plan.experiment.hypotheses
+    """Yield which controls fail, once all runs of a table have ended."""
     ended = all(run.outcome != "pending" for table in frames.tables for run in table.runs)
-    if not stated and ended and (failing := _failing(frames)):
-        what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
-        yield f"{what} is sure: {failing}."
-    if unlearned := [t.controls["learned"] for t in frames.tables if "learned" in t.controls]:
-        yield f"Too short to call any equal: {unlearned[0].why}."
+    if ended:
+        checks = [controls.check_controls(table) for table in frames.tables]
+        for why in dict.fromkeys(why for rows in checks for why in controls.failing(rows)):
+            yield f"Control {why}."
+    if not all(table.has_learned for table in frames.tables):
+        yield f"Too short to call any row equivalent: {hypotheses.NOT_LEARNED}."
 
 
 def _turned(frames: Frames) -> Iterator[str]:
@@ -166,26 +166,20 @@ def _turned(frames: Frames) -> Iterator[str]:
     told = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
-        for name, tokens in lengths.contrary(lengths.by_length(table)).items()
+        for name, tokens in sizes.contrary(sizes.by_length(table)).items()
     )
     if told:
         yield f"Reverses with the length of training: {_listed([*told], ', ', _FEW)}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:
-    """Yield that no control bounds the bias, where a verdict says something of a difference."""
-    if any(table.bias.ends is None and table.is_decided for table in frames.tables):
-        yield "Bias is not bounded: no arm repeats the baseline with nothing changed."
-
-
-def _failing(frames: Frames) -> str:
-    """Name the controls that fail in any table."""
-    failing = [
-        name
-        for kind, name in _CONTROLS.items()
-        if not all(t.controls[kind].holds for t in frames.tables if kind in t.controls)
-    ]
-    return f"{' and '.join(failing)} {'fails' if len(failing) == 1 else 'fail'}" if failing else ""
+    """Yield that no run repeats the baseline, where a verdict says something of a difference."""
+    decided = ("better", "worse", "equivalent")
+    for table in frames.tables:
+        rows = (row for row in table.comparison if not row.role)
+        if table.bias is None and any(row.verdict in decided for row in rows):
+            yield "No run repeats the baseline: a fault common to all variants is not excluded."
+            return
 
 
 def _best_rates(frames: Frames) -> Iterator[str]:
@@ -285,10 +279,10 @@ def _millions(count: float) -> str:
 
 def _factors(table: TableFrames) -> str:
     """Say which axes of a grid matter, or what two-level factors do, alone and two together."""
-    rows = contrasts.factors(table)
+    rows = effects.factors(table)
     if not rows:
         return ""
-    axes = contrasts.axes(table)
+    axes = effects.axes(table)
     if any(axis.levels > 2 for axis in axes):
         by, unit = ("moves the loss by", *["by"] * (len(axes) - 1)), table.unit.name
         each = zip(axes, by, strict=True)
@@ -303,13 +297,17 @@ def _factors(table: TableFrames) -> str:
     said = "; ".join(
         f"{row.effect} are {row.verdict} ({_signed(row, table)})" for row in seen[:_FEW]
     )
-    which = said or "no interaction is seen"
+    margin = table.experiment.margin
+    widest = max((max(abs(row.low), abs(row.high)) for row in together), default=math.nan)
+    none = f"no interaction larger than {margin or f'{widest:.2g} {table.unit.name}'} was seen"
+    is_none = all(max(abs(row.low), abs(row.high)) <= (table.margin or widest) for row in together)
+    which = said or (none if is_none else "no interaction is told from 0")
     return f"on average over the other factors, {told}" + f"; {which}" * bool(together)
 
 
 def _steps(table: TableFrames) -> str:
     """Say what each step of a path changes, the largest first, and what all change together."""
-    rows = contrasts.steps(table)
+    rows = effects.steps(table)
     if not rows:
         return ""
     moved = [row for row in rows if row.verdict in ("better", "worse")]
@@ -395,7 +393,7 @@ def _undecided(
 
 
 def _name(row: ComparisonRow | FactorRow) -> str:
-    return _quoted(lengths.name_of(row))
+    return _quoted(sizes.name_of(row))
 
 
 def _with_ends(row: ComparisonRow | FactorRow) -> str:

@@ -5,9 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
-from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.student import quantile, standard_error
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import grouped, mean
@@ -243,7 +241,7 @@ def over_seeds(values: Iterable[tuple[str, float, float, float]]) -> list[Point]
         each, n = [value for *_, value in own], len({seed for _, _, seed, _ in own})
         half = math.nan
         if n > 1:
-            half = quantile(0.975, n - 1) * float(np.std(each, ddof=1)) / math.sqrt(n)
+            half = float(quantile(0.975, n - 1)) * standard_error(each)
         middle = mean(each)
         found.append(Point(name, float(x), Estimate(middle, middle - half, middle + half), n))
     return sorted(found, key=lambda point: point.x)

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import pandas as pd
 
-from llama_ablate.findings import lengths
-from llama_ablate.findings.contrasts import FactorRow
+from llama_ablate.findings import sizes
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.effects import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import ComparisonRow, Row, explained, frame, leading
+from llama_ablate.findings.rows import Row, explained, frame, leading
 from llama_ablate.findings.rows import cells as written
 from llama_ablate.report.columns import OWN
 from llama_ablate.report.parts import Parts
@@ -98,7 +99,7 @@ def section(
 
 def with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
     """Return rows with how their verdicts at half the length compare, where runs branch there."""
-    half = lengths.at_half(lengths.by_length(table))
+    half = sizes.at_half(sizes.by_length(table))
     if not half:
         return rows
-    return [replace(row, half=half.get(lengths.name_of(row), "")) for row in rows]
+    return [replace(row, half=half.get(sizes.name_of(row), "")) for row in rows]

@@ -8,13 +8,12 @@ import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
-from llama_ablate.evidence.intervals import believed
-from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text_error import DOCUMENTS
-from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
+from llama_ablate.evidence.power import Noise, expected_half_width
+from llama_ablate.evidence.text_error import DOCUMENTS, StandardError
+from llama_ablate.findings import controls, effects, heldout, secondary, tuning
+from llama_ablate.findings.comparison import ComparisonRow, Ratio, count_outcomes
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.hypotheses import undecidable
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.hypotheses import NOT_LEARNED, explain_undecidable
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import Replaced
@@ -24,7 +23,10 @@ from llama_ablate.terminal import listed, plural
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
 DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
-_FEWEST = 2  # seeds, of which a row has one degree of freedom
+#: Seeds of which a row has one degree of freedom; and those that a single row needs, as no other
+#: lends it any.
+_FEWEST, _FEWEST_ALONE = 2, 4
+_UNIT = Noise(StandardError(1.0, math.inf))
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
 UNPLANNED = (0.015, 0.034, 0.063, 0.088, 0.116, 0.146)
@@ -120,13 +122,13 @@ def _two_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
     """Yield a warning where two seeds are to decide rows that each rest on those alone."""
     ranked = [variant for variant in table.variants if not (variant.baseline or variant.role)]
     is_factorial = any(variant.levels for variant in table.variants)
-    is_expected = all(variant.noise for variant in ranked)
-    if experiment.looks[-1] == _FEWEST and not (is_factorial or is_expected):
-        deviations = quantile(1 - 0.05 / len(ranked) / 2, 1) / math.sqrt(2)
+    few = experiment.looks[-1] < (_FEWEST_ALONE if len(ranked) == 1 else _FEWEST + 1)
+    if ranked and experiment.looks[-1] >= _FEWEST and few and not is_factorial:
+        half = expected_half_width(experiment.looks[-1], len(ranked), _UNIT)
         yield (
-            f"Two seeds and one change at a time decide next to nothing: the interval of a row is "
-            f"{deviations:.0f} times the deviation of a difference over seeds to either side. Four "
-            "seeds, or a design that pools them (fraction, product), decide."
+            f"{experiment.looks[-1]} seeds decide little here: the interval of a row is expected "
+            f"to be {half:.2g} times the deviation of a difference over seeds to either side. Take "
+            "four seeds, or a design that pools them (fraction, product)."
         )
 
 
@@ -168,7 +170,7 @@ def _one_rate(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 def _other_items(table: TableFrames) -> Iterator[str]:
     """Yield a warning where a task's file was changed between runs."""
-    named = [f"'{task}'" for task in tasks.other_items(table)]
+    named = [f"'{task}'" for task in secondary.other_items(table)]
     if named:
         yield (
             f"Runs have answered other items of {listed(named)}: its file was changed between them."
@@ -177,8 +179,11 @@ def _other_items(table: TableFrames) -> Iterator[str]:
 
 
 def _of_table(table: TableFrames) -> Iterator[str]:
-    first = (_other_items, _ended_so, _by_the_last_loss, _shape, _short_of_text, _no_text)
-    last = (_unexpected, _undecidable, _leaks, _failed_metrics, _lacking_metrics)
+    first = (
+        *(_other_items, _ended_so, _by_the_last_loss, _not_learned, _unlike_baselines),
+        *(_short_of_text, _no_text),
+    )
+    last = (_undecidable, _leaks, _failed_metrics, _lacking_metrics)
     for part in first:
         yield from part(table)
     yield from planned(table.plan, table.experiment)
@@ -192,7 +197,7 @@ def _of_table(table: TableFrames) -> Iterator[str]:
 
 def _undecidable(table: TableFrames) -> Iterator[str]:
     """Yield why no difference of losses can be decided in a table."""
-    if why := undecidable(table):
+    if why := explain_undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         yield f"Differences of losses{where} cannot be decided: {why}."
 
@@ -213,36 +218,27 @@ def _ended_so(table: TableFrames) -> Iterator[str]:
         )
 
 
-def _unexpected(table: TableFrames) -> Iterator[str]:
-    """Say what was expected of the noise, where the runs are noisier than that allows."""
-    expected, found = comparison.expected(table.plan), table.differences()
-    own = {v.id: found[v.label] for v in table.plan.variants if v.id in expected}
-    if any(len(values) > 1 for values in own.values()) and not believed(own, expected):
-        yield (
-            "The runs are noisier over seeds than earlier experiments led to expect of changes of "
-            "this kind at this size and length: the intervals rest on these runs alone."
-        )
+def _unlike_baselines(table: TableFrames) -> Iterator[str]:
+    """Yield a warning where a baseline with other draws differs from the baseline."""
+    for row in controls.check_controls(table):
+        if row.control == "redraw" and row.why.endswith("leaves out 0"):
+            yield (
+                f"'{row.label}', the baseline with other random draws, differs from it by "
+                f"{row.why.partition(',')[0]}: 1 in 20 such intervals does by chance, and runs of "
+                "two kinds do, of which seeds tell less than their intervals say."
+            )
 
 
-def _shape(table: TableFrames) -> Iterator[str]:
-    """Yield a warning where the baseline's runs are not normal, such as of two kinds."""
-    arms, p = comparison.further_baselines(table.plan, table.losses)
-    if p is not None:
-        base = table.plan.baseline
-        losses = sorted(loss for id_ in (base.id, *arms) for loss in table.losses[id_].values())
-        yield (
-            f"The runs of '{base.label}' and of its A/A are not normal (Shapiro-Wilk, p = {p:.2g}):"
-            f" {', '.join(f'{loss:.3f}' for loss in losses)}. Each row's interval holds its "
-            "comparisons with either."
-        )
+def _not_learned(table: TableFrames) -> Iterator[str]:
+    """Yield a warning where no arm is far enough below the loss of token frequencies."""
+    if not table.has_learned:
+        yield f"Too short to call any row equivalent: {NOT_LEARNED}."
 
 
 def _short_of_text(table: TableFrames) -> Iterator[str]:
     """Yield a warning of rows, or of effects, that more seeds would leave undecided."""
-    names = contrasts.level_names(table.plan, table.experiment)
-    tested = {
-        contrasts.name_of(one.effect, names): one.interval for one in contrasts.effects(table)
-    } or {
+    names = effects.level_names(table.plan, table.experiment)
+    tested = {effects.name_effect(one.effect, names): one.interval for one in table.contrasts} or {
         variant.label: table.intervals[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role
@@ -258,7 +254,8 @@ def _short_of_text(table: TableFrames) -> Iterator[str]:
 
 def _no_text(table: TableFrames) -> Iterator[str]:
     """Yield that intervals have no part of the held-out text's error, where they have none."""
-    if not table.by_document and any(len(own) > 1 for own in table.differences().values()):
+    has_pairs = any(len(own) > 1 for own in table.differences().values())
+    if has_pairs and not table.documents(table.split):
         yield (
             "The losses were not stored by document: the intervals cover seeds, and not what "
             "another held-out text would show."
@@ -321,7 +318,7 @@ def _changed(frames: Frames) -> Iterator[str]:
 
 
 def _ended(gone: Replaced) -> str:
-    ended = comparison.outcomes(gone.outcomes) or "none had finished"
+    ended = count_outcomes(gone.outcomes) or "none had finished"
     if gone.difference_nats is None:
         return ended
     return f"{ended}, {gone.difference_nats:+.4f} nats from the baseline on average"
@@ -331,14 +328,14 @@ def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
     """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
     few, unsteady = {}, {}
     for name, title in (("train", "training"), ("decode", "decode")):
-        of = {r.label: vars(r) for r in rows if not math.isnan(vars(r)[f"{name}_tokens_per_s"])}
-        turns = max((one[f"{name}_speed_turns"] for one in of.values()), default=_TURNS)
-        processes = max((one[f"{name}_speed_processes"] for one in of.values()), default=_PROCESSES)
+        known = [row for row in rows if not math.isnan(getattr(row, f"{name}_tokens_per_s"))]
+        of: dict[str, Ratio] = {row.label: getattr(row, f"{name}_speed") for row in known}
+        turns = max((one.turns for one in of.values()), default=_TURNS)
+        processes = max((one.processes for one in of.values()), default=_PROCESSES)
         if turns < _TURNS or processes < _PROCESSES:
             taken = f"{turns} {plural(turns, 'turn')}"
             few[name] = f"{title}: {taken} in {processes} {plural(processes, 'process')}"
-        spreads = {label: one[f"{name}_speed_spread"] for label, one in of.items()}
-        if differing := {f"'{label}'": by for label, by in spreads.items() if by > _UNSTEADY}:
+        if differing := {f"'{k}'": one.spread for k, one in of.items() if one.spread > _UNSTEADY}:
             most = max(differing.values())
             unsteady[name] = f"{title}: by up to {most:.0%} ({listed([*differing])})"
     sentences = []
@@ -418,7 +415,7 @@ def _finished(table: TableFrames) -> "Counter[str]":
 
 def _tuning(table: TableFrames) -> Iterator[str]:
     """Yield where a grid was too narrow, and which variants were not tried at all of it."""
-    for row in tuning.trials(table.runs, table.loss):
+    for row in tuning.trials(table):
         if row.finished < row.trials:
             yield (
                 f"{row.label}: {row.finished} of {row.trials} trials have finished; a "

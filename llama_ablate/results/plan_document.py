@@ -23,7 +23,6 @@ from llama_ablate import __version__
 from llama_ablate.config import labels, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.schema import Reading
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.stored import Refusal, known_changes, read_stored
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
@@ -107,15 +106,6 @@ class PlannedSource(StoredPart):
     epochs: Number
 
 
-class PlannedNoise(StoredPart):
-    """Expected noise of a row, stated before it runs and constant for an experiment."""
-
-    #: Standard deviation of paired differences over seeds, in nats per token, and its degrees of
-    #: freedom.
-    sd: Number = Field(gt=0)
-    df: Number = Field(gt=0)
-
-
 class PlannedVariant(StoredPart):
     """Variant of a table: its architecture with all defaults, and its exact sizes."""
 
@@ -153,8 +143,6 @@ class PlannedVariant(StoredPart):
     kv_bytes_per_token: Count | None = None
     state_bytes: Count | None = None
     active_parameters: Count | None = None
-    #: Expected noise, where earlier experiments provide it.
-    noise: PlannedNoise | None = None
     #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
 
@@ -262,11 +250,6 @@ class PlannedTable(StoredPart):
         """Baseline id by the id of each A/A arm that repeats it unchanged."""
         return {v.id: self.baseline.id for v in self.variants if v.reseed == "none"}
 
-    @property
-    def redrawn(self) -> list[str]:
-        """Ids of A/A controls that redraw both initialization and data order."""
-        return [v.id for v in self.variants if v.role == "aa" and v.reseed == "both"]
-
     @cached_property
     def has_tokenizers(self) -> bool:
         """Presence of a variant with another tokenizer; losses then compare in bits per byte."""
@@ -330,23 +313,6 @@ class PlannedTable(StoredPart):
     def matching(self) -> str:
         """Description of the budget that is matched to the baseline."""
         return "not matched" if self.match == "none" else f"matched on {self.match}"
-
-    def kind(self, variant: PlannedVariant) -> str:
-        """Return the kind of change from the baseline: a slot, `train`, or `other`.
-
-        A feed-forward width that matching changed does not count.
-        """
-        base = self.baseline.model
-        changed = {key for key, value in variant.model.items() if value != base.get(key)}
-        if variant.solved and len(changed) > 1 and "feedforward" in changed:
-            changed -= {"feedforward"} if self._only_width(variant) else set()
-        kinds = [*changed, *["train"] * bool(variant.train), *["data"] * bool(variant.data)]
-        return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
-
-    def _only_width(self, variant: PlannedVariant) -> bool:
-        """Return whether a variant's feed-forward network equals the baseline's except in width."""
-        own, base = (dict(v.model["feedforward"]) for v in (variant, self.baseline))
-        return own | {"width": None} == base | {"width": None}
 
     def variant(self, id_: str) -> PlannedVariant:
         """Return the variant with an id."""
@@ -454,9 +420,7 @@ class PlanDocument(StoredPart):
         fingerprint of a text represents its documents.
         """
         known: dict[str, Any] = {
-            "variants": {
-                "__all__": {"model", "noise", "state_bytes", "active_parameters", "state_growth"}
-            },
+            "variants": {"__all__": {"model", "state_bytes", "active_parameters", "state_growth"}},
             "runs": {"__all__": {"optimizer_bytes"}},
             "text": {"documents"},
         }
@@ -516,17 +480,6 @@ class PlanDocument(StoredPart):
 
         names = {key: label(getattr(entry, key)) for key in ("variant", "against")}
         return entry.model_copy(update=names)
-
-    def with_noise_of(self, other: "PlanDocument") -> Self:
-        """Return the plan with another plan's expected noise; new arms keep theirs."""
-        kept = {(t.name, v.id): v.noise for t in other.tables for v in t.variants}
-        return self.expecting(lambda table, v: kept.get((table.name, v.id), v.noise))
-
-    def expecting(
-        self, noise: Callable[[PlannedTable, PlannedVariant], PlannedNoise | None]
-    ) -> Self:
-        """Return the plan with a new expected noise for each variant."""
-        return self._with_variants(lambda table, v: {"noise": noise(table, v)})
 
     def _with_variants(
         self, changes: Callable[[PlannedTable, PlannedVariant], dict[str, Any]]

@@ -81,8 +81,6 @@ class Store(Folder):
                 if same and current and current.architectures == plan.architectures:
                     return
                 self._keep_protocol(lease, plan)
-                if current and self.finished():
-                    plan = plan.with_noise_of(current)
                 if current:
                     keep_plan(self.plan_file, current, plan, self.final_ids(), lease)
                 elif exists:

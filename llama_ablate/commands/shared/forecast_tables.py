@@ -117,14 +117,19 @@ def power(
 
 
 def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
-    """Describe the expected interval widths, and the documents that the margin needs."""
-    ends = dict.fromkeys(written.plain(found[end], 2) for end in ("half_low", "half_high"))
+    """Describe the expected half width of a row's interval beside the margin."""
+    half, low, high = (
+        written.plain(found[name], 2) for name in ("half_width", "half_low", "half_high")
+    )
     margin = forecast.plan.experiment.margin
-    line = f"{margin}; intervals of ±{' to ±'.join(ends)} with {forecast.seeds} seeds are expected"
-    need = found["documents_needed"]
-    what = f"{need:,} documents" if need else "more seeds, whatever the documents"
-    takes = f"; to see it takes {what}" if found["documents"] else ""
-    return f"{line} from {found['noise']}{takes}"
+    line = f"{margin}; expected half width {half} ({low} to {high}) with {forecast.seeds} seeds"
+    if forecast.seeds < 2:
+        return f"{margin}; one seed has no interval, so no row can be equivalent"
+    if found["is_enough"]:
+        return f"{line}, from {found['noise']}"
+    need = found["seeds_needed"]
+    what = f"{need:,} seeds would do" if need else "no number of seeds would do"
+    return f"{line}, from {found['noise']}: equivalence is unlikely; {what}"
 
 
 def _or_documents(row: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from llama_ablate.design.plan import make
 from llama_ablate.design.variants import check_label
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.findings import controls
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.judge import gates, ledger_page
@@ -56,7 +57,7 @@ CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 #: Keys that no candidate may change: sections that the ledger states once, and keys of `train`.
 _STATED = (
     *("budget", "context", "controls", "data", "evaluation", "guard", "judge", "margin"),
-    *("measure", "noise", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
+    *("measure", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
     *(f"train.{key}" for key in ("tokens", "steps", "evals", "branches", "precision", "kernel")),
 )
 #: What an experiment says of a variant that is wrong: its key, and the sentence.
@@ -93,7 +94,7 @@ def opened(file: Path, root: Path, launch: LaunchOptions) -> Answer:
         best = {"design": "list", "entries": again}
         held = {"name": "controls", "variants": best, "seeds": terms.looks[-1]}
         frames = _trained({**values, **held}, root / "runs", launch, ())
-        if failing := [one.why for one in frames.table.controls.values() if not one.holds]:
+        if failing := controls.failing(controls.check_controls(frames.table)):
             raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
     event = Opened(experiment=values, terms=terms, texts=texts)
     return shown(Ledger.create(root, event))
@@ -438,10 +439,10 @@ def _failed(frames: Frames, of: str) -> str:
 def _forecast(ledger: Ledger, begun: Begun, launch: LaunchOptions) -> Answer:
     """Forecast the cost of gate one, its level, and its power to show the margin.
 
-    The noise comes from the earlier candidate with the median noise, else from the controls, else
-    from earlier experiments; the forecast does not affect the verdict.
+    The noise comes from the earlier candidate with the median noise, else from the controls; the
+    forecast does not affect the verdict.
     """
-    source = experiment.from_mapping(ledger.gate(begun, 1) | {"noise": None})
+    source = experiment.from_mapping(ledger.gate(begun, 1))
     before = [one for one in ledger.of(Gated) if one.gate == 1 and one.found[0].losses]
     before.sort(key=lambda one: pstdev(a - b for a, b in one.found[0].losses.values()))
     places = [f"{one.number:04d}/gate-1" for one in before[len(before) // 2 :]]

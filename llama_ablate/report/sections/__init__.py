@@ -8,7 +8,7 @@ from llama_ablate.report.section import SECTIONS, Section, sections
 __all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
 
 for _topic in (
-    *("steps", "factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards"),
+    *("steps", "factors", "comparison", "lengths", "winners", "secondary", "hypotheses"),
     *("controls", "heldout", "tuning", "stability", "diagnostics", "sizes"),
     "measurements",
 ):

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import comparison, contrasts
+from llama_ablate.findings import effects
+from llama_ablate.findings.comparison import ComparisonRow, Ratio
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, cells
+from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.report.picture import (
     BASELINE,
     FIGURES,
@@ -35,7 +36,7 @@ from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.terminal import listed
 
 #: What the combinations of a factorial design are not tested for: its factors are.
-_TESTED = (DIFFERENCE, "verdict", "bias", "p, corrected", "seeds to decide")
+_TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
 _MANY_CELLS = 20  # of a grid, beyond which they are folded away
 _DIFFER = 0.01  # of a cost, within which matching has made it equal
 
@@ -53,7 +54,7 @@ def _comparison_section(frames: Frames) -> Section | None:
             " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
         )
     costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])
-    if contrasts.factors(table):
+    if effects.factors(table):
         return section(
             "Combinations",
             compared,
@@ -87,20 +88,7 @@ def _comparison_section(frames: Frames) -> Section | None:
         tables (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read
         off the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
         corrected p is below 0.05 just where the interval leaves out 0. {_ends(compared)}
-        {_looks(frames)} {_expected(table)} {costs}""",
-    )
-
-
-def _expected(table: TableFrames) -> str:
-    """Say what of the noise was expected before any run, where that is part of the intervals."""
-    expected = comparison.expected(table.plan).values()
-    if not expected:
-        return ""
-    between = written.ends((one.se for one in expected), "{:.2g}".format)
-    return (
-        "Before the first run, earlier experiments led to expect a deviation over seeds of "
-        f"{between} nats; that counts like {next(iter(expected)).df:.1f} degrees of freedom of "
-        "each row."
+        {_looks(frames)} {costs}""",
     )
 
 
@@ -143,7 +131,7 @@ def effects_picture(frames: Frames) -> Picture | None:
     would set the scale.
     """
     table = frames.table
-    if contrasts.factors(table) or contrasts.steps(table):
+    if effects.factors(table) or effects.steps(table):
         return None
     compared = [row for row in _in_order(table) if not row.baseline and row.role != "positive"]
     title = f"{_against(table)} ({table.unit.name})"
@@ -179,7 +167,7 @@ def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Dot
             "interval": row.of_difference(),
             "p": row.p_corrected,
             "parameters": row.parameters,
-            "speed": written.number(row.train_speed_ratio, ".2f", "x"),
+            "speed": written.number(row.train_speed.ratio, ".2f", "x"),
         },
     )
 
@@ -288,12 +276,8 @@ def _cost_axes(row: ComparisonRow) -> dict[str, Axis]:
 def _costs(row: ComparisonRow) -> dict[str, Estimate]:
     """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
     return {
-        "train_time": Estimate(
-            1 / row.train_speed_ratio, 1 / row.train_speed_high, 1 / row.train_speed_low
-        ),
-        "decode_time": Estimate(
-            1 / row.decode_speed_ratio, 1 / row.decode_speed_high, 1 / row.decode_speed_low
-        ),
+        "train_time": _time(row.train_speed),
+        "decode_time": _time(row.decode_speed),
         "state_bytes": Estimate(row.state_bytes),
         "asked_state_bytes": Estimate(row.asked_state_bytes),
         "parameters": Estimate(row.parameters),
@@ -302,6 +286,11 @@ def _costs(row: ComparisonRow) -> dict[str, Estimate]:
         "kv_bytes_per_token": Estimate(row.kv_bytes_per_token),
         "peak_memory_bytes": Estimate(row.peak_memory_bytes),
     }
+
+
+def _time(speed: Ratio) -> Estimate:
+    """Return a ratio of speeds as one of times."""
+    return Estimate(1 / speed.ratio, 1 / speed.high, 1 / speed.low)
 
 
 @FIGURES.register("cache_growth")

@@ -10,11 +10,10 @@ def _controls_section(frames: Frames) -> Section | None:
     table = frames.table
     return section(
         "Controls",
-        controls.told(table.plan, table.comparison, table.margin, table.runs),
-        """Bias: the baseline repeated under another name with nothing changed must be equal bit for
-        bit; then no fault sets all other arms apart. Positive: a change of known harm must be seen,
-        its interval above 0 and its mean at most ten margins; "equivalent", "not worse" and
-        "undecided" rest on it, a difference that was seen does not. Calibration: the baseline with
-        other draws shows noise; of 20 such intervals one leaves out 0. All speeds' intervals are
-        widened by that of an A/A arm's speed.""",
+        controls.check_controls(table),
+        """Repeat: the baseline trained again with nothing changed; equal bit for bit, the harness
+        adds no difference between arms, else every row is wider by its interval. Positive: a change
+        of known harm; without a control that is seen to hurt, "no difference" proves nothing.
+        Redraw: the baseline with other random draws; 1 in 20 such intervals is wrong by chance. The
+        intervals of speeds are widened by that of a repeated baseline's.""",
     )

@@ -1,7 +1,7 @@
 """Factors of a grid: which matters, what each change does, alone and with another."""
 
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import contrasts
+from llama_ablate.findings import effects
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
@@ -11,13 +11,13 @@ _MANY = 10  # interactions, beyond which they are folded away
 
 def _has_ranges(table: TableFrames) -> bool:
     """Return whether an axis has more than two levels; of two the range is their effect."""
-    return any(row.levels > 2 for row in contrasts.axes(table))
+    return any(row.levels > 2 for row in effects.axes(table))
 
 
 @SECTIONS.register("axes", every_table=True)
 def _axes_section(frames: Frames) -> Section | None:
     table = frames.table
-    rows = contrasts.axes(table)
+    rows = effects.axes(table)
     if not _has_ranges(table):
         return None
     return section(
@@ -32,7 +32,7 @@ def _axes_section(frames: Frames) -> Section | None:
 
 @SECTIONS.register("factors", every_table=True)
 def _factors_section(frames: Frames) -> Section | None:
-    rows = [row for row in contrasts.factors(frames.table) if not row.changed]
+    rows = [row for row in effects.factors(frames.table) if not row.changed]
     if not rows:
         return None
     return section(
@@ -41,19 +41,18 @@ def _factors_section(frames: Frames) -> Section | None:
         f"""What each change does to the {frames.table.split_name} loss ({frames.table.unit.full};
         below 0 is better), on average over all settings of the other factors: every run counts in
         every row. The intervals hold for all rows, and those of interactions, at once (Bonferroni);
-        verdict and p are read off them. {contrasts.confounding(frames.table)}""",
+        verdict and p are read off them. {effects.confounding(frames.table)}""",
     )
 
 
 @SECTIONS.register("interactions", every_table=True)
 def _interactions_section(frames: Frames) -> Section | None:
-    rows = [row for row in contrasts.factors(frames.table) if row.changed]
+    rows = [row for row in effects.factors(frames.table) if row.changed]
     return section(
         "Interactions",
         with_half(rows, frames.table),
-        """How much lower or higher the effect of the first change is with the second than its mean
-        over both settings; without the second it is as much the other way. 0 where effects add
-        up.""",
+        """What the second change does to the effect of the first: the difference of the two
+        differences. 0 where effects add up.""",
         printed=len(rows) <= _MANY,
         folded=len(rows) > _MANY,
     )
@@ -68,7 +67,7 @@ def factors_picture(frames: Frames) -> Picture | None:
     effect counts as none. Of more than ten interactions none is drawn but those that are decided.
     """
     table = frames.table
-    rows = [row for row in contrasts.factors(table) if row.verdict != "not estimable"]
+    rows = [row for row in effects.factors(table) if row.verdict != "not estimable"]
     few = sum(bool(row.changed) for row in rows) <= _MANY
     marks = [
         Dot(

@@ -12,13 +12,7 @@ def _heldout_section(frames: Frames) -> Section | None:
     rows = [
         row
         for of in of_text.values()
-        for row in heldout.splits(
-            of[0].plan,
-            of[0].metrics,
-            [row for table in of for row in table.comparison],
-            of[0].split,
-            of[0].plan.name if len(of_text) > 1 else "",
-        )
+        for row in heldout.splits(of, of[0].plan.name if len(of_text) > 1 else "")
     ]
     return section(
         "Held-out text",

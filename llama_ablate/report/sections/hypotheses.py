@@ -13,11 +13,11 @@ def _hypotheses_section(frames: Frames) -> Section | None:
         [*hypotheses.results(frames), *hypotheses.unjudged(frames)],
         f"""{_when(frames)} Supported: the whole interval lies inside what was stated; refuted: it
         lies outside; else undecided. A hypothesis about a row of a table has that row's interval;
-        all other comparisons of the file share 5% among them (Bonferroni). Where a control fails
-        there is no verdict; where a run was too short, no variant has learned the task, or all have
-        solved it, a difference of losses is undecidable. In differences of losses a run that
-        diverged counts with the loss of chance. Shares of runs that diverged or collapsed are over
-        all finished runs, at every tuned point, with an exact interval.""",
+        all other comparisons of the file share 5% among them (Bonferroni). Where
+        a run was too short, no variant has learned the task, or all have solved it, a difference of
+        losses is undecidable. Of two arms that which lost more runs is worse (Fisher's exact test).
+        Shares of runs that diverged or collapsed are over all finished runs, at every tuned point,
+        with exact intervals.""",
     )
 
 

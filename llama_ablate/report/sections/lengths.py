@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import pandas as pd
 
 from llama_ablate.evidence.written import interval, plain
-from llama_ablate.findings import lengths
+from llama_ablate.findings import sizes
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.lengths import LengthRow
+from llama_ablate.findings.sizes import LengthRow
 from llama_ablate.report.section import SECTIONS, Section, section
 from llama_ablate.terminal import listed
 
 
 @SECTIONS.register("lengths", every_table=True)
 def _lengths_section(frames: Frames) -> Section | None:
-    rows = lengths.by_length(frames.table)
-    contrary = listed([*lengths.contrary(rows)])
+    rows = sizes.by_length(frames.table)
+    contrary = listed([*sizes.contrary(rows)])
     return section(
         "By length of training",
         rows,
@@ -41,8 +41,8 @@ def _by_length(rows: Sequence[LengthRow]) -> pd.DataFrame:
             if row.tokens == tokens and not math.isnan(row.difference)
         }
         shown[f"{plain(tokens / 1e6, 3)}M tokens"] = [own.get(name, "") for name in order]
-    if half := lengths.at_half(rows):
+    if half := sizes.at_half(rows):
         shown["at half the length"] = [half.get(name, "") for name in order]
-    if contrary := lengths.contrary(rows):
+    if contrary := sizes.contrary(rows):
         shown["with length"] = ["reverses" if name in contrary else "" for name in order]
     return pd.DataFrame(shown)

@@ -11,10 +11,11 @@ import pandas as pd
 
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.written import Estimate, plain
-from llama_ablate.findings import comparison
+from llama_ablate.findings.compare import compare_speeds
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import MetricRow, frame, grouped
+from llama_ablate.findings.rows import frame, grouped
 from llama_ablate.findings.tuning import first_split
+from llama_ablate.findings.values import MetricRow
 from llama_ablate.report.columns import OWN
 from llama_ablate.report.picture import (
     FIGURES,
@@ -272,7 +273,7 @@ def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
     turns_of = {at: row.by_process for row, at in own if row.variant == base.id}
     found = []
     for row, at in own:
-        ratio = comparison.speed_ratio(row.by_process, turns_of.get(at, ()))
+        ratio = compare_speeds(row.by_process, turns_of.get(at, ()))
         ends = (math.nan, math.nan) if row.label == base.label else (ratio.low, ratio.high)
         if not math.isnan(ratio.value):
             found.append(Point(row.label, at, Estimate(ratio.value, *ends), ratio.processes))

@@ -8,7 +8,7 @@ from llama_ablate.report.section import SECTIONS, Section, section
 @SECTIONS.register("stability", every_table=True)
 def _stability_section(frames: Frames) -> Section | None:
     rows = outcomes.stability(frames.table.runs)
-    lost = sum(row.diverged.runs + row.collapsed.runs for row in rows)
+    lost = sum(row.diverged.value + row.collapsed.value for row in rows)
     unseen = max((row.diverged.high for row in rows), default=0)
     runs = sum(row.runs for row in rows)
     none = f"None of {runs} runs diverged or collapsed: of a variant's at most {unseen:.0%} (95%)."

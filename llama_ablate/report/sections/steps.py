@@ -3,7 +3,7 @@
 import math
 
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import contrasts
+from llama_ablate.findings import effects
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture, over
 from llama_ablate.report.section import SECTIONS, Section, section
@@ -13,7 +13,7 @@ from llama_ablate.report.section import SECTIONS, Section, section
 def _steps_section(frames: Frames) -> Section | None:
     return section(
         "Steps",
-        contrasts.steps(frames.table),
+        effects.steps(frames.table),
         """What each step changes against the step before it, over the n seeds that both finished,
         and all steps so far against the baseline. The intervals of the steps hold for all steps at
         once (Bonferroni); verdict and p are read off them.""",
@@ -23,7 +23,7 @@ def _steps_section(frames: Frames) -> Section | None:
 @FIGURES.register("steps", every_table=True)
 def steps_picture(frames: Frames) -> Picture | None:
     """Show what each step of the path changes against the one before; left is better."""
-    rows = contrasts.steps(frames.table)
+    rows = effects.steps(frames.table)
     marks = [
         Dot(
             row.step,

@@ -14,7 +14,7 @@ from llama_ablate.terminal import plural
 def _tuning_section(frames: Frames) -> Section | None:
     return section(
         "Tuning",
-        tuning.trials(frames.table.runs, frames.table.loss),
+        tuning.trials(frames.table),
         f"""Every variant is tried at the same points{_race(frames)}; the other tables report the
         one with the lowest validation loss. LR sensitivity is the mean loss over the grid of
         learning rates, less its minimum (Wortsman et al. 2023, arXiv:2309.14322).""",

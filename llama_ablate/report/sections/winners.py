@@ -10,7 +10,6 @@ def _winners_section(frames: Frames) -> Section | None:
     return section(
         "Who wins where",
         comparison.winners({table.plan.name: table.comparison for table in frames.tables}),
-        """The variant of the lowest loss in each table, with its row's interval. One that is
-        inconclusive against the baseline is only the lowest number seen. Flips: it is not the first
-        table's.""",
+        """The variant of the lowest loss in each table, with its row's interval. No winner: the
+        interval of the lowest holds 0. Flips: the winner is not that of the tables before.""",
     )

@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,59 +14,50 @@ import numpy as np
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text, name_level
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Contrast, Interval, judged, simultaneous
-from llama_ablate.evidence.factorial import FactorEffect, every_effect
+from llama_ablate.evidence import NOTHING, Contrast, Ended, contrasts, judged
+from llama_ablate.evidence.factorial import FactorEffect, every_effect, weights
+from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.written import Estimate, decimals, number, p_value
 from llama_ablate.findings import tuning
-from llama_ablate.findings.comparison import NOTHING
-from llama_ablate.findings.controls import held
-from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, grouped, shared
-from llama_ablate.findings.stages import grid_effects
+from llama_ablate.findings.compare import (
+    NO_BIAS,
+    Difference,
+    Family,
+    compare_all,
+    loss_split,
+    scale_ends,
+    text_error_of,
+)
+from llama_ablate.findings.rows import DifferenceRow, Row, cell, column, grouped, shared
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
+
+if TYPE_CHECKING:
+    from llama_ablate.findings.frames import TableFrames
 
 T = TypeVar("T")
 
-_MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
+_MAX_SAVED = 10  # times the runs: beyond, a few seeds do not tell how many
 _WIDE = 2  # times the median half width, beyond which a row says why
-#: What an interaction's interval says: two changes together are neither better nor worse.
+#: Verdicts of an interaction: two changes together are neither better nor worse than their sum.
 _TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
 _UNKNOWN = "not estimable"
 
 
 @dataclass(frozen=True)
-class FactorRow(Row):
-    """What a change does to the loss, on average over all settings of the other factors."""
+class FactorRow(DifferenceRow):
+    """What a change does to the loss, on average over all settings of the other factors.
+
+    Of an interaction the difference is one of differences: what the second change does to the
+    effect of the first.
+    """
+
+    ORDER = ("effect", "of_difference", "verdict", "of_half", "why", "of_rate", "in_words", "of_p")
 
     factor: str = column("the factor, or two of them")
     effect: str = column("the change in words", "effect", leading=True)
-    difference: float = column("effect on the loss; below 0 is better")
-    low: float = column("lower end of its interval, which holds for all rows at once")
-    high: float = column("upper end of it")
-
-    @cell(DIFFERENCE, leading=True)
-    def of_difference(self) -> str:
-        """Write the effect with its interval."""
-        return str(Estimate(self.difference, self.low, self.high))
-
-    verdict: str = column("what the interval says", "verdict", leading=True)
-
-    @cell("at half the length", optional=True)
-    def of_half(self) -> str:
-        """Write how the verdict at half the length of training compares."""
-        return self.half or ""
-
     why: str = column(
         "why the interval is wide, or there is none", "why so wide", leading=True, optional=True
     )
-    bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)
-
-    @cell("learning rate", optional=True)
-    def of_rate(self) -> str:
-        """Write whether the learning rate was tuned."""
-        return self.rate
-
     p_corrected: float = column("two-sided p value, corrected for the number of rows")
     alpha: float = column("error that the row's interval spends")
     df: float = column("degrees of freedom of the standard error")
@@ -77,6 +69,19 @@ class FactorRow(Row):
     with_present: float = column("effect of `changed` there")
     absent: str = column("the level that it is compared with")
     with_absent: float = column("effect of `changed` there")
+    aliases: str = column("effects that the cells cannot tell from it")
+    rate: str = column("as in the comparison")
+    half: str | None = column("as in the comparison", default=None)
+
+    @cell("at half the length", optional=True)
+    def of_half(self) -> str:
+        """Write how the verdict at half the length of training compares."""
+        return self.half or ""
+
+    @cell("learning rate", optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
 
     @cell("its effect", leading=True, optional=True)
     def in_words(self) -> str:
@@ -94,14 +99,12 @@ class FactorRow(Row):
         """Write the p value."""
         return p_value(self.p_corrected)
 
-    aliases: str = column("effects that the cells cannot tell from it")
-    rate: str = column("as in the comparison")
-    half: str | None = column("as in the comparison", default=None)
-
 
 @dataclass(frozen=True)
 class AxisRow(Row):
     """How far the levels of a factor lie apart, on average over the settings of the others."""
+
+    ORDER = ("axis", "of_range", "lowest", "order", "more_than")
 
     axis: str = column("the factor", "axis", leading=True)
     levels: int = column("how many levels it has")
@@ -129,34 +132,29 @@ class AxisRow(Row):
 class StepRow(Row):
     """What a step of a path changes against the step before it, and all steps so far."""
 
+    ORDER = ("step", "n", "of_step", "verdict", "of_rate", "so_far", "of_p")
+
     step: str = column("label of the variant", "step", leading=True)
     n: int = column("number of pairs", "n", leading=True)
     marginal: float = column("mean difference from the step before; below 0 is better")
     marginal_low: float = column("lower end of its interval, which holds for all steps at once")
     marginal_high: float = column("upper end of it")
+    verdict: str = column("what the interval says", "verdict", leading=True)
+    p_corrected: float = column("two-sided p value, corrected for the number of steps")
+    cumulative: float = column("mean difference from the baseline")
+    cumulative_low: float = column("lower end of its interval")
+    cumulative_high: float = column("upper end of it")
+    rate: str = column("as in the comparison")
 
     @cell("this step [95%]", leading=True)
     def of_step(self) -> str:
         """Write what the step changes, with its interval."""
         return str(Estimate(self.marginal, self.marginal_low, self.marginal_high))
 
-    verdict: str = column("what the interval says", "verdict", leading=True)
-
-    @cell("bias", leading=True, optional=True)
-    def of_bias(self) -> str:
-        """Write what is known of a bias."""
-        return self.bias
-
     @cell("learning rate", leading=True, optional=True)
     def of_rate(self) -> str:
         """Write whether the learning rate was tuned."""
         return self.rate
-
-    bias: str = column("what is known of a bias, as in the comparison")
-    p_corrected: float = column("two-sided p value, corrected for the number of steps")
-    cumulative: float = column("mean difference from the baseline")
-    cumulative_low: float = column("lower end of its interval")
-    cumulative_high: float = column("upper end of it")
 
     @cell("all so far [95%]", leading=True)
     def so_far(self) -> str:
@@ -168,20 +166,18 @@ class StepRow(Row):
         """Write the p value."""
         return p_value(self.p_corrected)
 
-    rate: str = column("as in the comparison")
-
     @property
     def variant(self) -> str:
         """The label of the variant."""
         return self.step
 
 
-def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
+def _once_a_table(compute: Callable[["TableFrames"], T]) -> Callable[["TableFrames"], T]:
     """Keep what is computed of a table for as long as the table is there: many parts show it."""
     known: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
 
     @wraps(compute)
-    def computed(table: TableFrames) -> T:
+    def computed(table: "TableFrames") -> T:
         if table not in known:
             known[table] = compute(table)
         return known[table]
@@ -190,13 +186,13 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 
 @_once_a_table
-def factors(table: TableFrames) -> list[FactorRow]:
+def factors(table: "TableFrames") -> list[FactorRow]:
     """Return what each level does against another, and two together, of a grid of factors.
 
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
     """
-    found = {one.effect: one for one in effects(table)}
+    found = {one.effect: one for one in table.contrasts}
     if not found:
         return []
     names = level_names(table.plan, table.experiment)
@@ -217,7 +213,7 @@ def factors(table: TableFrames) -> list[FactorRow]:
 
 
 @_once_a_table
-def axes(table: TableFrames) -> list[AxisRow]:
+def axes(table: "TableFrames") -> list[AxisRow]:
     """Return how far the levels of each factor lie apart, the largest range first.
 
     The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
@@ -226,7 +222,7 @@ def axes(table: TableFrames) -> list[AxisRow]:
     """
     rows = []
     for name, labels in level_names(table.plan, table.experiment).items():
-        pairs = {e.effect.levels[0]: e.interval for e in effects(table) if e.factors == (name,)}
+        pairs = {e.effect.levels[0]: e.interval for e in table.contrasts if e.factors == (name,)}
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
         pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
@@ -256,8 +252,8 @@ def axes(table: TableFrames) -> list[AxisRow]:
     return sorted(rows, key=lambda row: -row.range)
 
 
-def told(table: TableFrames) -> list[FactorRow]:
-    """Return the largest change of each factor, the largest first: what a headline needs."""
+def largest_changes(table: "TableFrames") -> list[FactorRow]:
+    """Return the largest change of each factor, the largest first."""
     rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
     first = {row.factor: row for row in reversed(rows)}
     return [row for row in rows if row is first[row.factor]]
@@ -266,6 +262,11 @@ def told(table: TableFrames) -> list[FactorRow]:
 @dataclass(frozen=True)
 class DiagnosticRow(Row):
     """What the interval of a variant's difference, or of an effect, is made of."""
+
+    ORDER = (
+        *("label", "effect", "n", "seed_se", "text_se", "df", "of_variance", "of_level"),
+        *("of_look", "correlation", "saved", "aliases"),
+    )
 
     label: str | None = column("label of the variant", "variant", optional=True, default=None)
     effect: str | None = column("the effect in words", "effect", optional=True, default=None)
@@ -319,22 +320,22 @@ class DiagnosticRow(Row):
     def saved(self) -> str:
         """Write what pairing saves: a rough figure."""
         times = self.pairing_saves or math.nan
-        return f"over {_MOST_SAVED}x" if times > _MOST_SAVED else number(times, ".1f", "x")
+        return f"over {_MAX_SAVED}x" if times > _MAX_SAVED else number(times, ".1f", "x")
 
     aliases: str | None = column(
         "effects that the cells cannot tell from it", "confounded with", optional=True, default=None
     )
 
 
-def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
+def diagnostics(table: "TableFrames") -> list[DiagnosticRow]:
     """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]
 
 
-def confounding(table: TableFrames) -> str:
+def confounding(table: "TableFrames") -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    found, cells = effects(table), [one for one in _cells(table) if table.losses[one.id]]
+    found, cells = table.contrasts, [one for one in _cells(table) if table.losses[one.id]]
     every = math.prod(len({one.levels[name] for one in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
@@ -357,92 +358,119 @@ def confounding(table: TableFrames) -> str:
 
 
 @_once_a_table
-def steps(table: TableFrames) -> list[StepRow]:
+def steps(table: "TableFrames") -> list[StepRow]:
     """Return the effect of each step of a path, and of all steps up to it together.
 
-    None for other designs. Marginal is against the step before, as `step_intervals` has it;
-    cumulative is the difference from the baseline, as the comparison has it. The verdict is the
-    interval's, unless how a variant's runs ended decides.
+    None for other designs. Marginal is against the step before; cumulative is the difference from
+    the baseline, as the comparison has it. The verdict is the interval's, unless how a variant's
+    runs ended decides.
     """
     total = {row.label: row for row in table.comparison}
-    variants = {variant.label: variant for variant in table.plan.variants}
     plan, experiment = table.plan, table.experiment
     rows = []
-    for (now, before), step in step_intervals(table).items():
-        word = held(_of_step(table, step, now, before), table.controls)
+    for (now, before), step in compare_steps(table).items():
+        variant, other = plan.variant(now), plan.variant(before)
+        cumulative, interval = total[variant.label], step.interval
         rows.append(
             StepRow(
-                step=now,
-                n=step.n,
-                marginal=step.mean,
-                marginal_low=step.low,
-                marginal_high=step.high,
-                verdict=word,
-                bias=table.beside(word, step, float(variants[before].baseline)),
-                p_corrected=step.p,
-                cumulative=total[now].difference,
-                cumulative_low=total[now].low,
-                cumulative_high=total[now].high,
-                rate=tuning.one_rate(plan, experiment, variants[now], variants[before]),
+                step=variant.label,
+                n=interval.n,
+                marginal=interval.mean,
+                marginal_low=interval.low,
+                marginal_high=interval.high,
+                verdict=_of_step(table, step, (total[other.label].verdict, cumulative.verdict)),
+                p_corrected=interval.p,
+                cumulative=cumulative.difference,
+                cumulative_low=cumulative.low,
+                cumulative_high=cumulative.high,
+                rate=tuning.one_rate(plan, experiment, variant, other),
             )
         )
     return rows
 
 
 @_once_a_table
-def step_intervals(table: TableFrames) -> dict[tuple[str, str], Interval]:
-    """Return the interval of each step of a path, by its label and that of the step before it.
+def compare_steps(table: "TableFrames") -> dict[tuple[str, str], Difference]:
+    """Compare each step of a path with the step before it, by the ids of both.
 
-    Over the seeds that both finished, in intervals that hold for all steps at once. The first step
-    is a row of the comparison too: it has that row's interval, as one number has one. Empty for
-    other designs.
+    The intervals hold for all steps at once. The first step is a row of the comparison too: it has
+    that row's interval, as one number has one. Empty for other designs.
     """
     if table.experiment.variants.design != "path":
         return {}
-    pairs = [(now, before) for before, now in itertools.pairwise(_cells(table))]
-    errors = {now.label: table.text_errors(before.id).get(now.id) for now, before in pairs}
-    own = simultaneous(
-        {
-            now.label: _differences(table.losses[now.id], table.losses[before.id])
-            for now, before in pairs
-        },
-        text_errors={label: error for label, error in errors.items() if error},
-    )
+    cells = [variant for variant in table.plan.variants if not variant.role]
+    pairs = [(now.id, before.id) for before, now in itertools.pairwise(cells)]
+    found, base = compare_all(table, table.loss, Family(pairs)), table.plan.baseline.id
     return {
-        (now.label, before.label): table.intervals[now.id] if before.baseline else own[now.label]
-        for now, before in pairs
+        (now, before): table.standings[now].row if before == base else row
+        for (now, before), row in found.items()
     }
 
 
-def _of_step(table: TableFrames, step: Interval, now: str, before: str) -> str:
-    """Return a step's verdict, from its interval and how the runs of both variants ended."""
-    words = {row.label: row.verdict for row in table.comparison}
-    for label in (now, before):
-        if words[label] in ("failed", "pending"):
-            return words[label]
-    ids = {variant.label: variant.id for variant in table.plan.variants}
-    own, base = sides(table.reported, {ids[now]}, {ids[before]})
-    if not (step.n or own.lost or base.lost):
+def _of_step(table: "TableFrames", step: Difference, words: Sequence[str]) -> str:
+    """Return a step's verdict; `words` are those of the rows of both variants."""
+    for word in words:
+        if word in ("failed", "pending"):
+            return word
+    if not (step.interval.n or step.own.lost or step.other.lost):
         return "pending"
-    return judged(step, table.margin, own, base)
+    return step.judged(table.equivalence)
 
 
-def _cells(table: TableFrames) -> list[PlannedVariant]:
+def _cells(table: "TableFrames") -> list[PlannedVariant]:
     return [variant for variant in table.plan.variants if not variant.role]
 
 
-@_once_a_table
-def effects(table: TableFrames) -> list[Contrast]:
-    """Return the contrasts of a grid of factors, at the look at which it stands; of others none.
+def find_contrasts(table: "TableFrames") -> list[Contrast]:
+    """Return the effects of a grid of factors; of other designs none.
 
-    None while a cell without a loss may still get one.
+    None while a cell without a loss may still get one, and with looks before the last. Over the
+    seeds that two cells or more have, and the cells that have one of those. Each is widened by the
+    bias that the repeated baseline leaves possible.
     """
-    cells = [cell for cell in _cells(table) if cell.levels]
-    waiting = {run.variant for run in table.reported if run.outcome == "pending"}
-    if not cells or any(cell.id in waiting and not table.losses[cell.id] for cell in cells):
+    experiment, base = table.experiment, table.plan.baseline
+    names, losses = list(base.levels), _losses(table)
+    cells = {v.id: [v.levels[name] for name in names] for v in table.plan.variants if v.levels}
+    waiting = {
+        run.variant for run in table.planned if run.use == "reported" and run.outcome == "pending"
+    }
+    has_looks = len(experiment.looks) > 1
+    if any(cell in waiting and (has_looks or not losses[cell]) for cell in cells):
         return []
-    look = max(table.standings[cell.id].look for cell in cells if not cell.baseline)
-    return grid_effects(table.plan, table.losses, table.by_document, table.shares[max(0, look)])
+    count = Counter(seed for cell in cells for seed in losses[cell])
+    seeds = sorted(seed for seed, runs in count.items() if runs > 1)
+    levels = {cell: own for cell, own in cells.items() if losses[cell].keys() & {*seeds}}
+    if not levels:
+        return []
+    by_effect: dict[FactorEffect, dict[int, Mapping[str, float]]] = {
+        effect: {} for effect in weights(levels, names)
+    }
+    for seed in seeds:
+        there = {cell: own for cell, own in levels.items() if seed in losses[cell]}
+        for effect, weight in weights(there, names).items():
+            by_effect.get(effect, {})[seed] = dict(zip(there, weight, strict=True))
+    documents = table.documents(loss_split(table, table.loss))
+    errors = {effect: text_error_of(own, documents) for effect, own in by_effect.items()}
+    found = contrasts(
+        levels,
+        names,
+        {cell: [losses[cell].get(seed, math.nan) for seed in seeds] for cell in levels},
+        text_errors={effect: error for effect, error in errors.items() if error},
+        alpha=ALPHA * (1.0 if has_looks else (experiment.spend or (1.0,))[0]),
+    )
+    bias = table.bias or NO_BIAS
+    ends = {one.effect: scale_ends(bias, -one.weights.get(base.id, 0.0)) for one in found}
+    return [replace(one, interval=one.interval.widened(ends[one.effect])) for one in found]
+
+
+def _losses(table: "TableFrames") -> dict[str, dict[int, float]]:
+    """Return the reported losses by variant's id and by seed, of all that has ended ok."""
+    losses: dict[str, dict[int, float]] = {variant.id: {} for variant in table.plan.variants}
+    for variant, own in table.at_point.items():
+        for seed, run in own.items():
+            if run.outcome == "ok" and math.isfinite(loss := run.number(table.loss)):
+                losses[variant][seed] = loss
+    return losses
 
 
 class _Named(NamedTuple):
@@ -456,7 +484,7 @@ class _Named(NamedTuple):
     with_absent: float = math.nan
 
 
-def _named(
+def _name_effect(
     effect: FactorEffect,
     names: Mapping[str, Mapping[int, str]],
     found: Mapping[FactorEffect, Contrast],
@@ -468,7 +496,7 @@ def _named(
     # On average over the levels of the other the first change does what it does alone.
     (base, level), second = other[0], names[effect.factors[1]]
     beyond = {base: 0.0} | {
-        changes[1]: 2 * one.interval.mean
+        changes[1]: one.interval.mean
         for (factors, (first, *more)), one in found.items()
         for changes in more
         if factors == effect.factors and first == (off, on)
@@ -489,29 +517,28 @@ def _row(
     effect: FactorEffect,
     names: Mapping[str, Mapping[int, str]],
     found: Mapping[FactorEffect, Contrast],
-    table: TableFrames,
+    table: "TableFrames",
     rate: str,
 ) -> FactorRow:
     """Return an effect with its interval and verdict: of cells that it adds, less the others."""
-    told, one = _named(effect, names, found), found.get(effect)
+    named, one = _name_effect(effect, names, found), found.get(effect)
     interval = one.interval if one else NOTHING
-    word, why, bias = _UNKNOWN, "its combinations were not run, or failed", ""
+    word, why = _UNKNOWN, "its combinations were not run, or failed"
     if one:
-        ended = sides(table.reported, *_sides(effect, _cells(table)))
-        word = held(judged(interval, table.margin, *ended), table.controls)
-        bias = table.beside(word, interval, -one.weights.get(table.plan.baseline.id, 0.0))
+        sides = _sides(effect, _cells(table))
+        ended = [Ended.of(r.ended for r in table.reported if r.variant in ids) for ids in sides]
+        word = judged(interval, table.equivalence, *ended)
         usual = np.median([other.interval.high - other.interval.low for other in found.values()])
         of_seeds = "few runs" if interval.pooled else "varies over seeds"
         wide = interval.high - interval.low > _WIDE * usual
         why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
     return FactorRow(
         factor=" x ".join(effect.factors),
-        **told._asdict(),
+        **named._asdict(),
         **shared(FactorRow, interval),
         difference=interval.mean,
         verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         why=why,
-        bias=bias,
         p_corrected=interval.p,
         aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
         rate=rate,
@@ -528,13 +555,13 @@ def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[
     return by_sign[1], by_sign[-1]
 
 
-def name_of(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
+def name_effect(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
     """Write an effect by its factors, and where one has more than two levels by those, too."""
-    told = [
+    named = [
         name if len(names[name]) == 2 else f"{name} {names[name][on]} for {names[name][off]}"
         for name, (off, on) in zip(effect.factors, effect.levels, strict=True)
     ]
-    return " x ".join(told)
+    return " x ".join(named)
 
 
 def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[int, str]]:
@@ -566,7 +593,3 @@ def _written(name: str, values: Mapping[int, object]) -> dict[int, str]:
     if len({*short.values()}) == len(short):
         return short
     return {level: entry_text(value) for level, value in values.items()}
-
-
-def _differences(losses: Mapping[int, float], against: Mapping[int, float]) -> list[float]:
-    return [loss - against[seed] for seed, loss in losses.items() if seed in against]

@@ -1,0 +1,263 @@
+"""Other metrics than the loss: accuracies on tasks, and numbers that the experiment file guards."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llama_ablate.config import margins
+from llama_ablate.config.schema import Guard
+from llama_ablate.evidence.written import measured, number, plain
+from llama_ablate.findings.compare import (
+    NO_DIFFERENCE,
+    Difference,
+    Family,
+    compare_all,
+    describes_training,
+    samples,
+)
+from llama_ablate.findings.rows import DifferenceRow, cell, column, filled, grouped, mean
+from llama_ablate.findings.tuning import first_split
+from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.results.record import Coordinate
+
+if TYPE_CHECKING:
+    from llama_ablate.findings.frames import TableFrames
+
+_TASK, _PRINT = "task", "fingerprint"  # coordinates
+
+
+@dataclass(frozen=True)
+class SecondaryRow(DifferenceRow):
+    """A variant in a metric other than the loss: its difference, and whether a guard holds."""
+
+    ORDER = (
+        *("measure", "label", "n", "of_value", "of_difference", "verdict", "result", "allowed"),
+        *("chance", "ceiling", "of_bytes", "of_targets", "items", "cut_items"),
+    )
+
+    measure: str = column("name of the number", "metric", leading=True)
+    task: str = column("name of its task; empty for a number that is none's accuracy", default="")
+    label: str = column("label of the variant", "variant", leading=True)
+    baseline: bool = column("whether it is the baseline")
+    role: str = column("`aa` or `positive` for a control, else empty")
+    n: int = column("number of pairs; of the baseline of its samples", "n", leading=True)
+    unit: str = column("unit of the difference; `%` where it is compared in percent", default="")
+    value: float = column("mean over seeds, or over processes")
+    verdict: str = column("what the interval says", "verdict", leading=True)
+    result: str = column(
+        "of a guard: `worse`, `holds`, `undecided`, `pending`, `too short`, `not measured`; empty "
+        "for a number that is not guarded",
+        "guard",
+        leading=True,
+        optional=True,
+        default="",
+    )
+    worse: str = column("of a guard: the direction that is worse", default="")
+    worse_by: str = column("of a guard: by how much it may be worse", default="")
+    # The following columns are filled by name: each is the mean over runs of a task's quantity.
+    accuracy_norm: float = column("accuracy by loss per byte", default=math.nan)
+    target_perplexity: float = column("perplexity of the targets", default=math.nan)
+    chance: float = column(
+        "accuracy of a guess", "chance", ".3f", leading=True, optional=True, default=math.nan
+    )
+    ceiling: float = column(
+        "highest accuracy", "ceiling", ".3f", leading=True, optional=True, default=math.nan
+    )
+    items: float = column("number of items", "items", ",.0f", optional=True, default=math.nan)
+    cut_items: float = column(
+        "items that are longer than the context",
+        "items cut",
+        ",.0f",
+        when=lambda row: row.cut_items > 0,
+        default=math.nan,
+    )
+
+    @cell("value", leading=True)
+    def of_value(self) -> str:
+        """Write the mean."""
+        return number(self.value, ".3f") if self.task else plain(self.value, 4)
+
+    @cell("difference [95%]", leading=True)
+    def of_difference(self) -> str:
+        """Write the difference in its unit, with its interval."""
+        if self.baseline:
+            return ""
+        return measured(self.difference, self.low, self.high, self.unit)
+
+    @cell("worse by", optional=True)
+    def allowed(self) -> str:
+        """Write what the guard allows."""
+        return f"{self.worse_by} {self.worse}".strip()
+
+    @cell("accuracy per byte", optional=True)
+    def of_bytes(self) -> str:
+        """Write the accuracy by loss per byte."""
+        return number(self.accuracy_norm, ".3f")
+
+    @cell("perplexity of targets", optional=True)
+    def of_targets(self) -> str:
+        """Write the perplexity of the targets."""
+        return number(self.target_perplexity, ",.4g")
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """A number that is compared, with its task or its guard."""
+
+    name: str
+    task: str = ""
+    guard: Guard | None = None
+
+
+def judge_secondary(table: "TableFrames") -> list[SecondaryRow]:
+    """Return one row for each number and variant: how it differs, and whether a guard holds.
+
+    The intervals of all rows hold at once, over variants and numbers (Bonferroni); a control's
+    holds alone. Runs that diverged or collapsed have no accuracy: an arm that lost some is not
+    shown to hold. With looks a guard is judged at the last.
+    """
+    metrics = _tasks(table) | {one.name: one for one in _guards(table)}
+    variants = table.plan.variants
+    ranked = [v for v in variants if not (v.baseline or v.role)]
+    controls = [[v] for v in variants if v.role]
+    base, size = table.plan.baseline.id, len(ranked) * len(metrics)
+    rows = []
+    for one in metrics.values():
+        relative = bool(one.guard and one.guard.is_relative)
+        found: dict[str, Difference] = {}
+        for own, count in [(ranked, size), *((control, 1) for control in controls)]:
+            family = Family([(v.id, base) for v in own], count, relative)
+            compared = compare_all(table, one.name, family)
+            found |= {variant: row for (variant, _), row in compared.items()}
+        beside = _means_by_quantity(table, one.task) if one.task else {}
+        for variant in variants:
+            row = _row(table, one, variant, found.get(variant.id))
+            rows.append(filled(row, beside.get(variant.id, {})))
+    return rows
+
+
+def _row(
+    table: "TableFrames", one: _Metric, variant: PlannedVariant, found: Difference | None
+) -> SecondaryRow:
+    guard, row = one.guard, found or NO_DIFFERENCE
+    interval, values = row.interval, samples(table, variant.id, one.name)
+    unit = next((row.unit for row in table.metrics.named.get(one.name, ())), "")
+    scale = percent if guard and guard.is_relative else float
+    has_result = guard and not (variant.baseline or variant.role)
+    worse = guard.worse if guard else "lower"
+    word = "baseline" if found is None else _word(table, -found if worse == "lower" else found)
+    if variant.id in table.plan.repeated and word == "equivalent":
+        word = "equal"
+    return SecondaryRow(
+        measure=one.name,
+        task=one.task,
+        label=variant.label,
+        baseline=variant.baseline,
+        role=variant.role,
+        n=interval.n if found else len(values),
+        unit="%" if guard and guard.is_relative else unit,
+        value=mean(values.values()),
+        difference=scale(interval.mean),
+        low=scale(interval.low),
+        high=scale(interval.high),
+        verdict=word,
+        result=_result(table, guard, one.name, variant, row) if guard and has_result else "",
+        worse=str(worse) if has_result else "",
+        worse_by=guard.worse_by if guard and has_result else "",
+    )
+
+
+def _word(table: "TableFrames", row: Difference) -> str:
+    """Return the verdict of a difference of which lower is better."""
+    is_pending = any(run.outcome == "pending" for run in table.planned)
+    return "pending" if is_pending and not row.interval.n else row.judged()
+
+
+def _result(
+    table: "TableFrames", guard: Guard, name: str, variant: PlannedVariant, row: Difference
+) -> str:
+    """Return the test result of a guard for a variant."""
+    of_both = {variant.id, table.plan.baseline.id}
+    ended = {run.outcome for run in table.runs if run.variant in of_both}
+    if "pending" in ended and (not row.interval.n or len(table.experiment.looks) > 1):
+        return "pending"
+    if not row.interval.n:
+        return "not measured"
+    harm = row.interval if guard.worse == "higher" else -row.interval
+    bound = _bound(guard)
+    result = "worse" if harm.low > bound else "holds" if harm.high <= bound else "undecided"
+    if name not in table.numbers or describes_training(table, name):
+        return result
+    # As of a loss: the seeds that an arm kept do not show that it does no harm.
+    if row.own.too_short or row.other.too_short:
+        return "too short"
+    if (row.own.lost and result == "holds") or (row.other.lost and result == "worse"):
+        return "undecided"
+    return result
+
+
+def _bound(guard: Guard) -> float:
+    """Return how much harm is allowed; of a share the logarithm of the ratio."""
+    size = margins.read(guard.worse_by)[0]
+    if not guard.is_relative:
+        return size
+    return math.log1p(size / 100) if guard.worse == "higher" else -math.log1p(-size / 100)
+
+
+def percent(logarithm: float) -> float:
+    """Return the logarithm of a ratio as what it is above 1, in percent."""
+    return 100 * math.expm1(logarithm)
+
+
+def _tasks(table: "TableFrames") -> dict[str, _Metric]:
+    """Return the accuracy of each task, by the name of its number."""
+    return {
+        row.name: _Metric(row.name, str(row.coordinates[_TASK]))
+        for row in table.metrics
+        if row.quantity == "accuracy"
+        and _TASK in row.coordinates
+        and "group" not in row.coordinates
+    }
+
+
+def _guards(table: "TableFrames") -> list[_Metric]:
+    """Return the guarded numbers: all of a guard's quantity on one split, without groups.
+
+    Of what was not measured on the reported split, those on that which would be reported of the
+    others. A guard whose quantity was not measured has its own name.
+    """
+    tasks, found = _tasks(table), []
+    for guard in table.experiment.guard:
+        kind = (guard.metric, guard.quantity)
+        rows = [row for row in table.metrics if (row.metric, row.quantity) == kind]
+        split = first_split(row.coordinates.get("split") for row in rows)
+        names = dict.fromkeys(
+            row.name
+            for row in rows
+            if "group" not in row.coordinates and row.coordinates.get("split", split) == split
+        ) or [f"{guard.metric} {guard.quantity}"]
+        found += [_Metric(name, tasks[name].task if name in tasks else "", guard) for name in names]
+    return found
+
+
+def _means_by_quantity(table: "TableFrames", task: str) -> Mapping[str, Mapping[str, float]]:
+    """Return the means over runs of a task's quantities, by variant's id and by quantity."""
+    ranked = {run.id for own in table.at_point.values() for run in own.values()}
+    rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
+    return {
+        id_: {
+            quantity: mean(row.value for row in own)
+            for quantity, own in grouped(of_variant, lambda row: row.quantity).items()
+        }
+        for id_, of_variant in grouped(rows, lambda row: row.variant).items()
+    }
+
+
+def other_items(table: "TableFrames") -> list[str]:
+    """Name the tasks that runs of a table have answered with different items."""
+    of_task: dict[str, set[Coordinate]] = {}
+    for row in table.metrics:
+        if row.quantity == "items" and _PRINT in row.coordinates:
+            of_task.setdefault(str(row.coordinates[_TASK]), set()).add(row.coordinates[_PRINT])
+    return [task for task, prints in of_task.items() if len(prints) > 1]

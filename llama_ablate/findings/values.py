@@ -1,0 +1,355 @@
+"""The long table of an experiment: every measured value, and every run that may have some.
+
+All findings are functions of these rows and of the plan. They are built once, from the records of
+the finished runs and the metrics of variants.
+"""
+
+import json
+import math
+from array import array
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from sys import intern
+from typing import Literal, TypeVar
+
+from llama_ablate.config.experiment import Experiment
+from llama_ablate.evidence.medians import Turns
+from llama_ablate.findings import heldout
+from llama_ablate.findings.rows import Row, column, grouped, keys, mean
+from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedText
+from llama_ablate.results.record import TRAINING, Coordinate, Environment, Measurement, Record
+from llama_ablate.results.record import row as measured_row
+from llama_ablate.results.snapshot import Results
+
+#: A row that belongs to a variant of a table.
+Owned = TypeVar("Owned", "AttemptRow", "MetricRow")
+#: What a planned run is for, by what has ended: see `RunRow.use`.
+Use = Literal["reported", "next", "later", "spare", "trial", "race"]
+#: Outcomes that count against a variant, the worst first: a run that ended so has no loss to
+#: compare.
+UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
+#: Nats below the loss of token frequencies alone, from which an arm has learned more than those.
+CLEARLY_BELOW = 0.1
+#: Coordinates of the loss at a branch of a run; its end has `split` alone.
+BRANCH = {"split", "share", "tokens"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRow(Row):
+    """A planned run: how it ended, as it counts beside the others of its seed, and its numbers."""
+
+    label: str = column("label of the variant")
+    variant: str = column("hash of the variant's architecture and train config")
+    seed: int = column("seed of the run")
+    id: str = column("id of the run: a hash of all that it depends on. Tables may share a run")
+    point: str = column("what was tuned, as `lr 0.001`; empty where nothing is", default="")
+    use: Use = column(
+        "what it is for: `reported` in the comparison; `next`, needed and not reported yet; `later`"
+        ", may be needed at a later look; `spare`, not needed; `trial` of another tuned point; "
+        "`race`, only chooses a point",
+        default="reported",
+    )
+    outcome: str = column(
+        "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`; as it counts "
+        "beside the other runs of its seed",
+        default="pending",
+    )
+    reason: str = column("why it did not end `ok`, or why it was too short; else empty", default="")
+    baseline: bool = column("whether it is a run of the baseline", default=False)
+    role: str = column("`aa` or `positive` for a run of a control, else empty", default="")
+    # With NaN as its default a column is the number of its name, for those who read frames.
+    loss: float = column(
+        "loss on the split that the comparison reports, in the unit of the table", default=math.nan
+    )
+    steps_done: float = column("optimizer steps that it took")
+    train_s: float = column("seconds of training, without evaluation", default=math.nan)
+    peak_memory_bytes: float = column("most memory that the run held", default=math.nan)
+    too_short: bool = column(
+        "whether it ended near or above the loss of token frequencies, and still fell",
+        default=False,
+    )
+    #: Every number that was measured of it, by name; NaN where only other runs of its table have
+    #: one. Of how it ended, 1 for `diverged` and `collapsed`, else 0.
+    numbers: Mapping[str, float] = keys()
+    #: What was tuned, as JSON.
+    tuned: str = field(default="{}", kw_only=True)
+
+    def number(self, name: str) -> float:
+        """Return a number of the run; NaN where it was not measured."""
+        return self.numbers.get(name, math.nan)
+
+    @property
+    def ended(self) -> str:
+        """How it ended in words: its outcome, or `too short`."""
+        return "too short" if self.too_short else self.outcome
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the comparison reports it."""
+        return self.use == "reported"
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the experiment needs it by now."""
+        return self.use in ("reported", "next", "trial", "race")
+
+
+def mean_number(runs: Iterable[RunRow], name: str) -> float:
+    """Return the mean of a number over the runs that have it; NaN where none has."""
+    return mean(run.number(name) for run in runs)
+
+
+def has_number(runs: Iterable[RunRow], name: str) -> bool:
+    """Return whether a number of that name was measured of any of some runs."""
+    return any(name in run.numbers for run in runs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttemptRow(Row):
+    """A metric that was tried on a run, or on a variant (then `run` is empty)."""
+
+    table: str = column("name of the table", default="")
+    variant: str = column("hash of the variant")
+    label: str = column("label of the variant")
+    run: str = column("id of the run")
+    seed: float = column("seed of the run; missing for what was tried on a variant")
+    metric: str = column("name of the metric")
+    error: str = column("why it failed; else empty")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricRow(Row):
+    """A measured value, of a run or of a variant (then `run` is empty)."""
+
+    table: str = column("name of the table; empty where the experiment has one alone", default="")
+    variant: str = column("hash of the variant's architecture and train config")
+    label: str = column("label of the variant")
+    run: str = column(
+        "id of the run; empty for what was measured of a variant, such as a speed", default=""
+    )
+    seed: float = column(
+        "seed of the run; missing for what was measured of a variant", default=math.nan
+    )
+    metric: str = column("name of the metric, as in `measure:`")
+    name: str = column("name of the number")
+    quantity: str = column("what kind of number it is, as `loss` or `decode_speed`")
+    unit: str = column("unit of the value", default="")
+    value: float = column("the number")
+    #: Where it was measured; shared by the rows that are equal in it.
+    coordinates: Mapping[str, Coordinate] = keys()
+    #: The values by document, by item or by round of an interleaved pass, if any.
+    samples: Sequence[float] = field(default=(), kw_only=True)
+    #: Of a variant, those of each process.
+    by_process: Turns = field(default=(), kw_only=True)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest of what the value stands for."""
+        samples = self.samples or (self.value,)
+        return min(samples), max(samples)
+
+
+class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - what is made of them is kept
+    """The measured values of a table, of runs and of variants."""
+
+    @cached_property
+    def named(self) -> Mapping[str, Sequence[MetricRow]]:
+        """The values by the name of the number."""
+        return grouped(self, lambda row: row.name)
+
+    @cached_property
+    def of_variants(self) -> Sequence[MetricRow]:
+        """The values of variants."""
+        return [row for row in self if not row.run]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Rows of all tables, by the variant and the run (with its way of reading) or ""."""
+
+    environment: Environment | None
+    compute: Mapping[str, object]
+    #: The finished runs by id, and what each computed with.
+    runs: Mapping[str, RunRow]
+    machines: Mapping[str, dict[str, str]]
+    metrics: Mapping[tuple[str, str], Sequence[MetricRow]]
+    attempts: Mapping[tuple[str, str], Sequence[AttemptRow]]
+
+    def of_table(
+        self, table: PlannedTable, behind: str
+    ) -> tuple[list[MetricRow], list[AttemptRow], list[dict[str, str]]]:
+        """Return the values, attempts and machines of a table's runs and variants.
+
+        `behind` stands behind the id of a run that is read in another way than the first.
+        """
+        labels = {variant.id: variant.label for variant in table.variants}
+        finished = [run for run in table.runs if run.id in self.runs]
+        owners = [(run.variant, run.id + behind) for run in finished]
+        owners += [(id_, "") for id_ in labels]
+        return (
+            relabel((row for owner in owners for row in self.metrics[owner]), labels, table.name),
+            relabel((row for owner in owners for row in self.attempts[owner]), labels, table.name),
+            [self.machines[run.id] for run in finished],
+        )
+
+    def planned(self, experiment: Experiment, table: PlannedTable, behind: str) -> list[RunRow]:
+        """Return the planned runs of a table, with the numbers that were measured of each."""
+        variants = {variant.id: variant for variant in table.variants}
+        measured = [self.metrics.get((run.variant, run.id + behind), ()) for run in table.runs]
+        every = dict.fromkeys((row.name for own in measured for row in own), math.nan)
+        # A column of a frame in which one is missing is of floats.
+        whole = int if all(run.id in self.runs for run in table.runs) else float
+        runs = []
+        for run, rows in zip(table.runs, measured, strict=True):
+            variant = variants[run.variant]
+            pending = RunRow(
+                label="", variant=run.variant, seed=run.seed, id=run.id, steps_done=math.nan
+            )
+            own = self.runs.get(run.id, pending)
+            lost: dict[str, float] = {
+                word: math.nan if own is pending else float(own.outcome == word)
+                for word in UNSTABLE
+            }
+            runs.append(
+                replace(
+                    own,
+                    label=variant.label,
+                    baseline=variant.baseline,
+                    role=variant.role,
+                    use="race" if run.seed in experiment.race_seeds else "reported",
+                    steps_done=whole(own.steps_done),
+                    tuned=json.dumps(run.tuned),
+                    numbers={**every, **_by_name(rows), **lost},
+                )
+            )
+        return runs
+
+
+def read_values(results: Results) -> Values:
+    """Read the records and metrics of all tables, each once.
+
+    Raises ConfigError where a file is damaged.
+    """
+    plan = results.plan
+    labels = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
+    metrics: dict[tuple[str, str], list[MetricRow]] = {}
+    attempts: dict[tuple[str, str], list[AttemptRow]] = {}
+    coordinates: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
+
+    def add(
+        variant: str, measured: Mapping[str, Measurement], key: str = "", seed: float = math.nan
+    ) -> None:
+        run = key.partition(".")[0]
+        of = {"variant": variant, "label": labels[variant], "run": run}
+        attempts[variant, key] = [
+            AttemptRow(**of, seed=seed, metric=intern(metric), error=own.error)
+            for metric, own in measured.items()
+        ]
+        metrics[variant, key] = [
+            MetricRow(
+                **of,
+                seed=seed,
+                metric=intern(metric),
+                name=intern(value.name),
+                quantity=intern(value.quantity or value.name),
+                unit=intern(value.unit),
+                value=value.value,
+                coordinates=coordinates.setdefault(
+                    tuple(value.coordinates.items()), value.coordinates
+                ),
+                samples=array("d", value.samples) if value.samples else (),
+                by_process=() if run else value.by_process,
+            )
+            for metric, own in measured.items()
+            for value in own.rows
+        ]
+
+    first, runs, machines = None, {}, {}
+    alike: dict[tuple[str, ...], dict[str, str]] = {}
+    texts = _texts(plan)
+    for id_ in results.finished:
+        record = results.record(id_)
+        first = first or record
+        for read in plan.readings(plan.table_of(id_)):
+            measured = _metrics(record, read)
+            if id_ in texts:
+                measured = heldout.pool_splits(measured, texts[id_])
+            add(record.variant, measured, id_ + read, float(record.seed))
+        runs[id_] = RunRow(
+            label=labels[record.variant],
+            variant=record.variant,
+            seed=record.seed,
+            id=id_,
+            outcome=record.outcome,
+            reason=record.reason,
+            too_short=record.too_short,
+            steps_done=record.steps_done,
+        )
+        machine = _machine(record)
+        machines[id_] = alike.setdefault(tuple(machine.values()), machine)
+    for id_ in labels:
+        add(id_, results.variant_metrics(id_))
+    planned = plan.compute.to_dict() if plan.compute else {}
+    environment, compute = (first.environment, first.compute) if first else (None, planned)
+    return Values(environment, compute, runs, machines, metrics, attempts)
+
+
+def relabel(
+    rows: Iterable[Owned], labels: Mapping[str, str], table: str | None = None
+) -> list[Owned]:
+    """Return rows with other labels of their variants, and in a table of another name."""
+    return [
+        row
+        if row.label == labels[row.variant] and table in (row.table, None)
+        else replace(row, label=labels[row.variant], table=row.table if table is None else table)
+        for row in rows
+    ]
+
+
+def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
+    """Return the text of each run, by its id, where nothing is chosen by the validation loss."""
+    if plan.experiment.tune:
+        return {}
+    of_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
+    return {run.id: of_variant[run.variant] for run in plan.runs.values()}
+
+
+def _metrics(record: Record, read: str) -> dict[str, Measurement]:
+    """Return a run's metrics of one way of reading, and what its record says of the training."""
+    of_loop = record.metrics.get(TRAINING, Measurement())
+    cost = (
+        measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
+        measured_row("train_s", record.train_s, "s", "train_time"),
+    )
+    # Branches are evaluated as the curve is: in the first way.
+    own = (row for row in of_loop.rows if not (read and {*row.coordinates} == BRANCH))
+    return {**record.read(read), TRAINING: replace(of_loop, rows=(*own, *cost))}
+
+
+def _by_name(measured: Sequence[MetricRow]) -> dict[str, float]:
+    """Return values by name, of several of one name the last that is a number."""
+    numbers: dict[str, float] = {}
+    for one in measured:
+        if one.name not in numbers or not math.isnan(one.value):
+            numbers[one.name] = one.value
+    return numbers
+
+
+def _machine(record: Record) -> dict[str, str]:
+    """Return what a run computed with; runs that differ in any of it are not quite comparable."""
+    compute, environment = record.compute, record.environment
+    plugins: dict[str, str] = environment.get("plugins", {})
+    return {
+        "devices": str(compute.get("device")),
+        "numbers of threads": str(compute.get("threads")),
+        "precisions": str(compute.get("precision")),
+        "attention kernels": str(compute.get("kernel")),
+        "precisions of evaluation": str(compute.get("evaluation")),
+        "training steps": "compiled" if compute.get("compiled") else "not compiled",
+        "versions of torch": str(environment["packages"]["torch"]),
+        "states of the code": str(environment["code"]).replace("+", " with changes"),
+        "plugins": ", ".join(f"{Path(k).name} {v[:8]}" for k, v in plugins.items()) or "none",
+        "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
+    }
