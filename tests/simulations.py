@@ -1,23 +1,42 @@
 """Simulate the rules of `llama_ablate.evidence`: power and false words of stacked tables.
 
-    python -m tests.simulations [TABLES]     # prints results/reference/simulations.md
+    python -m tests.simulations [TABLES] > results/reference/simulations.md
 
-Letters in names: T tables, M rows, N seeds.
+Letters in names: T tables, M rows, N seeds, C cells, F items.
 """
 
+import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from llama_ablate.evidence.factorial import Design, estimate_effects
 from llama_ablate.evidence.intervals import ALPHA, estimate
+from llama_ablate.evidence.item_error import item_error, least_error
 
 SEEDS, ROWS, SHARES = (2, 3, 5, 8), (1, 2, 5, 10), (0.2, 0.6)
 DOCUMENTS = 40
 #: Distance of the two peaks of a run, in deviations of either, and the share of the second.
 _PEAKS, _SECOND = 5.0, 0.25
+USUAL = ("normal", "unequal", "skewed", "t with 3 df", "all arms two-peaked")
+UNLIKE = ("baseline 5 times as noisy", "one arm 4 times as noisy", "baseline two-peaked")
+#: Grids: the levels of each axis, and whether half of the combinations were run.
+GRIDS = {
+    "2 x 2 x 2": ((2, 2, 2), False),
+    "half of 2^5": ((2, 2, 2, 2, 2), True),
+    "4 x 3 x 2": ((4, 3, 2), False),
+}
+#: Spread of the log variances of cells, and the deviation with which one factor's effect varies
+#: over seeds, in deviations of a run.
+OF_GRIDS = {
+    "equal cells": (0.0, 0.0),
+    "unequal cells": (1.0, 0.0),
+    "effect varies by 1/2": (0.0, 0.5),
+    "effect varies by 1": (0.0, 1.0),
+    "effect varies by 2": (0.0, 2.0),
+}
 
 
 def _two_peaks(generator, shape):
@@ -50,11 +69,7 @@ def _draw(kind, generator, tables, rows, seeds):
     return arms, base
 
 
-USUAL = ("normal", "unequal", "skewed", "t with 3 df", "all arms two-peaked")
-UNLIKE = ("baseline 5 times as noisy", "one arm 4 times as noisy", "baseline two-peaked")
-
-
-def tables_of(kind, seeds, rows, share, tables, effect=0.0):
+def draw_tables(kind, seeds, rows, share, tables, effect=0.0):
     """Draw tables whose rows differ from the baseline by an effect, in true standard errors.
 
     The text has a `share` of the variance of a difference's mean; half of either part is the
@@ -70,15 +85,123 @@ def tables_of(kind, seeds, rows, share, tables, effect=0.0):
     return differences + shift[..., None], text_se, DOCUMENTS - 1.0
 
 
-def power(seeds, rows, share, tables):
-    """Return the share of rows that four true standard errors show."""
-    values, text_se, df = tables_of("normal", seeds, rows, share, tables, 4.0)
-    found = estimate(values, text_se, df, ALPHA / rows)
-    return float((found.mean - found.half > 0).mean())
+def power(seeds, rows, tables):
+    """Return the share of rows that four true standard errors show, over both text shares."""
+    found = []
+    for share in SHARES:
+        own = estimate(*draw_tables("normal", seeds, rows, share, tables, 4.0), ALPHA / rows)
+        found.append((own.mean - own.half > 0).mean())
+    return float(np.mean(found))
 
 
 def false_tables(kind, seeds, rows, share, tables):
     """Return the share of tables without a difference that have a word on any row."""
-    values, text_se, df = tables_of(kind, seeds, rows, share, tables)
-    found = estimate(values, text_se, df, ALPHA / rows)
+    found = estimate(*draw_tables(kind, seeds, rows, share, tables), ALPHA / rows)
     return float((np.abs(found.mean) > found.half).any(-1).mean())
+
+
+def worst_false(kind, seeds, tables):
+    """Return the largest share of false tables over rows and shares of the text."""
+    each = itertools.product(ROWS, SHARES)
+    return max(false_tables(kind, seeds, rows, share, tables) for rows, share in each)
+
+
+def false_grids(grid, kind, seeds, tables):
+    """Return the share of grids without an effect that show one, main effects and interactions."""
+    axes, is_half = GRIDS[grid]
+    cells = [c for c in itertools.product(*map(range, axes)) if not is_half or sum(c) % 2 == 0]
+    design = Design.of(tuple(cells), tuple(f"axis {i}" for i in range(len(axes))))
+    spread, varies = OF_GRIDS[kind]
+    generator = np.random.default_rng(seeds)
+    deviation = np.exp(spread * generator.normal(size=(tables, len(cells), 1)) / 2)
+    losses = deviation * generator.normal(size=(tables, len(cells), seeds))
+    of_level = generator.normal(size=(tables, axes[0], seeds)) * varies / math.sqrt(2)
+    losses += of_level[:, [cell[0] for cell in cells]]
+    level = ALPHA / len(design.weights)
+    found = estimate_effects(design, losses, np.full(len(cells), seeds), 0.0, math.inf, level)
+    return float((np.abs(found.mean) > found.half).any(-1).mean())
+
+
+def false_tasks(items, seeds, rows, tables):
+    """Return the share of tables of equal accuracies that have a word on any row.
+
+    An item has its difficulty, which a variant changes by chance, and a run of it has luck.
+    """
+    generator, wrong = np.random.default_rng(items + seeds), 0
+    for _ in range(tables):
+        shape = (rows + 1, seeds, items)
+        skill = generator.normal(size=items) + 0.5 * generator.normal(size=(rows + 1, 1, items))
+        of_run = 0.1 * generator.normal(size=(rows + 1, seeds, 1))
+        right = (skill + of_run + generator.normal(size=shape) > 0).astype(float)
+        differences = right[1:] - right[0]
+        errors = [item_error(own, least=least_error(items)) for own in differences]
+        se, df = np.array([(error.se, error.df) for error in errors]).T
+        found = estimate(differences.mean(-1), se, df, ALPHA / rows)
+        wrong += bool((np.abs(found.mean) > found.half).any())
+    return wrong / tables
+
+
+def _table(title: str, heads: Sequence[object], rows: dict[str, Sequence[str]]) -> Iterator[str]:
+    yield f"| {title} | {' | '.join(map(str, heads))} |"
+    yield "|---" * (len(heads) + 1) + "|"
+    yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())
+    yield ""
+
+
+def page(tables: int) -> Iterator[str]:
+    """Yield the lines of `results/reference/simulations.md`."""
+    error = 100 * math.sqrt(0.05 * 0.95 / tables)
+    yield f"""# Simulations of the rules
+
+{tables:,} tables a cell, drawn and judged by the functions of `llama_ablate/evidence`
+(`python -m tests.simulations`). The rules are those of [methods](../../docs/evidence.md). Half of
+the noise of a row is the baseline's; the text has 20 or 60% of the variance of a difference,
+between {DOCUMENTS} documents. A share near 5% has a standard error of {error:.1f} points.
+
+## Power
+
+Share of rows shown, in percent, whose true difference is four true standard errors; normal noise,
+mean of both shares of the text.
+"""
+    heads = [f"{rows} rows" if rows > 1 else "1 row" for rows in ROWS]
+    of_power = {str(n): [f"{100 * power(n, rows, tables):.0f}" for rows in ROWS] for n in SEEDS}
+    yield from _table("seeds", heads, of_power)
+    yield """## False words
+
+Share of tables without a difference, in percent, in which any row has a word: the largest over 1,
+2, 5 and 10 rows and both shares of the text. *Unequal*: log variances of arms with a deviation of
+1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie 5 deviations from the others.
+"""
+    seeds = [f"{n} seeds" for n in SEEDS]
+    false = {
+        kind: [f"{100 * worst_false(kind, n, tables):.1f}" for n in SEEDS]
+        for kind in (*USUAL, *UNLIKE)
+    }
+    yield from _table("noise", seeds, false)
+    yield """## Grids
+
+Share of grids without an effect, in percent, that show any main effect or interaction. *Unequal
+cells*: log variances with a deviation of 1. Where the effect of the first factor varies over seeds,
+by so many deviations of a run, it is 0 on average over all seeds.
+"""
+    for kind in OF_GRIDS:
+        of_grids = {
+            grid: [f"{100 * false_grids(grid, kind, n, tables):.1f}" for n in SEEDS]
+            for grid in GRIDS
+        }
+        yield from _table(kind, seeds, of_grids)
+    few = tables // 8
+    yield f"""## Tasks
+
+Share of tables of equal accuracies, in percent, in which any row has a word ({few:,} tables a
+cell). Each variant changes the difficulty of items by chance.
+"""
+    of_tasks = {
+        f"{items}, {rows}": [f"{100 * false_tasks(items, n, rows, few):.1f}" for n in SEEDS]
+        for items, rows in itertools.product((40, 200), (1, 3, 10))
+    }
+    yield from _table("items, rows", seeds, of_tasks)
+
+
+if __name__ == "__main__":
+    print("\n".join(page(int(sys.argv[1]) if len(sys.argv) > 1 else 4_000)).rstrip())

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import MeasuredValues, RunRow
+from llama_ablate.findings.values import MeasuredValues, RunRow
 from tests import plans
 
 

@@ -11,7 +11,6 @@ from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
-from llama_ablate.findings import tasks
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.launch import measurement

@@ -158,7 +158,7 @@ def estimate_effects(
         variance[..., at] = np.where(varies, own_variance, variance[..., at])
         df[..., at] = np.where(varies, own_df, df[..., at])
         pooled[..., at] &= ~varies
-    mean, error = losses.mean(-1) @ weight_EC.T, np.sqrt(np.where(variance > 0, variance, math.nan))
+    mean, error = losses.mean(-1) @ weight_EC.T, np.sqrt(variance)
     return join(mean, error, df, text_se_E, text_df_E, df + 1, level, pooled)
 
 

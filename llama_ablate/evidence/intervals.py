@@ -150,12 +150,16 @@ def join(
     level: ArrayLike,
     pooled: NDArray[np.bool_],
 ) -> Estimates:
-    """Join the errors over seeds and over held-out texts to half widths and p values."""
+    """Join the errors over seeds and over held-out texts to half widths and p values.
+
+    Both are NaN where there is no error at all: no spread was seen of which to make an interval.
+    """
     text_se, text_df = (
         np.broadcast_to(np.asarray(of, float), mean.shape) for of in (text_se, text_df)
     )
     half = join_errors(seed_se, seed_df, text_se, text_df, seeds, level)
     error = np.hypot(seed_se, text_se)
+    half = np.where(error > 0, half, math.nan)
     df = find_df(half, error, level, seed_df)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = np.minimum(2 * tail(np.abs(mean) / error, df), 1.0)
@@ -166,8 +170,7 @@ def moderate_variances(own_M: ArrayLike, df_M: ArrayLike) -> tuple[Array, Array,
     """Moderate each row's variance by the mean variance of the table's other rows.
 
     The prior is worth three degrees of freedom, fewer for a row of more than twice its variance
-    (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). A variance is NaN for fewer than two seeds, and
-    where a row's own and the prior are both 0: no spread was seen of which to make an interval.
+    (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). A variance is NaN for fewer than two seeds.
     Returns variances, degrees of freedom, and whether a row borrows, each (..., M).
     """
     own, df = np.asarray(own_M, float), np.asarray(df_M, float)
@@ -177,7 +180,7 @@ def moderate_variances(own_M: ArrayLike, df_M: ArrayLike) -> tuple[Array, Array,
     ratio = np.divide(2 * prior, own, where=own > 0, out=np.ones_like(own))
     weight = np.where((others > 0) & is_known, PRIOR_DF * np.minimum(1.0, ratio), 0.0)
     moderated = (weight * prior + df * own) / np.where(df > 0, weight + df, math.nan)
-    return np.where(moderated > 0, moderated, math.nan), weight + df, weight > 0
+    return moderated, weight + df, weight > 0
 
 
 def join_errors(
@@ -235,11 +238,16 @@ def simultaneous(
 
     Student's t at level 1 - alpha / m (Bonferroni), m the rows of the `family`, by default those
     given; a row named in `shares` spends that part of its level. Rows moderate each other's
-    variance (`moderate_variances`). A row whose differences are all exactly 0 is no part of the
-    family, and its interval is 0. Infinite differences are left out.
+    variance (`moderate_variances`). A row whose differences are all exactly 0, and that has no
+    error of the text, is no part of the family, and its interval is 0. Infinite differences are
+    left out.
     """
     known = {name: [*filter(math.isfinite, own)] for name, own in differences.items()}
-    equal = {name for name, own in known.items() if own and not any(own)}
+    equal = {
+        name
+        for name, own in known.items()
+        if own and not any(own) and name not in (text_errors or {})
+    }
     rows = {name: own for name, own in known.items() if name not in equal}
     size = max((len(known) if family is None else family) - len(equal), 1)
     found = {

@@ -80,6 +80,11 @@ class Paired:
     #: Why they do not compare; else empty.
     why_not: str = ""
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same number in each pair."""
+        return self.own == self.other
+
     def differences(self, *, relative: bool = False) -> list[float]:
         """Return the differences, or the logarithms of the ratios of positive values."""
         both = [(own, self.other[key]) for key, own in self.own.items()]
@@ -135,7 +140,7 @@ def compare_all(table: "TableFrames", metric: str, family: Family) -> dict[Pair,
         text_errors={
             pair: _scaled(own, relative=family.relative)
             for pair, own in paired.items()
-            if own.error
+            if own.error and not (pair[0] in table.plan.repeated and own.is_equal)
         },
         family=size,
         shares={pair: family.shares[pair[0]] for pair in paired if pair[0] in family.shares},

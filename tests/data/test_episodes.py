@@ -15,7 +15,6 @@ from llama_ablate.data.sources import episodes, streams
 from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.findings import noise
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = np.random.default_rng

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.evidence.sensitivity import sensitivity
-from llama_ablate.evidence.trends import fit_gaps
+from llama_ablate.evidence.trends import fit_gaps, sensitivity
 
 SIZES_3 = [1e4, 1e5, 1e6]
 NOISE = np.array([-0.002, 0.0, 0.002, 0.001, -0.001])

@@ -7,6 +7,7 @@ from scipy import stats
 
 from llama_ablate.evidence import (
     Ended,
+    Expectation,
     StandardError,
     judged,
     seeds_to_decide,
@@ -86,12 +87,9 @@ def test_a_real_effect_is_found_among_equal_arms():
 def test_an_inconclusive_row_counts_the_seeds_to_the_bound_it_reaches_first(mean, margin, distance):
     values = np.array([-0.4, -0.2, 0.0, 0.2, 0.4]) + mean
     interval = simultaneous({"a": values})["a"]
-    low, high = seeds_to_decide(interval, margin)
-    sd = np.std(values, ddof=1)
-    assert low <= seeds_for(distance, sd) <= high
-    chi = [0.4844, 11.1433]  # of four degrees of freedom, 2.5% and 97.5%
-    assert low == max(6, seeds_for(distance, sd * math.sqrt(4 / chi[1])))
-    assert high in (seeds_for(distance, sd * math.sqrt(4 / chi[0])), math.inf)
+    sd, chi = np.std(values, ddof=1), 11.1433  # 97.5% of four degrees of freedom
+    expected = max(6, seeds_for(distance, sd * math.sqrt(4 / chi)))
+    assert seeds_to_decide(interval, margin) == expected
 
 
 def test_a_decided_row_and_one_of_few_seeds_count_none():
@@ -128,7 +126,7 @@ BETTER, WORSE = (simultaneous({"a": NOISE / 100 + shift})["a"] for shift in (-0.
         (ended(4), ended(4, lost=1), ("better", "inconclusive", "inconclusive")),
         (ended(4, lost=1), ended(4, lost=1), ("inconclusive",) * 3),
         (ended(4, lost=1, short=1), ended(4), ("too short",) * 3),
-        # All and none; p = 0.0003 at the level of one row; 3 of 4 against none has p = 0.07.
+        # All and none; p = 0.001 at the level of one row; 3 of 4 against none has p = 0.14.
         (ended(2, lost=2), ended(2), ("collapsed",) * 3),
         (ended(12, lost=8), ended(12), ("collapsed",) * 3),
         (ended(12, lost=8, short=4), ended(12), ("collapsed",) * 3),
@@ -208,3 +206,87 @@ def test_the_seeds_that_an_arm_kept_do_not_show_it_to_be_better(volume):
         judged_better += word == "better"
     assert survivors / tables > 0.2
     assert judged_better == 0
+
+
+SMALL = np.array([-0.004, 0.0, 0.004, 0.002, -0.002])
+
+
+def result(direction, margin, shift, noise=SMALL):
+    return Expectation(direction, margin).result(simultaneous({"": list(noise + shift)})[""])
+
+
+@pytest.mark.parametrize(
+    ("direction", "margin", "shift", "expected"),
+    [
+        ("better", 0.0, -0.05, "supported"),
+        ("better", 0.0, 0.05, "refuted"),
+        ("better", 0.0, 0.0, "undecided"),
+        ("better", 0.04, -0.05, "supported"),
+        ("better", 0.04, -0.01, "refuted"),  # better, and not by that much
+        ("better", 0.04, -0.04, "undecided"),
+        ("worse", 0.0, 0.05, "supported"),
+        ("worse", 0.0, -0.05, "refuted"),
+        ("worse", 0.04, 0.01, "refuted"),
+        ("better", -0.04, 0.01, "supported"),  # not worse by 0.04
+        ("better", -0.04, 0.05, "refuted"),
+        ("equivalent", 0.01, 0.0, "supported"),
+        ("equivalent", 0.01, 0.05, "refuted"),
+        ("equivalent", 0.01, -0.05, "refuted"),
+        ("equivalent", 0.001, 0.0, "undecided"),
+    ],
+)
+def test_a_hypothesis_is_supported_refuted_or_undecided(direction, margin, shift, expected):
+    assert result(direction, margin, shift) == expected
+
+
+def test_the_same_difference_named_the_other_way_round_has_the_mirrored_result():
+    interval = simultaneous({"": list(SMALL + 0.05)})[""]
+    assert Expectation("worse", 0.04).result(interval) == "supported"
+    assert Expectation("better", 0.04).result(-interval) == "supported"
+    assert ((-interval).low, (-interval).high) == (-interval.high, -interval.low)
+
+
+def results_of(hypothesis, rows):
+    return [hypothesis.result(interval) for interval in simultaneous(named(rows)).values()]
+
+
+@pytest.mark.parametrize("direction", ["better", "worse"])
+def test_a_list_of_hypotheses_at_their_edge_is_decided_either_way_in_5_of_100(direction, volume):
+    """Three that are neither true nor false, six seeds: both ways together are false results."""
+    tables, generator = volume(1_000, 10_000, 10_000), np.random.default_rng(0)
+    wrong = 0
+    for _ in range(tables):
+        rows = generator.normal(size=(3, 6))
+        wrong += any(r != "undecided" for r in results_of(Expectation(direction, 0.0), rows))
+    assert wrong / tables <= most(0.05, tables)
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.25, 1.0])
+def test_a_true_equivalence_is_refuted_in_at_most_5_of_100(margin, volume):
+    """The difference is the margin itself, in units of the standard error; three in a list."""
+    tables, generator = volume(700, 10_000, 10_000), np.random.default_rng(1)
+    wrong = 0
+    for _ in range(tables):
+        rows = margin / math.sqrt(6) + generator.normal(size=(3, 6))
+        hypothesis = Expectation("equivalent", margin / math.sqrt(6))
+        wrong += "refuted" in results_of(hypothesis, rows)
+    assert wrong / tables <= most(0.05, tables)
+
+
+def test_an_undecided_hypothesis_counts_the_seeds_to_the_nearest_end_of_what_it_states():
+    """Better by 0.05, at -0.055: 0.005 away, a quarter of a deviation; alone, some 130 seeds."""
+    noise = np.array([-0.02, -0.02, 0.0, 0.02, 0.02])
+    interval = simultaneous({"": list(noise - 0.055)})[""]
+    hypothesis = Expectation("better", 0.05)
+    assert hypothesis.result(interval) == "undecided"
+    assert (
+        40 < hypothesis.seeds_to_decide(interval) <= 130
+    )  # it would be 4, were it the effect that had to be as large as the margin
+    assert Expectation("better", 0.0).seeds_to_decide(interval) is None
+
+
+def test_one_seed_decides_nothing_and_an_equivalence_needs_a_margin():
+    interval = simultaneous({"": [-1.0]})[""]
+    assert Expectation("better", 0.0).result(interval) == "undecided"
+    with pytest.raises(ValueError, match="an equivalence needs a margin"):
+        Expectation("equivalent", 0.0)

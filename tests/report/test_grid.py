@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.findings import contrasts
+from llama_ablate.findings import effects
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results
@@ -61,7 +61,7 @@ def test_a_2_x_4_x_5_says_in_one_screen_which_axis_matters(grid, capsys):
 
 def test_a_run_that_failed_takes_nothing_from_the_others(grid):
     table = Frames.of(Results.open(grid.root)).table
-    rows = {row.effect: row for row in contrasts.factors(table)}
+    rows = {row.effect: row for row in effects.factors(table)}
     assert len(rows) == 17 + 19
     cells = [variant.id for variant in table.plan.variants if not variant.role]
     losses = np.array([[table.losses[id_].get(seed, math.nan) for seed in (0, 1)] for id_ in cells])
@@ -71,7 +71,7 @@ def test_a_run_that_failed_takes_nothing_from_the_others(grid):
     losses[failed, 1] = losses[failed, 0] + (others[:, 1] - others[:, 0]).mean()
     means = losses.mean(1).reshape(2, 4, 5).mean((0, 2))
     assert rows["learned instead of rope"].difference == pytest.approx(means[3] - means[0])
-    assert {row.factor: row.verdict for row in contrasts.told(table)} == {
+    assert {row.factor: row.verdict for row in effects.largest_changes(table)} == {
         "position": "worse",
         "feedforward": "worse",
         "norm": "equivalent",
@@ -94,7 +94,7 @@ def test_an_effect_whose_combinations_were_not_run_says_so():
     sizes = {"norm": 3, "block": 2}
     losses = np.random.default_rng(1).normal(size=(5, 3)).tolist()
     table = of_grid(losses, without=[(2, 1)], sizes=sizes).table
-    rows = framed(contrasts.factors(table)).set_index("effect")
+    rows = framed(effects.factors(table)).set_index("effect")
     lost = rows.loc["norm2 with block1"]
     assert (lost["verdict"], lost["why"]) == (
         "not estimable",
@@ -103,7 +103,7 @@ def test_an_effect_whose_combinations_were_not_run_says_so():
     assert math.isnan(lost["difference"])
     assert rows.drop("norm2 with block1")["difference"].notna().all()
     assert rows["alpha"].dropna().round(6).unique().tolist() == [round(0.05 / 5, 6)]
-    assert contrasts.confounding(table).startswith(
+    assert effects.confounding(table).startswith(
         "5 of 6 combinations were run: an effect is that"
     )
 
@@ -120,7 +120,7 @@ def test_a_cell_whose_runs_all_failed_is_left_out_and_one_that_is_pending_is_wai
 def test_an_interval_five_times_as_wide_as_its_neighbours_says_why(seed):
     generator = np.random.default_rng(seed)
     losses = generator.normal(size=(40, 2)) * np.exp(generator.normal(size=(40, 1)))
-    rows = framed(contrasts.factors(of_grid(losses.tolist()).table))
+    rows = framed(effects.factors(of_grid(losses.tolist()).table))
     width = rows["high"] - rows["low"]
     assert (rows["why"][width > 5 * width.median()] != "").all()
     assert (rows["why"][width < 2 * width.median()] == "").all()
@@ -135,7 +135,7 @@ def test_the_range_of_an_axis_is_held_by_its_interval(volume):
         losses = effects[:, None] + generator.normal(size=(24, 3)) + generator.normal(size=3)
         sizes = {"norm": 2, "position": 4, "block": 3}
         rows = {
-            row.axis: row for row in contrasts.axes(of_grid(losses.tolist(), sizes=sizes).table)
+            row.axis: row for row in effects.axes(of_grid(losses.tolist(), sizes=sizes).table)
         }
         ranges = {"norm": 0.0, "position": 1.5, "block": 0.0}
         held += all(rows[axis].low <= of <= rows[axis].high for axis, of in ranges.items()) and (

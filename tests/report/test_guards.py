@@ -10,9 +10,10 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.item_error import item_error, least_error
-from llama_ablate.findings import guards, hypotheses, tasks
-from llama_ablate.findings.rows import MeasuredValues, MetricRow, cells
+from llama_ablate.findings import hypotheses
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.values import MeasuredValues, MetricRow
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.warnings import warnings
@@ -144,12 +145,12 @@ def test_a_guard_is_broken_only_where_the_whole_interval_lies_beyond_it(frames):
 
 def test_a_guard_of_a_quantity_that_grows_worse_looks_at_the_other_side(frames):
     higher = frames(guard=[{**GUARD, "worse": "higher"}])
-    assert list(framed(guards.results(higher.table))["result"]) == ["holds", "holds"]
+    assert list(framed(higher.table.guards)["result"]) == ["holds", "holds"]
     assert set(framed(higher.table.comparison)["guard"]) == {""}
 
 
 def test_intervals_of_guards_hold_for_all_rows_and_looks_at_once(frames):
-    one = framed(guards.results(frames().table))
+    one = framed(frames().table.guards)
     two = framed(guards.results(frames(guard=[GUARD, {**GUARD, "worse_by": "0.1 points"}]).table))
     width = [frame["high"] - frame["low"] for frame in (one, two)]
     assert (width[1][:2] > width[0]).all()
@@ -160,7 +161,7 @@ def test_a_variant_without_runs_is_pending_and_one_without_the_number_not_measur
         {"base": ANSWERS["base"], "as good": []},
         {**LOSSES, "worse": ["pending"] * 3},
     )
-    assert list(framed(guards.results(missing.table))["result"]) == ["pending", "not measured"]
+    assert list(framed(missing.table.guards)["result"]) == ["pending", "not measured"]
     assert set(framed(missing.table.comparison)["guard"]) == {""}
 
 
@@ -173,7 +174,7 @@ def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
         "too short",
         "too short",
     ]
-    assert set(framed(guards.results(found))["result"]) == {"too short"}
+    assert set(framed(found.guards)["result"]) == {"too short"}
 
 
 def test_a_task_that_collapsed_runs_alone_have_answered_has_no_numbers(frames):
@@ -201,8 +202,8 @@ def test_floor_and_ceiling_stand_beside_the_score_of_a_skill(frames):
 
 def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
     other = frames(prints={"worse": "edited"})
-    assert tasks.other_items(other.table) == ["own"]
-    assert list(framed(guards.results(other.table))["n"]) == [0, 3]
+    assert secondary.other_items(other.table) == ["own"]
+    assert list(framed(other.table.guards)["n"]) == [0, 3]
     assert any("'own'" in line and "other items" in line for line in warnings(other))
     assert not any("other items" in line for line in warnings(frames()))
 

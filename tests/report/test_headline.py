@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from llama_ablate.findings import contrasts
+from llama_ablate.findings import effects
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
@@ -199,12 +199,12 @@ def test_where_a_control_fails_no_factor_and_no_step_has_a_word_that_needs_it():
             variants={"design": "product", "axes": axes},
             **made,
         ).table
-        words = {row.effect: row.verdict for row in contrasts.factors(table)}
+        words = {row.effect: row.verdict for row in effects.factors(table)}
         assert words["norm1 instead of norm0"] == "better"  # which needs no positive control
         assert words["block1 instead of block0"] == word
         path = {"base": BASE, "+a": moved(0.001), "+b": moved(-0.2), "harm": moved(harm)}
         table = frames({"": path}, variants={"design": "path"}, **made).table
-        assert [row.verdict for row in contrasts.steps(table)] == [word, "better"]
+        assert [row.verdict for row in effects.steps(table)] == [word, "better"]
 
 
 def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
@@ -263,12 +263,12 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
         changes={f"{n}1": muon() for n in (0, 1)},
         variants={"design": "product", "axes": {"norm": ["a", "b"]}},
     )
-    found = framed(contrasts.factors(made.table)).set_index("factor")["rate"]
+    found = framed(effects.factors(made.table)).set_index("factor")["rate"]
     assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
     assert headline(made).count(" (one rate for all: not tuned)") == 1
     path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
     made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
-    steps = framed(contrasts.steps(made.table)).set_index("step")["rate"]
+    steps = framed(effects.steps(made.table)).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
     told = headline(made)
     assert told.startswith("+muon raises the loss by 0.100 nats")

@@ -10,10 +10,10 @@ import pytest
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings import estimands, heldout
+from llama_ablate.findings import heldout
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import MeasuredValues, MetricRow, RunRow, has_number
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.values import MeasuredValues, MetricRow, RunRow, has_number
 from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
-from llama_ablate.findings import guards, tasks
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import MetricRow
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.values import MetricRow
 from llama_ablate.results import Results
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from llama_ablate.findings.sizes import LengthRow, at_half, by_length, contrary
 
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
-from llama_ablate.findings.lengths import LengthRow, at_half, by_length, contrary
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections

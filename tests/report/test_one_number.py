@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import written
-from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import plots
@@ -46,8 +46,8 @@ def printed(cell):
 @pytest.mark.parametrize("seed", range(8))
 def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(seed):
     made = random_path(seed)
-    comparison, steps = framed(made.comparison)[1:], framed(contrasts.steps(made))
-    told = cells(made.comparison)[1:], cells(contrasts.steps(made))
+    comparison, steps = framed(made.comparison)[1:], framed(effects.steps(made))
+    told = cells(made.comparison)[1:], cells(effects.steps(made))
     for frame, ends, shown, head, p in (
         (comparison, ("low", "high"), told[0], DIFFERENCE, "p, corrected"),
         (steps, ("marginal_low", "marginal_high"), told[1], "this step [95%]", told[1].columns[-1]),
@@ -61,7 +61,7 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
 
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     made = path(1)
-    steps = framed(contrasts.steps(made.table))
+    steps = framed(effects.steps(made.table))
     axes = plots.draw(FIGURES["steps"](made)).axes[0]
     drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
     ends = steps[["marginal_low", "marginal_high"]].to_numpy()
@@ -71,7 +71,7 @@ def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
 
 def test_the_random_tables_of_these_laws_hold_verdicts_of_every_kind():
     words = [
-        word for seed in range(8) for word in framed(contrasts.steps(random_path(seed)))["verdict"]
+        word for seed in range(8) for word in framed(effects.steps(random_path(seed)))["verdict"]
     ]
     assert {"better", "worse", "inconclusive"} == set(words)
 
@@ -85,7 +85,7 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
         {"variant": "+c", "against": "+a", "direction": "better"},
     ]
     made = path(seed, hypotheses=stated)
-    steps, found = framed(contrasts.steps(made.table)), framed(hypotheses.results(made))
+    steps, found = framed(effects.steps(made.table)), framed(hypotheses.results(made))
     row = framed(made.table.comparison).iloc[1]
     ends = ["marginal", "marginal_low", "marginal_high", "p_corrected"]
     first = row[["difference", "low", "high", "p_corrected"]]
@@ -155,7 +155,7 @@ def test_a_hypothesis_and_a_step_without_runs_are_pending_or_failed(end):
     assert framed(made.table.comparison)["verdict"].tolist()[2] == word
     assert framed(hypotheses.results(made))["result"].tolist() == [word, word, "undecided"]
     # Without the second variant there are neither the second nor the third step.
-    assert framed(contrasts.steps(made.table))["verdict"].tolist() == ["inconclusive", word, word]
+    assert framed(effects.steps(made.table))["verdict"].tolist() == ["inconclusive", word, word]
 
 
 @pytest.mark.parametrize("seed", range(5))

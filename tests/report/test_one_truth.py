@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns, latex, tables
 from llama_ablate.report.headline import answer, headline
@@ -115,11 +115,11 @@ def test_no_two_words_of_a_page_contradict(pack):
         said = {}
         for where, label, cell in shown(frames, table):
             said.setdefault(label, []).append((where, str(cell).split(",")[0]))
-        if len(frames.tables) <= 3 and not contrasts.factors(table):
+        if len(frames.tables) <= 3 and not effects.factors(table):
             if frames.plan.experiment.variants.design != "path":
                 for label, word in in_answer(table, text).items():
                     said[label].append(("headline", word))
-            elif steps := contrasts.steps(table):
+            elif steps := effects.steps(table):
                 said[steps[0].step].append(("first step", steps[0].verdict))
         for entry, row in zip(frames.plan.hypotheses, hypotheses.results(frames), strict=True):
             plain = entry.measure in (None, table.loss)
@@ -188,7 +188,7 @@ def test_no_interval_is_five_times_as_wide_as_its_neighbours_without_a_reason(pa
     for table in opened(pack).tables:
         rows = [row for row in table.comparison if not (row.baseline or row.role)]
         of = [(row.label, row.high - row.low, row) for row in rows]
-        of += [(row.effect, row.high - row.low, row) for row in contrasts.factors(table)]
+        of += [(row.effect, row.high - row.low, row) for row in effects.factors(table)]
         for name, width, row in of:
             others = [w for other, w, r in of if other != name and type(r) is type(row) and w > 0]
             if others and width > 5 * statistics.median(others):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands import status
-from llama_ablate.findings import comparison, contrasts, hypotheses, outcomes, union
+from llama_ablate.findings import comparison, effects, hypotheses, outcomes, union
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.outcomes import milder_outcomes
 from llama_ablate.findings.rows import DIFFERENCE
@@ -352,7 +352,7 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
         made = tables.frames({"": losses}, levels=LEVELS)
         table = with_short(made, short) if short else made.table
         return dict(
-            zip(*(framed(contrasts.factors(table))[c] for c in ("factor", "verdict")), strict=True)
+            zip(*(framed(effects.factors(table))[c] for c in ("factor", "verdict")), strict=True)
         )
 
     assert words(LOSSES) == {
@@ -373,7 +373,7 @@ def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
     def words(losses, short=""):
         made = tables.frames({"": losses}, variants={"design": "path"})
         table = with_short(made, short) if short else made.table
-        return list(framed(contrasts.steps(table))["verdict"])
+        return list(framed(effects.steps(table))["verdict"])
 
     assert words(path) == ["better", "better"]
     assert words(path, short="two") == ["better", "too short"]

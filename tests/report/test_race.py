@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from llama_ablate.findings import tuning
-from llama_ablate.findings.rows import RunRow
+from llama_ablate.findings.values import RunRow
 
 LOSSES = json.loads(Path(__file__).with_name("tuned_losses.json").read_text("utf-8"))
 

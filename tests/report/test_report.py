@@ -21,10 +21,11 @@ from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import MetricRow, cells
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.values import MetricRow
 from llama_ablate.report import details, page, plots, tables
 from llama_ablate.report.headline import headline
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
@@ -387,7 +388,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     out = capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
-    table = framed(contrasts.factors(frames.table)).set_index("factor")
+    table = framed(effects.factors(frames.table)).set_index("factor")
     loss = comparison(store)["loss"]
     with_pre = loss["rmsnorm pre"] - loss["layernorm pre"]
     with_post = loss["rmsnorm post"] - loss["layernorm post"]
@@ -449,7 +450,7 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(
     page_text = (tmp_path / "out" / "tiny" / "report" / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
     assert "16 of 32 combinations were run: a main effect is confounded with an" in page_text
-    table = framed(contrasts.factors(read(Store(tmp_path / "out" / "tiny")).table))
+    table = framed(effects.factors(read(Store(tmp_path / "out" / "tiny")).table))
     assert set(table["verdict"]) == {"inconclusive"}  # one seed has no interval
     aliases = dict(zip(table["factor"], table["aliases"], strict=True))
     assert aliases["norm"] == "position x attention x train.lr x block"

@@ -12,17 +12,9 @@ import pytest
 
 from llama_ablate import findings
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings.rows import (
-    ComparisonRow,
-    MetricRow,
-    Row,
-    cell,
-    cells,
-    column,
-    columns,
-    frame,
-    means,
-)
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.rows import Row, cell, cells, column, columns, frame, means
+from llama_ablate.findings.values import MetricRow
 from tests import tables
 
 ROOT = Path(__file__).parents[2]

@@ -139,10 +139,10 @@ def test_the_interval_counts_processes_and_not_the_turns_that_a_process_shares()
 
 
 def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
-    none = comparison.speed_ratio(((1.0, 2.0),), ((1.0,), (2.0,)))
+    none = compare.compare_speeds(((1.0, 2.0),), ((1.0,), (2.0,)))
     assert math.isnan(none.value)
-    assert math.isnan(comparison.speed_ratio((), ()).value)
-    assert math.isnan(comparison.speed_ratio(((1.0,),), ((0.0,),)).value)
+    assert math.isnan(compare.compare_speeds((), ()).value)
+    assert math.isnan(compare.compare_speeds(((1.0,),), ((0.0,),)).value)
 
 
 def ends_of(read, label="faster"):

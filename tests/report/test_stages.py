@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llama_ablate.findings import comparison, estimands, stages, tuning
-from llama_ablate.findings.rows import MeasuredValues, RunRow
+from llama_ablate.findings import comparison, stages, tuning
+from llama_ablate.findings.values import MeasuredValues, RunRow
 from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}

@@ -3,9 +3,9 @@
 import json
 from types import SimpleNamespace
 
-from llama_ablate.findings.rows import RunRow
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.sizes import optima
+from llama_ablate.findings.values import RunRow
 from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results.plan_document import NATS

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from llama_ablate.findings.tasks import samples
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import (
@@ -20,9 +21,8 @@ from llama_ablate.findings import (
     tuning,
 )
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import RunRow
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.tasks import samples
+from llama_ablate.findings.values import RunRow
 from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
@@ -331,7 +331,7 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     assert "Steps" in capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     table = read(store).table
-    found = framed(contrasts.steps(table)).set_index("step")
+    found = framed(effects.steps(table)).set_index("step")
     loss = framed(table.comparison).set_index("label")["loss"]
     start, first, second = loss[table.plan.baseline.label], loss["+layernorm"], loss["+relu"]
     assert found.loc["+relu", "marginal"] == pytest.approx(second - first)

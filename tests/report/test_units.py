@@ -11,7 +11,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings import contrasts
+from llama_ablate.findings import effects
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.rows import grouped
@@ -142,7 +142,7 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
     assert run_in_process(tmp_path / "two.yaml", tmp_path / "results", figures=True) == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "two"))
-    effects = framed(contrasts.factors(frames.table)).set_index("factor")
+    effects = framed(effects.factors(frames.table)).set_index("factor")
     cells = framed(frames.table.comparison).set_index("label")["loss"]
     assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*effects.index}
     expected = cells[["bytes context=16", "bytes context=8"]].mean()
