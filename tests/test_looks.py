@@ -151,7 +151,7 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     rows = framed(table.comparison).set_index("label")
     assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equal", 1, 1]
     runs = framed(table.runs)
-    trained = runs[~runs["race"]].groupby("label")
+    trained = runs[runs["use"] != "race"].groupby("label")
     assert set(trained["point"].nunique()) == {1}
     seeds, base = trained["seed"].nunique(), table.plan.baseline.label
     for label, row in rows.iterrows():
@@ -161,7 +161,7 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     assert seeds[base] == max(seeds)
     assert len(table.runs) == RACED + sum(seeds) < len(store.plan.runs)
     assert not any(run.outcome == "pending" for run in table.runs)
-    assert not any(run.race for run in table.reported)
+    assert {run.use for run in table.reported} == {"reported"}
 
 
 def test_running_it_again_trains_nothing(looked, capsys):

@@ -322,10 +322,11 @@ def seeds_needed(interval: Interval, distance: float) -> int | None:
     """Return the fewest seeds that would move an interval's end over a distance; None if unknown.
 
     With a power of 0.8 at the interval's own level, for the lower end of the 95% interval of the
-    deviation over seeds (chi-squared). None below five seeds, which say too little of it, and where
-    the held-out text alone leaves more in doubt, or it would take more than a thousand.
+    deviation over seeds (chi-squared). None below five seeds, which say too little of it, where the
+    bias is unknown, where the held-out text alone leaves more in doubt, or above a thousand seeds.
     """
-    if interval.n < MIN_SEEDS_OF_SPREAD or not interval.seed_se > 0:
+    is_unknown = interval.n < MIN_SEEDS_OF_SPREAD or math.isinf(interval.high - interval.low)
+    if is_unknown or not interval.seed_se > 0:
         return None
     from scipy import special
 

@@ -21,7 +21,7 @@ from llama_ablate.findings.compare import (
     compare_all,
     compare_speeds,
 )
-from llama_ablate.findings.rows import DifferenceRow, cell, column, filled, grouped, means, shared
+from llama_ablate.findings.rows import ENDS, DifferenceRow, cell, column, filled, grouped, means, shared
 from llama_ablate.findings.values import (
     UNSTABLE,
     MeasuredValues,
@@ -62,7 +62,8 @@ class ComparisonRow(DifferenceRow):
     """A variant beside the baseline of its table: quality, difference, size, speed and memory."""
 
     ORDER = (
-        *("label", "n", "of_loss", "of_difference", "of_verdict", "of_half", "of_rate"),
+        *("label", "baseline", "role", "n", "loss", "of_loss", *ENDS, "verdict", "of_verdict"),
+        *("of_half", "of_rate"),
         *("parameters", "train_speed", "decode_speed", "kv_bytes_per_token", "state_bytes"),
         *("asked_state_bytes", "of_runs", "of_p", "of_seeds", "point", "of_excess", "of_bits"),
         *("of_perplexity", "of_active", "of_match", "epochs"),
@@ -539,7 +540,7 @@ def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
 class WinnerRow(DifferenceRow):
     """The variant of the lowest loss in a table."""
 
-    ORDER = ("table", "winner", "of_difference", "verdict", "flipped")
+    ORDER = ("table", "winner", *ENDS, "verdict", "flipped")
 
     table: str = column("name of the table", "table")
     winner: str = column("label of the variant; `no winner` where none is better", "winner")

@@ -28,7 +28,7 @@ from llama_ablate.findings.compare import (
     scale_ends,
     text_error_of,
 )
-from llama_ablate.findings.rows import DifferenceRow, Row, cell, column, grouped, shared
+from llama_ablate.findings.rows import ENDS, DifferenceRow, Row, cell, column, grouped, shared
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class FactorRow(DifferenceRow):
     effect of the first.
     """
 
-    ORDER = ("effect", "of_difference", "verdict", "of_half", "why", "of_rate", "in_words", "of_p")
+    ORDER = ("factor", "effect", *ENDS, "verdict", "of_half", "why", "of_rate", "in_words", "of_p")
 
     factor: str = column("the factor, or two of them")
     effect: str = column("the change in words", "effect", leading=True)

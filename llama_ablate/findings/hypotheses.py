@@ -16,7 +16,7 @@ from llama_ablate.findings.compare import (
     describes_training,
     loss_split,
 )
-from llama_ablate.findings.rows import Row, cell, column, grouped
+from llama_ablate.findings.rows import ENDS, Row, cell, column, grouped
 from llama_ablate.findings.values import CLEARLY_BELOW, UNSTABLE, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
@@ -39,7 +39,7 @@ class HypothesisRow(Row):
     """Row of a hypothesis: its statement, the measured difference, and the test result."""
 
     ORDER = (
-        *("hypothesis", "table", "of_difference", "result", "of_remark", "family"),
+        *("hypothesis", "table", *ENDS, "result", "of_remark", "family"),
         *("of_source", "of_saying"),
     )
 

@@ -26,6 +26,8 @@ Key = TypeVar("Key", bound=Hashable)
 _NO_DEFAULT: Any = MISSING
 #: Head of a difference's column: its intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
+#: A difference as data, and as people read it.
+ENDS = ("difference", "low", "high", "of_difference")
 _EMPTY_CELLS = ("", "-")
 _KEY, _KEYS = "column", "keys"
 
@@ -142,7 +144,7 @@ def filled(row: Filled, known: Mapping[str, float]) -> Filled:
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
 
-    A column that is None in all rows is left out. A named tuple has a column for each of its
+    Columns stand in the order of `ORDER` too. One that is None in all rows is left out. A named tuple has a column for each of its
     fields, called `NAME_FIELD`; where its first is `value`, that is called as the tuple. Of `keys`
     each is a column: one that is called as another column is has an underscore behind its name.
     """
@@ -150,7 +152,9 @@ def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
     known: dict[str, list[object]] = {}
     kind = type(rows[0]) if rows else kind
-    for one in fields(kind):
+    by_name = {one.name: one for one in fields(kind)}
+    first = [name for name in kind.ORDER if name in by_name]
+    for one in map(by_name.__getitem__, dict.fromkeys((*first, *by_name))):
         if one.metadata.get(_KEYS):
             each: list[Mapping[str, object]] = [getattr(row, one.name) for row in rows]
             unlike = {id(own): own for own in each}.values()  # rows share theirs

@@ -16,7 +16,7 @@ from llama_ablate.findings.compare import (
     describes_training,
     samples,
 )
-from llama_ablate.findings.rows import DifferenceRow, cell, column, filled, grouped, mean
+from llama_ablate.findings.rows import ENDS, DifferenceRow, cell, column, filled, grouped, mean
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import Coordinate
@@ -32,8 +32,8 @@ class SecondaryRow(DifferenceRow):
     """A variant in a metric other than the loss: its difference, and whether a guard holds."""
 
     ORDER = (
-        *("measure", "label", "n", "of_value", "of_difference", "verdict", "result", "allowed"),
-        *("chance", "ceiling", "of_bytes", "of_targets", "items", "cut_items"),
+        *("measure", "task", "label", "n", "value", "of_value", *ENDS, "verdict", "result"),
+        *("allowed", "chance", "ceiling", "of_bytes", "of_targets", "items", "cut_items"),
     )
 
     measure: str = column("name of the number", "metric", leading=True)
@@ -117,13 +117,15 @@ def judge_secondary(table: "TableFrames") -> list[SecondaryRow]:
     holds alone. Runs that diverged or collapsed have no accuracy: an arm that lost some is not
     shown to hold. With looks a guard is judged at the last.
     """
-    metrics = _tasks(table) | {one.name: one for one in _guards(table)}
+    of_tasks = {name: [task] for name, task in _tasks(table).items()}
+    by_name = of_tasks | grouped(_guards(table), lambda one: one.name)
+    metrics = [one for own in by_name.values() for one in own]
     variants = table.plan.variants
     ranked = [v for v in variants if not (v.baseline or v.role)]
     controls = [[v] for v in variants if v.role]
     base, size = table.plan.baseline.id, len(ranked) * len(metrics)
     rows = []
-    for one in metrics.values():
+    for one in metrics:
         relative = bool(one.guard and one.guard.is_relative)
         found: dict[str, Difference] = {}
         for own, count in [(ranked, size), *((control, 1) for control in controls)]:

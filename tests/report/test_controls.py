@@ -144,7 +144,9 @@ def test_in_a_factorial_design_the_bias_weighs_as_the_baselines_cell_does():
         made = frames({"": losses | again}, levels=levels, changes=changes, variants=design)
         return framed(effects.factors(made.table)).set_index("factor")[["low", "high"]]
 
-    fault = {"again": [loss + 0.04 + own / 1e9 for loss, own in zip(losses["00"], NOISE, strict=True)]}
+    fault = {
+        "again": [loss + 0.04 + own / 1e9 for loss, own in zip(losses["00"], NOISE, strict=True)]
+    }
     wider = ends(fault, {"again": {"role": "aa", "reseed": "none"}}) - ends({}, {})
     # Three of four cells carry it: of a factor all of one side and half of the other, in an
     # interaction it is twice on the side that is taken and once on the other.

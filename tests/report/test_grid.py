@@ -103,17 +103,15 @@ def test_an_effect_whose_combinations_were_not_run_says_so():
     assert math.isnan(lost["difference"])
     assert rows.drop("norm2 with block1")["difference"].notna().all()
     assert rows["alpha"].dropna().round(6).unique().tolist() == [round(0.05 / 5, 6)]
-    assert effects.confounding(table).startswith(
-        "5 of 6 combinations were run: an effect is that"
-    )
+    assert effects.confounding(table).startswith("5 of 6 combinations were run: an effect is that")
 
 
 def test_a_cell_whose_runs_all_failed_is_left_out_and_one_that_is_pending_is_waited_for():
     losses = np.random.default_rng(2).normal(size=(6, 2)).tolist()
     sizes = {"norm": 3, "block": 2}
     failed = of_grid([*losses[:5], ["error", "error"]], sizes=sizes).table
-    assert len(contrasts.effects(failed)) == 5
-    assert contrasts.effects(of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table) == []
+    assert len(failed.contrasts) == 5
+    assert of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table.contrasts == []
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -131,12 +129,10 @@ def test_the_range_of_an_axis_is_held_by_its_interval(volume):
     generator, tables, held = np.random.default_rng(3), volume(40, 1_000, 4_000), 0
     true = np.array([0.0, 0.4, 0.5, 1.5])
     for _ in range(tables):
-        effects = true[[cell[1] for cell in itertools.product(range(2), range(4), range(3))]]
-        losses = effects[:, None] + generator.normal(size=(24, 3)) + generator.normal(size=3)
+        means = true[[cell[1] for cell in itertools.product(range(2), range(4), range(3))]]
+        losses = means[:, None] + generator.normal(size=(24, 3)) + generator.normal(size=3)
         sizes = {"norm": 2, "position": 4, "block": 3}
-        rows = {
-            row.axis: row for row in effects.axes(of_grid(losses.tolist(), sizes=sizes).table)
-        }
+        rows = {row.axis: row for row in effects.axes(of_grid(losses.tolist(), sizes=sizes).table)}
         ranges = {"norm": 0.0, "position": 1.5, "block": 0.0}
         held += all(rows[axis].low <= of <= rows[axis].high for axis, of in ranges.items()) and (
             "position0" in rows["position"].lowest
@@ -144,28 +140,15 @@ def test_the_range_of_an_axis_is_held_by_its_interval(volume):
     assert held / tables >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / tables)
 
 
-def test_the_cells_of_a_grid_stop_together_where_its_effects_are_decided():
-    """A cell far from the baseline is decided at once; that says nothing of the others."""
+def test_a_grid_is_judged_at_the_last_look_at_the_whole_level_whatever_its_rows_say():
     sizes, looks = {"norm": 2, "block": 3}, {"looks": [2, 4]}
     noise = np.random.default_rng(4).normal(0, 0.01, (6, 4))
     first = [[*own, "pending", "pending"] for own in noise[:, :2].tolist()]
-    decided = of_grid(first, looks, sizes=sizes, margin="0.5 nats").table
-    assert {(at.look, at.is_open) for at in decided.standings.values()} == {(0, False)}
-    first[5] = [9.0, 9.1, "pending", "pending"]
-    goes_on = of_grid(first, looks, sizes=sizes).table
-    assert {(at.look, at.is_open) for at in goes_on.standings.values()} == {(0, True)}
-    (alpha,) = {row.interval.alpha for row in contrasts.effects(goes_on)}
-    assert alpha == pytest.approx(0.05 * 0.5 / len(contrasts.effects(goes_on)))
+    first[5] = [9.0, 9.1, "pending", "pending"]  # its row is decided at the first look
+    table = of_grid(first, looks, sizes=sizes).table
+    assert table.contrasts == []
+    assert {(run.label, run.seed) for run in table.marked if run.use == "next"} >= {("12", 3)}
     last = of_grid(noise.tolist(), looks, sizes=sizes).table
-    assert {row.interval.n for row in contrasts.effects(last)} == {4}
-
-
-def test_looks_at_a_grid_without_effects_seldom_show_one(volume):
-    generator, tables, wrong = np.random.default_rng(5), volume(60, 1_500, 5_000), 0
-    for _ in range(tables):
-        losses = generator.normal(size=(6, 4)).tolist()
-        table = of_grid(losses, {"looks": [2, 4]}, sizes={"norm": 2, "block": 3}).table
-        wrong += any(
-            one.interval.low > 0 or one.interval.high < 0 for one in contrasts.effects(table)
-        )
-    assert wrong / tables <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
+    assert {row.interval.n for row in last.contrasts} == {4}
+    (alpha,) = {row.interval.alpha for row in last.contrasts}
+    assert alpha == pytest.approx(0.05 / len(last.contrasts))

@@ -16,7 +16,7 @@ from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
 SIZE = " On python-stdlib, at 0.001M parameters and 0.064 tokens a parameter; 5 seeds."
-UNBOUNDED = " Bias is not bounded: no arm repeats the baseline with nothing changed."
+UNBOUNDED = " No run repeats the baseline: a fault common to all variants is not excluded."
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
 
 
@@ -46,13 +46,13 @@ def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
     told = headline(
         frames({"": {"base": BASE, "a": moved(-0.1), "b": moved(0.1)}}, hypotheses=stated)
     )
-    # Half widths: 0.0079 / sqrt(5) x t(1 - 0.05 / 4, 4) = 3.495: 0.012; of a minus b all equal.
+    # Half widths: 0.0079 / sqrt(5) x t(1 - 0.05 / 4, 4 + 3) = 2.841: 0.010.
     assert told == (
-        "a beats base by 0.100 nats [0.088, 0.112]; b is worse by 0.100 [0.088, 0.112]."
+        "a beats base by 0.100 nats [0.090, 0.110]; b is worse by 0.100 [0.090, 0.110]."
         + SIZE
         + " Supported: a is better than base. Refuted: b is better than base. "
         "Undecided: a is better than b by more than 0.2 nats (-0.2000 [-0.2000, -0.2000] nats; "
-        "6 to 55 seeds would decide)." + UNBOUNDED
+        "at least 6 seeds would decide)." + UNBOUNDED
     )
 
 
@@ -61,7 +61,7 @@ def test_many_hypotheses_are_counted():
     stated = [{"variant": label, "direction": "better"} for label in list(losses)[1:]]
     made = {"": losses}
     told = headline(frames(made, hypotheses=stated))
-    assert " Of 7 hypotheses: 1 supported, 6 undecided. Bias" in told
+    assert " Of 7 hypotheses: 1 supported, 6 undecided. No run" in told
 
 
 def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
@@ -118,8 +118,8 @@ def test_of_many_variants_what_decides_is_named_and_the_rest_is_counted():
     losses |= {f"none{i}": moved(0.0) for i in range(5)}
     told = headline(frames({"": {"base": BASE, **losses}}))
     assert told == (
-        "good6 beats base by 0.160 nats [0.144, 0.176], good5 by 0.150 [0.134, 0.166], "
-        "good4 by 0.140 [0.124, 0.156], good3 by 0.130 [0.114, 0.146] and 3 more; "
+        "good6 beats base by 0.160 nats [0.145, 0.175], good5 by 0.150 [0.135, 0.165], "
+        "good4 by 0.140 [0.125, 0.155], good3 by 0.130 [0.115, 0.145] and 3 more; "
         "5 others are inconclusive." + SIZE + UNBOUNDED
     )
 
@@ -137,36 +137,18 @@ def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
         assert f" {end.capitalize()}: lost is better than base." in told
 
 
-def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_says_so_before_all_else():
+def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_decides_nothing():
     losses = {"base": BASE, "a": moved(-0.1), "again": [BASE[0] + 1e-6]}
     repeated = {"changes": {"again": {"reseed": "none"}}, "roles": {"again": "aa"}}
     again = {**repeated, "margin": "0.02 nats"}
     told = headline(frames({"": losses}, **again))
-    assert told.startswith("No verdict on a against base (-0.1000 nats [-0.1098, -0.0902]).")
-    assert told.endswith("No difference is sure: the repeated baseline fails.")
+    assert told.startswith("a against base is inconclusive (-0.100 nats [-inf, +inf]).")
+    assert told.endswith("differs by +1e-06 nats in its one seed: nothing bounds that.")
     stated = [{"variant": "a", "direction": "better"}]
     told = headline(frames({"": losses}, **again, hypotheses=stated))
-    assert "No verdict: a is better than base (a control fails)." in told
-    assert "No difference is sure" not in told
+    assert "Undecided: a is better than base." in told
     told = headline(frames({"": {**losses, "again": BASE[:1]}}, **again))
     assert told == "a beats base by 0.1000 nats [0.0902, 0.1098]." + SIZE
-
-
-def test_where_only_the_positive_control_fails_a_difference_that_was_seen_stands():
-    losses = {"base": BASE, "a": moved(-0.1), "harm": moved(0.0)}
-    stated = [
-        {"variant": "a", "direction": "better"},
-        {"variant": "a", "direction": "equivalent", "margin": "0.2 nats"},
-    ]
-    made = {"roles": {"harm": "positive"}, "margin": "0.02 nats"}
-    told = headline(frames({"": losses}, **made, hypotheses=stated))
-    assert told.startswith("a beats base by 0.1000 nats")
-    assert "Supported: a is better than base." in told
-    assert "No verdict: a equals base within 0.2 nats (a control fails)." in told
-    told = headline(frames({"": losses}, **made))
-    assert "No equivalence is sure: the positive control fails." in told
-    like = headline(frames({"": {**losses, "a": moved(0.001)}}, **made))
-    assert like.startswith("No verdict on a against base (+0.0010 nats [-0.0088, +0.0108]).")
 
 
 def test_a_factorial_design_names_the_effects_that_decide():
@@ -183,28 +165,7 @@ def test_a_factorial_design_names_the_effects_that_decide():
     assert told.startswith(
         "On average over the other factors, norm1 instead of norm0 is better by 0.3000 nats"
     )
-    assert "; no interaction is seen." in told
-
-
-def test_where_a_control_fails_no_factor_and_no_step_has_a_word_that_needs_it():
-    cells = list(itertools.product((0, 1), repeat=2))
-    levels = {f"{n}{b}": {"norm": n, "block": b} for n, b in cells}
-    losses = {f"{n}{b}": moved(-0.3 * n, 1 - n / 2 + b / 3) for n, b in cells}
-    axes = {"norm": ["a", "b"], "block": ["a", "b"]}
-    made = {"roles": {"harm": "positive"}, "margin": "0.05 nats"}
-    for harm, word in ((0.3, "equivalent"), (0.0, "no verdict")):
-        table = frames(
-            {"": {**losses, "harm": moved(harm)}},
-            levels=levels,
-            variants={"design": "product", "axes": axes},
-            **made,
-        ).table
-        words = {row.effect: row.verdict for row in effects.factors(table)}
-        assert words["norm1 instead of norm0"] == "better"  # which needs no positive control
-        assert words["block1 instead of block0"] == word
-        path = {"base": BASE, "+a": moved(0.001), "+b": moved(-0.2), "harm": moved(harm)}
-        table = frames({"": path}, variants={"design": "path"}, **made).table
-        assert [row.verdict for row in effects.steps(table)] == [word, "better"]
+    assert "; no interaction larger than 0.0068 nats was seen." in told
 
 
 def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
@@ -250,7 +211,7 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     assert len(planned) == len(marked)
     assert all("'a' and of 'base' differ, with one rate for all" in line for line in planned)
     told = headline(made)
-    assert ("[0.088, 0.112] (one rate for all: not tuned);" in told) == bool(marked)
+    assert ("[0.090, 0.110] (one rate for all: not tuned);" in told) == bool(marked)
     assert told.count("one rate for all: not tuned") == 2 * len(marked)  # and in the hypothesis
 
 

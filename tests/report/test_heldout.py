@@ -2,27 +2,28 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import heldout
+from llama_ablate.findings.compare import text_error_of
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MeasuredValues, MetricRow, RunRow, has_number
+from llama_ablate.findings.values import MeasuredValues, MetricRow, has_number
 from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.in_process import run_in_process
+from tests.tables import frames
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 FILES = np.array([200.0, 350.0, 100.0, 900.0])
-SEEDS = [0, 1, 2]
 
 
 @pytest.fixture
@@ -31,16 +32,16 @@ def nats():
     generator = np.random.default_rng(3)
     of_file, of_seed = generator.normal(2, 0.3, 4), generator.normal(0, 0.05, (3, 1))
     return {
-        label: FILES * (of_file + of_seed + generator.normal(0, 0.05, (3, 4)))
+        label: FILES
+        * (of_file + of_seed + generator.normal(0, 0.2, 4) + generator.normal(0, 0.05, (3, 4)))
         for label in ("base", "other", "third")
     }
 
 
-def frames_of(nats, tokens=FILES, left_out=()):
-    """Return runs and their measured values, as a table's frames hold them."""
-    runs = [
-        RunRow(id=f"{v}{s}", variant=v, label=v, seed=s, steps_done=2) for v in nats for s in SEEDS
-    ]
+def table_of(nats, tokens=None, left_out=()):
+    """Return a table whose runs have these losses by file, but for those that are left out."""
+    losses = {label: (own.sum(1) / FILES.sum()).tolist() for label, own in nats.items()}
+    table = frames({"": losses}).table
     values = [
         MetricRow(
             variant=run.variant,
@@ -54,66 +55,47 @@ def frames_of(nats, tokens=FILES, left_out=()):
             coordinates={"split": split},
             samples=of,
         )
-        for run in runs
-        if run.id not in left_out
+        for run in table.planned
+        if (run.label, run.seed) not in left_out
         for split, scale in (("validation", 7.0), ("test", 1.0))
         for quantity, of in (
-            ("loss_by_document", tuple(nats[run.variant][run.seed] * scale)),
-            ("tokens_by_document", tuple(tokens)),
-            ("loss", (2.0,)),
+            ("loss_by_document", tuple(nats[run.label][run.seed] * scale)),
+            ("tokens_by_document", tuple((tokens or {}).get(run.label, FILES))),
         )
     ]
-    return MeasuredValues(values), runs
+    return replace(table, metrics=MeasuredValues(values))
 
 
-def losses_of(nats, seeds=SEEDS):
-    return {v: {s: float(own[s].sum() / FILES.sum()) for s in seeds} for v, own in nats.items()}
+def error_of(table, label, against="base", seeds=None):
+    """Return the text's error of the difference between two variants, by their labels."""
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    return table.pair(table.loss, ids[label], ids[against], seeds).error
 
 
 def test_the_texts_part_is_that_of_the_differences_by_seed_and_file(nats):
-    documents = heldout.by_document(*frames_of(nats), "test")
-    errors = heldout.text_errors(documents, losses_of(nats), "base")
-    for label in ("other", "third"):
-        expected = text_error(nats[label] - nats["base"], FILES)
-        assert errors.pop(label).se == pytest.approx(expected.se)
-    assert not errors
-    between = heldout.text_errors(documents, losses_of(nats), "third")
-    assert between["other"] == text_error(nats["other"] - nats["third"], FILES)
+    table = table_of(nats)
+    for label, against in (("other", "base"), ("third", "base"), ("other", "third")):
+        assert error_of(table, label, against) == text_error(nats[label] - nats[against], FILES)
+    first = text_error((nats["other"] - nats["base"])[:2], FILES)
+    assert error_of(table, "other", seeds=[0, 1]) == first
+    assert error_of(table, "other", seeds=[]) is None
 
 
 def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file(nats):
-    documents = heldout.by_document(*frames_of(nats), "test")
-    weights = {"base": -1.0, "other": 0.5, "third": 0.5}
+    table = table_of(nats)
+    base, other, third = (variant.id for variant in table.plan.variants)
+    weights = {base: -1.0, other: 0.5, third: 0.5}
     average = (nats["other"] + nats["third"]) / 2 - nats["base"]
     expected = text_error(average, FILES)
-    error = heldout.text_error_of(dict.fromkeys(SEEDS, weights), documents)
+    error = text_error_of(dict.fromkeys(range(3), weights), table.documents("test"))
     assert (error.se, error.df) == pytest.approx((expected.se, expected.df))
 
 
-def test_only_the_seeds_of_a_look_count(nats):
-    documents = heldout.by_document(*frames_of(nats), "test")
-    first = heldout.text_errors(documents, losses_of(nats, [0, 1]), "base")
-    assert first["other"] == text_error((nats["other"] - nats["base"])[:2], FILES)
-    assert not heldout.text_errors(documents, losses_of(nats, []), "base")
-
-
-def test_records_without_losses_by_document_have_no_text_error(nats):
-    metrics, runs = frames_of(nats, left_out=("other1",))
-    errors = heldout.text_errors(
-        heldout.by_document(metrics, runs, "test"), losses_of(nats), "base"
-    )
-    assert set(errors) == {"third"}
-    older = MeasuredValues(row for row in metrics if row.quantity == "loss")
-    assert not heldout.by_document(older, runs, "test")
-    assert not heldout.text_errors({}, losses_of(nats), "base")
-    assert heldout.splits(None, older, None, "test") == []
-
-
-def test_variants_that_were_measured_on_other_documents_have_no_text_error(nats):
-    documents = heldout.by_document(*frames_of(nats), "test")
-    elsewhere = heldout.by_document(*frames_of({"other": nats["other"]}, FILES + 1), "test")
-    errors = heldout.text_errors({**documents, **elsewhere}, losses_of(nats), "base")
-    assert set(errors) == {"third"}
+def test_variants_without_losses_by_document_or_with_others_have_no_text_error(nats):
+    table = table_of(nats, {"third": FILES + 1}, left_out=[("other", 1)])
+    assert error_of(table, "other") is None
+    assert error_of(table, "third") is None
+    assert error_of(table, "other", seeds=[0, 2]) is not None
 
 
 def row_of(mean, seed_se, text_se):
@@ -166,7 +148,8 @@ def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_t
     capsys.readouterr()
     frames = Frames.of(Results.open(tmp_path / "out" / "tiny"))
     row = framed(frames.table.comparison).set_index("baseline").loc[False]
-    (error,) = frames.table.text_errors().values()
+    base, other = (variant.id for variant in frames.table.plan.variants if not variant.role)
+    error = frames.table.pair(frames.table.loss, other, base).error
     assert row["text_se"] == error.se > 0
     section = next(part for part in sections(frames) if part.key == "heldout")
     splits = section.frame.set_index("split")
@@ -233,11 +216,15 @@ def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(
     both = sum(runs[f"{split}_loss_nats"] * n[split] for split in n) / sum(n.values())
     assert runs["heldout_loss_nats"].to_numpy() == pytest.approx(both.to_numpy())
     assert runs["heldout_perplexity"].to_numpy() == pytest.approx(np.exp(both.to_numpy()))
-    whole = table.by_document[table.plan.baseline.id][0]
+    whole = table.documents("heldout")[table.plan.baseline.id][0]
     parts = [table.documents(split)[table.plan.baseline.id][0] for split in n]
     assert whole.tolist() == np.concatenate(parts, axis=1).tolist()
-    alone, joined = table.text_errors(split="test"), table.text_errors()
-    ratios = [(joined[id_].se / alone[id_].se) ** 2 for id_ in joined if alone[id_].se]
+    base, *others = (variant.id for variant in table.plan.variants if not variant.role)
+    errors = [
+        [table.pair(f"{split}_loss_nats", id_, base).error.se for split in ("heldout", "test")]
+        for id_ in others
+    ]
+    ratios = [(joined / alone) ** 2 for joined, alone in errors]
     assert np.median(ratios) < 0.8
 
 
@@ -248,11 +235,10 @@ def test_a_text_that_chose_the_tuned_points_is_none_to_report():
     assert not has_number(frames.table.planned, "heldout_loss_nats")
 
 
-def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split():
-    frames = opened("claims/e15-kv-heads-quality")
-    table = frames.table
-    entry = Hypothesis(variant="mqa", measure="test_loss_nats", direction="lower")
-    found = estimands.interval(entry, table, 1)
-    ids = {variant.label: variant.id for variant in table.plan.variants}
-    error = table.text_errors(split="test")[ids[entry.variant]]
-    assert found.text_se == pytest.approx(error.se)
+def test_a_number_that_the_file_names_by_its_split_has_the_error_of_its_text():
+    table = opened("claims/e15-kv-heads-quality").table
+    base, *_, mqa = (variant.id for variant in table.plan.variants if not variant.role)
+    of_split = table.documents("test")
+    differences = [of_split[mqa][seed][0] - of_split[base][seed][0] for seed in of_split[base]]
+    expected = text_error(differences, of_split[base][0][1])
+    assert table.pair("test_loss_nats", mqa, base).error == expected

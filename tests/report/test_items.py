@@ -1,16 +1,17 @@
 """Items of tasks in a report: their groups, and what those do to the error of an accuracy."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.findings.compare import answers_by_item
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MetricRow
+from llama_ablate.findings.values import MeasuredValues, MetricRow
 from llama_ablate.results import Results
+from tests import tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 NAME = "minimal-pairs_accuracy"
@@ -33,7 +34,7 @@ def test_the_error_of_an_accuracy_is_that_between_templates(prose):
     own, other = (prose.answers[NAME][id_] for id_ in (variant, base))
     differences = np.array([own[seed].scores - other[seed].scores for seed in sorted(own)])
     by_hand = item_error(differences.reshape(len(own), 8, 25).mean(2), least=least_error(200))
-    found = tasks.error(prose.answers, NAME, variant, base)
+    found = prose.pair(NAME, variant, base).error
     assert found.se == pytest.approx(by_hand.se)
     assert found.se > 3 * item_error(differences, least=least_error(200)).se
     assert by_group(differences, own[0].groups) == pytest.approx(
@@ -47,13 +48,14 @@ def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
 
 
 def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
+    (run,) = tables.frames({"": {"base": [2.0]}}).table.planned
     rows = [
         MetricRow(
-            variant="v",
-            label="v",
-            run="r",
+            variant=run.variant,
+            label="base",
+            run=run.id,
             metric="cloze",
-            name="",
+            name=quantity,
             quantity=quantity,
             coordinates={"task": "t", **where},
             value=value,
@@ -66,17 +68,9 @@ def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
             ("groups", {}, 2.0, (0.0, 1.0, 0.0, 1.0)),
         )
     ]
-    assert tasks._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
-    assert tasks._groups(rows[:3]) == {}
-
-
-def test_a_guard_is_gone_on_for_where_more_seeds_may_decide_it(prose):
-    labels = {v.id: v.label for v in prose.plan.variants}
-    assert guards.still_open(prose, [5]) == set()  # there are no more
-    found = guards.still_open(prose, [5, 500])
-    assert {labels[id_] for id_ in found} == {"layernorm", "sinusoidal", "gelu"}
-    one = prose.experiment.guard[0]
-    loose = prose.experiment.model_copy(
-        update={"guard": [one.model_copy(update={"worse_by": "0.9 points"})]}
+    with_groups, without = (
+        answers_by_item(MeasuredValues(own), [run])["accuracy"][run.variant][0]
+        for own in (rows, rows[:3])
     )
-    assert guards.still_open(replace(prose, experiment=loose), [5, 500]) == set()
+    assert with_groups.groups.tolist() == [0, 1, 0, 1]
+    assert without.groups is None

@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llama_ablate.findings.sizes import LengthRow, at_half, by_length, contrary
 
 import llama_ablate as la
-from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.sizes import LengthRow, at_half, by_length, contrary
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
 
@@ -120,19 +119,3 @@ def test_without_branches_there_are_no_lengths():
     frames = la.open(CLAIMS.parent / "first").frames
     assert by_length(frames.table) == []
     assert contrary(by_length(frames.table)) == {}
-
-
-@pytest.mark.parametrize(
-    ("design", "seeds", "told"),
-    [("one-at-a-time", 2, True), ("one-at-a-time", 3, False), ("product", 2, False)],
-)
-def test_two_seeds_one_at_a_time_are_said_to_decide_nothing_before_any_run(
-    experiment_file, capsys, design, seeds, told
-):
-    file = experiment_file(
-        f"{{design: {design}, axes: {{norm: [rmsnorm, layernorm], block: [pre, post]}}}}",
-        seeds=seeds,
-    )
-    assert main(["plan", str(file), "--device", "cpu"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert ("decide next to nothing" in out) == told

@@ -190,7 +190,7 @@ def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diag
     made = path(0)
     by_name = {section.key: section for section in sections(made)}
     shown = by_name["comparison"]
-    leading = ["variant", "n", "loss (nats)", DIFFERENCE, "verdict", "bias", "parameters"]
+    leading = ["variant", "n", "loss (nats)", DIFFERENCE, "verdict", "parameters"]
     assert list(shown.cells)[: shown.short] == leading  # no speed and no state were measured
     assert "runs" not in shown.cells  # all ended ok
     assert shown.cells["n"].tolist() == ["5"] * 4
@@ -205,7 +205,7 @@ def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diag
 def test_how_runs_ended_stands_beside_those_alone_that_did_not_all_end_ok():
     made = frames({"": {"base": [2.0, 2.1, 2.2], "a": [2.0, "diverged", 2.1]}})
     shown = cells(made.table.comparison)
-    assert shown["runs"].tolist() == ["", "2 ok, 1 diverged: 33% [1%, 91%], p 0.51"]
+    assert shown["runs"].tolist() == ["", "2 ok, 1 diverged: 33% [1%, 91%], p 1.00"]
     assert shown["n"].tolist() == ["3", "2"]
     assert shown["verdict"].tolist() == ["baseline", "inconclusive"]
     assert shown["loss (nats)"].tolist() == ["2.10", "2.05 (mean of the 2 that trained)"]

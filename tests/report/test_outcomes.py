@@ -137,7 +137,7 @@ def no_lower(curves, first, second):
 
 def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volume):
     generator, seen = np.random.default_rng(1), set()
-    for _ in range(volume(8, 200, 1_000)):
+    for _ in range(volume(16, 200, 1_000)):
         curves = random_curves(generator)
         results = results_of(curves)
         frames = Frames.of(results)
@@ -220,7 +220,7 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
         "learns": "",
         "better": "",
     }
-    assert cells[DIFFERENCE]["better"] == "-0.0700 [-0.0700, -0.0700]"
+    assert cells[DIFFERENCE]["better"] == "-0.070"  # its seeds differ alike: no error is known
     assert comparison.winners(dict.fromkeys("ab", frames.table.comparison)) == []
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare, such as base, seed 0: the loss")

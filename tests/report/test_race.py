@@ -26,7 +26,7 @@ def chosen(race=()):
             label=name,
             seed=seed,
             tuned=json.dumps({"point": i}),
-            race=seed in race,
+            use="race" if seed in race else "reported",
             outcome="diverged" if loss is None else "ok",
             steps_done=2,
             numbers={"validation_loss_nats": math.nan if loss is None else loss},
@@ -35,8 +35,8 @@ def chosen(race=()):
         for i, losses in enumerate(points)
         for seed, loss in enumerate(losses)
     ]
-    best = (run for run in tuning.at_best(runs, {}) if run.best)
-    return {run.variant: json.loads(run.tuned)["point"] for run in best}
+    best = tuning.best_points(runs, {})
+    return {variant: json.loads(tuned)["point"] for variant, tuned in best.items()}
 
 
 def test_two_seeds_choose_the_point_that_all_seeds_choose_nine_times_in_ten():

@@ -272,7 +272,7 @@ def test_runs_of_which_no_loss_is_measured_have_no_verdict(store):
 def test_the_answer_names_every_verdict(store):
     told = headline(read(store))
     assert told.startswith("rms<b>norm</b> & co beats baseline by 0.150 nats [")
-    assert "; wild is worse by 0.3000 [0.3000, 0.3000] (2 ok, 1 diverged)." in told
+    assert "; wild is worse by 0.300 [0.279, 0.321] (2 ok, 1 diverged)." in told
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -396,9 +396,11 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     assert table["effect"]["norm"] == "rmsnorm instead of layernorm"
     both = table.loc["norm x block"]
     assert both["effect"] == "rmsnorm with pre"
-    assert both["difference"] == pytest.approx((with_pre - with_post) / 2)
+    assert both["difference"] == pytest.approx(with_pre - with_post)
     assert both[["with_present", "with_absent"]].tolist() == pytest.approx([with_pre, with_post])
-    documents = {v.label: frames.table.by_document[v.id] for v in frames.table.plan.variants}
+    documents = {
+        v.label: frames.table.documents("heldout")[v.id] for v in frames.table.plan.variants
+    }
     of_norm = [
         sum(
             (0.5 if label.startswith("rmsnorm") else -0.5) * own[seed][0]
@@ -418,7 +420,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     }
     answer = headline(frames)
     assert answer.startswith("On average over the other factors, ")
-    assert "are equivalent within 9 nats; no interaction is seen." in answer
+    assert "are equivalent within 9 nats; no interaction larger than" in answer
     html = (store.report / "report.html").read_text("utf-8")
     assert html.index("<h2>Factors</h2>") < html.index("<h2>Combinations</h2>")
     assert "All 4 combinations were run: no effect is confounded" in html
@@ -618,9 +620,11 @@ def test_where_every_run_collapsed_losses_are_undecidable_and_rates_are_not(stor
 
 def test_a_run_that_diverged_speaks_against_its_variant(store):
     found = hypothesis_of(store, variant="wild", direction="worse", margin=None)
-    # Seeds 1 and 2 lost 0.3 each; seed 0 diverged and counts as chance, log 256, against 2.0.
-    assert found["n"] == 3
-    assert found["difference"] == pytest.approx((math.log(256) - 2.0 + 0.3 + 0.3) / 3)
+    # Seeds 1 and 2 lost 0.3 each; that seed 0 diverged speaks for worse too.
+    assert (found["n"], found["result"]) == (2, "supported")
+    assert found["difference"] == pytest.approx(0.3)
+    better = hypothesis_of(store, variant="baseline", against="wild", direction="worse")
+    assert better["result"] == "undecided"  # the seeds that were kept may refute no more
 
 
 def replaced(store, run, **changes):
@@ -664,23 +668,6 @@ def test_the_loss_of_a_collapsed_run_is_no_part_of_its_variants_mean(store):
     assert after["loss"] == pytest.approx((losses[0] + losses[2]) / 2)
 
 
-def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):
-    replaced(
-        store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=3.4)}
-    )
-    others = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "bb"]
-    base = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "aa"]
-    found = hypothesis_of(store, variant=LABELS["bb"], direction="worse")
-    assert found["difference"] == pytest.approx((sum(others) - sum(base)) / 3)
-    assert 3.4 in others
-
-
-def test_a_run_that_collapsed_without_a_loss_has_that_of_chance_in_a_hypothesis(store):
-    replaced(store, "bb1", outcome="collapsed", metrics={})
-    found = hypothesis_of(store, variant=LABELS["bb"], direction="worse")
-    assert found["difference"] == pytest.approx((-0.14 + math.log(256) - 2.2 - 0.15) / 3)
-
-
 @pytest.mark.parametrize("lost", [False, True])
 def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store):
     """A difference of 0.1, a deviation of 0.2, six seeds; one with a lost run asks for none."""
@@ -701,9 +688,8 @@ def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store)
         assert shown["runs"].startswith("5 ok, 1 diverged")
         assert "seeds to decide" not in shown
     else:
-        seeds = f"{row['seeds_low']:.0f} to {row['seeds_high']:.0f} seeds"
-        assert shown["seeds to decide"] == seeds
-        assert 6 < row["seeds_low"] < seeds_for(0.1, 0.22) < row["seeds_high"]
+        assert shown["seeds to decide"] == f"at least {row['seeds_low']:.0f} seeds"
+        assert 6 < row["seeds_low"] < seeds_for(0.1, 0.22)
 
 
 def test_a_hypothesis_about_collapse_counts_all_runs_before_tuning(store):

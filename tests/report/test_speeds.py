@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from llama_ablate.evidence import medians
-from llama_ablate.findings import comparison
+from llama_ablate.findings.compare import compare_speeds
+from llama_ablate.findings.comparison import Ratio
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.hypotheses import results
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.warnings import _timed
@@ -27,16 +27,15 @@ RATIOS = [[1.2, 1.3, 1.1], [1.25, 1.25, 1.0], [1.15, 1.15, 2.0]]
 def frames(tmp_path):
     """Read an experiment of a baseline, a variant and an A/A arm whose speeds were measured."""
 
-    def read(again=((1.0,) * 3,) * 3, hypotheses=(), name="x"):
+    def read(again=((1.0,) * 3,) * 3):
         arms = [
             plans.variant("aa", "baseline"),
             plans.variant("bb", "faster"),
             plans.variant("cc", "again", role="aa", reseed="none"),
         ]
         table = plans.table(arms, [plans.run(f"{v.id}0", v.id, 0) for v in arms])
-        store = Store(tmp_path / name)
-        changes = {"hypotheses": list(hypotheses)} if hypotheses else {}
-        store.create(plans.document(table, **changes), "name: x\n")
+        store = Store(tmp_path / "x")
+        store.create(plans.document(table), "name: x\n")
         ones = [[1.0] * 3] * 3
         with store.alone("measure") as lease:
             for arm, ratios in zip(arms, (ones, RATIOS, again), strict=True):
@@ -72,33 +71,36 @@ def test_a_ratio_of_speeds_is_taken_turn_by_turn_with_students_interval_over_pro
     ]
 
 
-def timed(**changes):
+def timed(train=None, decode=None):
     """A row of a comparison with speeds of 15 turns in 5 processes, a tenth apart at most."""
     (row,) = tables.frames({"": {"faster": [2.0]}}).table.comparison
-    measured = {}
-    for name in ("train", "decode"):
-        measured |= {f"{name}_tokens_per_s": 100.0, f"{name}_speed_ratio": 1.2}
-        measured |= {f"{name}_speed_low": 1.1, f"{name}_speed_high": 1.3}
-        measured |= {f"{name}_speed_turns": 15, f"{name}_speed_processes": 5}
-        measured |= {f"{name}_speed_spread": 0.1}
-    return [replace(row, **measured | changes)]
+    ratio = Ratio(1.2, 1.1, 1.3, 15, 5, 0.1)
+    return [
+        replace(
+            row,
+            train_tokens_per_s=100.0,
+            decode_tokens_per_s=100.0,
+            train_speed=ratio._replace(**train or {}),
+            decode_speed=ratio._replace(**decode or {}),
+        )
+    ]
 
 
 def test_a_cell_says_that_no_difference_was_seen_just_where_the_interval_holds_1():
     lows = {0.9: "no difference seen [0.90, 1.30]", 1.01: "1.20x [1.01, 1.30]", math.nan: "1.20x"}
     for low, cell in lows.items():
-        assert cells(timed(train_speed_low=low))["speed"].tolist() == [cell]
+        assert cells(timed({"low": low}))["speed"].tolist() == [cell]
 
     def speeds(rows):
         return [head for head in cells(rows) if "speed" in head]
 
     assert speeds(timed()) == ["speed", "decode speed"]
-    assert speeds(timed(train_speed_ratio=math.nan)) == ["decode speed"]
+    assert speeds(timed({"ratio": math.nan})) == ["decode speed"]
 
 
 def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
     assert _timed(timed()) == []
-    (note,) = _timed(timed(decode_speed_spread=0.34))
+    (note,) = _timed(timed(decode={"spread": 0.34}))
     assert "differ from turn to turn by more than 10%" in note
     assert "(decode: by up to 34% ('faster'))" in note
     assert "`llama-ablate measure DIR decode_speed --again`" in note
@@ -106,15 +108,14 @@ def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
 
 @pytest.mark.parametrize(("turns", "processes"), [(5, 1), (5, 5), (15, 1)])
 def test_speeds_of_earlier_results_are_told_as_such(turns, processes):
-    few = {"train_speed_turns": turns, "train_speed_processes": processes}
-    (note,) = _timed(timed(**few, train_speed_spread=math.nan))
+    few = {"turns": turns, "processes": processes, "spread": math.nan}
+    (note,) = _timed(timed(few))
     assert f"(training: {turns} turns in {processes} process{'es' * (processes > 1)})" in note
     assert "`llama-ablate measure DIR train_speed --again`" in note
 
 
 def test_what_holds_of_both_speeds_is_one_note_with_one_command():
-    few = {f"{name}_speed_turns": 5 for name in ("train", "decode")}
-    (note,) = _timed(timed(**few))
+    (note,) = _timed(timed({"turns": 5}, {"turns": 5}))
     assert "training: 5 turns in 5 processes; decode: 5 turns" in note
     assert "`llama-ablate measure DIR train_speed decode_speed --again`" in note
 
@@ -139,10 +140,10 @@ def test_the_interval_counts_processes_and_not_the_turns_that_a_process_shares()
 
 
 def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
-    none = compare.compare_speeds(((1.0, 2.0),), ((1.0,), (2.0,)))
+    none = compare_speeds(((1.0, 2.0),), ((1.0,), (2.0,)))
     assert math.isnan(none.value)
-    assert math.isnan(compare.compare_speeds((), ()).value)
-    assert math.isnan(compare.compare_speeds(((1.0,),), ((0.0,),)).value)
+    assert math.isnan(compare_speeds((), ()).value)
+    assert math.isnan(compare_speeds(((1.0,),), ((0.0,),)).value)
 
 
 def ends_of(read, label="faster"):
@@ -163,24 +164,3 @@ def test_an_interval_of_a_speed_is_widened_by_that_of_the_same_code_under_anothe
     expected = plain[0] / max(1, high), plain[1] / min(1, low)
     assert ends_of(read) == pytest.approx(expected)
     assert ends_of(read, "again") == pytest.approx((low, high))
-
-
-def test_one_process_of_the_same_code_widens_nothing_as_it_has_no_interval():
-    ends = [f"{name}_speed_{end}" for name in ("train", "decode") for end in ("low", "high")]
-    rows = [
-        *timed(role="aa", **dict.fromkeys(ends, math.nan)),
-        *timed(**dict.fromkeys(ends, 1.0)),
-    ]
-    assert framed(comparison.with_timing_noise(rows)).equals(framed(rows))
-
-
-def test_a_hypothesis_about_a_speed_allows_for_how_the_same_code_differs(frames):
-    faster = {"variant": "faster", "direction": "higher", "measure": "train_tokens_per_s"}
-    (row,) = results(frames(hypotheses=[faster]))
-    assert (row.result, row.why) == ("supported", "")
-    (wider,) = results(frames([[1.1] * 3] * 3, [faster], "y"))
-    assert (wider.result, wider.why) == ("undecided", "")
-    base = np.median(BASE, axis=1).mean()
-    assert row.low - wider.low == pytest.approx(base * math.log(1.1))
-    assert wider.high == pytest.approx(row.high)
-    assert row.n == 3

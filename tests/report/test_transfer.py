@@ -29,8 +29,10 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
                 outcome="ok",
                 steps_done=2,
                 tuned=json.dumps({"lr": rate}),
-                best=i == best[rung],
-                numbers={"test_loss_nats": 2 + (i - best[rung]) ** 2 + 0.1 * seed},
+                numbers=dict.fromkeys(
+                    ("test_loss_nats", "validation_loss_nats"),
+                    2 + (i - best[rung]) ** 2 + 0.1 * seed,
+                ),
             )
             for label, best in (*BEST.items(), ("A/A", (1, 1, 1)))
             for seed in range(2)
@@ -38,9 +40,9 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
         ]
         arms = [SimpleNamespace(label=label, role="") for label in BEST]
         arms.append(SimpleNamespace(label="A/A", role="aa"))
-        plan = SimpleNamespace(name=size, variants=arms)
+        plan = SimpleNamespace(name=size, variants=arms, repeated={})
         told = {"loss": "test_loss_nats", "chance": 9.0, "split_name": "test", "unit": NATS}
-        return SimpleNamespace(plan=plan, runs=runs, **told)
+        return SimpleNamespace(plan=plan, runs=runs, planned=runs, **told)
 
     rungs = [table(i, size) for i, size in enumerate(sizes)]
     experiment = SimpleNamespace(tune=dict.fromkeys(tune, RATES))

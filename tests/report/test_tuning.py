@@ -9,17 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from llama_ablate.findings.tasks import samples
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import (
     comparison,
-    contrasts,
     controls,
+    effects,
     hypotheses,
     sizes,
     tuning,
 )
+from llama_ablate.findings.compare import samples
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import RunRow
@@ -189,7 +189,8 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     assert frame["result"][1] == "supported"
     far = framed(frames.tables[1].comparison).set_index("label")["difference"]
     assert frame["difference"][3] == far["relu"]
-    relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", BASE))
+    ids = {variant.label: variant.id for variant in frames.table.plan.variants}
+    relu, base = (samples(frames.table, ids[label], "test_perplexity") for label in ("relu", BASE))
     assert frame["difference"][2] == pytest.approx(sum(relu[s] - base[s] for s in (0, 1)) / 2)
     assert math.isnan(frame["difference"][4])
     assert frame["result"][4] == "undecided"
@@ -306,17 +307,17 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     short = replace(frames, tables=(replace(first, planned=planned), *others))
     assert len(short.ladder) == len(points) - 3
     compared, records = Counter(), Counter()
-    compare, record = comparison.compare, RunFolder.record
+    compare, record = comparison.compare_variants, RunFolder.record
 
-    def count_comparison(table, *more):
-        compared[table.name] += 1
-        return compare(table, *more)
+    def count_comparison(table):
+        compared[table.plan.name] += 1
+        return compare(table)
 
     def count_record(folder):
         records[folder.path.name] += 1
         return record(folder)
 
-    monkeypatch.setattr(comparison, "compare", count_comparison)
+    monkeypatch.setattr(comparison, "compare_variants", count_comparison)
     monkeypatch.setattr(RunFolder, "record", count_record)
     with in_process(figures=True):
         assert main(["report", str(store.root)]) == 0

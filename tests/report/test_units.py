@@ -101,7 +101,8 @@ def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
     size = held_out * tokens / tokens.sum()
     expected = text_error(bits["bytes"] - bits[BASE], size)
     bytes_ = next(v.id for v in table.plan.variants if v.label == "bytes")
-    assert table.text_errors()[bytes_].se == pytest.approx(expected.se)
+    found = table.pair(table.loss, bytes_, table.plan.baseline.id)
+    assert found.error.se == pytest.approx(expected.se)
 
 
 def test_headline_tables_figures_and_files_say_so(folder, frames):
@@ -142,10 +143,10 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
     assert run_in_process(tmp_path / "two.yaml", tmp_path / "results", figures=True) == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "two"))
-    effects = framed(effects.factors(frames.table)).set_index("factor")
+    found = framed(effects.factors(frames.table)).set_index("factor")
     cells = framed(frames.table.comparison).set_index("label")["loss"]
-    assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*effects.index}
+    assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*found.index}
     expected = cells[["bytes context=16", "bytes context=8"]].mean()
     expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
-    assert effects.loc["data.tokenizer", "difference"] == pytest.approx(expected)
-    assert effects.loc["data.tokenizer", "effect"] == "bytes instead of bpe"
+    assert found.loc["data.tokenizer", "difference"] == pytest.approx(expected)
+    assert found.loc["data.tokenizer", "effect"] == "bytes instead of bpe"
