@@ -28,7 +28,7 @@ def main() -> None:
         runs, metrics = results.runs, results.metrics
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    runs = runs[runs["reported"] & (runs["outcome"] == "ok") & (runs["role"] == "")]
+    runs = runs[(runs["use"] == "reported") & (runs["outcome"] == "ok") & (runs["role"] == "")]
     losses = metrics[
         (metrics["metric"] == "length")
         & (metrics["quantity"] == "loss")

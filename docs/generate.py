@@ -13,8 +13,8 @@ from analysis import claims
 from docs import atlas, battery, believed_files, reference_pages, schema, systems_page
 from llama_ablate.commands import summary
 from llama_ablate.design.variants import resolve_preset
-from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import Frames
 from llama_ablate.model.counts import summarize
 from llama_ablate.report import columns as described
 from llama_ablate.report import plots, tables

@@ -152,7 +152,7 @@ class OpenedResults:
         named = runs[runs["variant_id"].isin(ids)]
         if named.empty:
             raise ConfigError(f"there is no variant '{variant}'{nearest(variant, {*runs.variant})}")
-        ok = named[named["reported"] & (named["outcome"] == "ok")]
+        ok = named[(named["use"] == "reported") & (named["outcome"] == "ok")]
         of_seed = ok if seed is None else ok[ok["seed"] == seed]
         if of_seed.empty:
             finished = ", ".join(str(one) for one in sorted({*ok["seed"]})) or "none"

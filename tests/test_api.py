@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import statistics
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -248,10 +249,14 @@ def test_a_mapping_is_read_as_its_file(tmp_path):
     assert experiment.load(tmp_path / "y.yaml", ("seeds=5",)).experiment == of_file
 
 
-def bonferroni(differences, rows):
-    """The t interval of a mean that holds together with those of all rows."""
-    mean, error = pd.Series(differences).mean(), stats.sem(differences)
-    half = stats.t.ppf(1 - 0.05 / rows / 2, len(differences) - 1) * error
+def interval(differences, *others):
+    """The t interval of a mean that holds together with those of some other rows, by hand."""
+    n, mean, own = len(differences), statistics.mean(differences), statistics.variance(differences)
+    prior = statistics.mean(map(statistics.variance, others)) if others else 0.0
+    weight = 3 * min(1, 2 * prior / own)
+    df = weight + n - 1
+    error = math.sqrt((weight * prior + (n - 1) * own) / df / n)
+    half = stats.t.ppf(1 - 0.05 / (1 + len(others)) / 2, df) * error
     return pytest.approx([mean, mean - half, mean + half])
 
 
@@ -273,10 +278,10 @@ def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
         "wider": "first",
         "other": "second",
     }
-    assert ends(rows.loc["wider"]) == bonferroni(list(WIDER.values()), 2)
-    assert ends(rows.loc["other"]) == bonferroni(list(OTHER.values()), 2)
+    assert ends(rows.loc["wider"]) == interval(WIDER.values(), OTHER.values())
+    assert ends(rows.loc["other"]) == interval(OTHER.values(), WIDER.values())
     alone = la.open(first).comparison().set_index("variant")
-    assert ends(alone.loc["wider"]) == bonferroni(list(WIDER.values()), 1)
+    assert ends(alone.loc["wider"]) == interval(WIDER.values())
     assert "paired by seed with the baseline of its own experiment" in results.warnings[0]
     assert "up to 0.008 nats apart" in results.warnings[1]
     assert len(results.runs) == 12
@@ -290,7 +295,7 @@ def test_more_seeds_of_the_same_variant_are_one_row(store):
     results = la.concat([first, second])
     row = results.comparison().set_index("variant").loc["wider"]
     assert (row["experiment"], row["n"]) == ("first + second", 5)
-    assert ends(row) == bonferroni([*WIDER.values(), -0.15, -0.10], 1)
+    assert ends(row) == interval([*WIDER.values(), -0.15, -0.10])
     assert "no finished run of the baseline in common" in results.warnings[1]
 
 

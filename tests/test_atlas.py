@@ -33,9 +33,9 @@ def test_a_row_has_every_length():
     row = {"name": "mask less continue", "label": "mask", "is": "better"}
     found = atlas.read_row(row, "atlas/documents-crossed")
     assert [str(one) for one in found.at.values()] == [
-        "+0.105 [+0.093, +0.117]",
-        "+0.0130 [+0.0054, +0.0207]",
-        "-0.025 [-0.035, -0.015]",
+        "+0.105 [+0.092, +0.118]",
+        "+0.0130 [+0.0064, +0.0197]",
+        "-0.025 [-0.036, -0.014]",
     ]
 
 

@@ -164,7 +164,7 @@ def test_reading_a_report_explains_every_section_in_the_pages_order_and_every_fi
     ],
 )
 def test_readme_says_what_rope_is_worth_by_the_runs_of_each_pack(pack, rope, sinusoidal):
-    runs = la.open(ROOT / "results/reference" / pack).runs.query("reported and role == ''")
+    runs = la.open(ROOT / "results/reference" / pack).runs.query("use == 'reported' and role == ''")
     names = runs["variant"].mask(runs["baseline"], "baseline")
     of_rope, of_sinusoidal = (
         runs["loss"][names.str.fullmatch(label)].mean() for label in (rope, sinusoidal)

@@ -53,7 +53,7 @@ _TASK, _PRINT = "task", "fingerprint"  # coordinates
 
 
 @dataclass(frozen=True)
-class Family:
+class RowFamily:
     """Comparisons whose intervals hold all at once (Bonferroni)."""
 
     pairs: Sequence[Pair]
@@ -113,13 +113,13 @@ class Difference:
 
 
 def compare(
-    table: "TableFrames", metric: str, variant: str, against: str, family: Family
+    table: "TableFrames", metric: str, variant: str, against: str, family: RowFamily
 ) -> Difference:
     """Compare a number of two variants, by their ids, as one of a family of comparisons."""
     return compare_all(table, metric, family)[variant, against]
 
 
-def compare_all(table: "TableFrames", metric: str, family: Family) -> dict[Pair, Difference]:
+def compare_all(table: "TableFrames", metric: str, family: RowFamily) -> dict[Pair, Difference]:
     """Compare a number of all pairs of a family.
 
     The interval of a loss against the baseline's is widened by the bias that the repeated baseline

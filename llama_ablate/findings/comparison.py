@@ -17,11 +17,20 @@ from llama_ablate.findings import tuning
 from llama_ablate.findings.compare import (
     NO_DIFFERENCE,
     Difference,
-    Family,
+    RowFamily,
     compare_all,
     compare_speeds,
 )
-from llama_ablate.findings.rows import ENDS, DifferenceRow, cell, column, filled, grouped, means, shared
+from llama_ablate.findings.rows import (
+    ENDS,
+    DifferenceRow,
+    cell,
+    column,
+    filled,
+    grouped,
+    means,
+    shared,
+)
 from llama_ablate.findings.values import (
     UNSTABLE,
     MeasuredValues,
@@ -300,7 +309,7 @@ def differences(
     families = [[v for v in others if not v.role], *([v] for v in others if v.role)]
     found: dict[str, Difference] = {}
     for own in families:
-        family = Family([(variant.id, base) for variant in own], seeds=seeds, shares=shares)
+        family = RowFamily([(variant.id, base) for variant in own], seeds=seeds, shares=shares)
         rows = compare_all(table, table.loss, family)
         found |= {variant: row for (variant, _), row in rows.items()}
     return found

@@ -22,7 +22,7 @@ from llama_ablate.findings import tuning
 from llama_ablate.findings.compare import (
     NO_BIAS,
     Difference,
-    Family,
+    RowFamily,
     compare_all,
     loss_split,
     scale_ends,
@@ -400,7 +400,7 @@ def compare_steps(table: "TableFrames") -> dict[tuple[str, str], Difference]:
         return {}
     cells = [variant for variant in table.plan.variants if not variant.role]
     pairs = [(now.id, before.id) for before, now in itertools.pairwise(cells)]
-    found, base = compare_all(table, table.loss, Family(pairs)), table.plan.baseline.id
+    found, base = compare_all(table, table.loss, RowFamily(pairs)), table.plan.baseline.id
     return {
         (now, before): table.standings[now].row if before == base else row
         for (now, before), row in found.items()

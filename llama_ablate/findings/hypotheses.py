@@ -10,8 +10,8 @@ from llama_ablate.evidence.written import measured, seeds
 from llama_ablate.findings import effects, tuning
 from llama_ablate.findings.compare import (
     Difference,
-    Family,
     Pair,
+    RowFamily,
     compare,
     describes_training,
     loss_split,
@@ -216,7 +216,7 @@ def _of_row(entry: Hypothesis, table: "TableFrames") -> _Tested | None:
 def _apart(entry: Hypothesis, frames: "Frames", family: int) -> _Tested:
     """Compare what no row of a table does: another number, or a pair of other variants."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
-    found = compare(table, entry.measure or table.loss, *pair, Family([pair], family))
+    found = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
     several = family > 1
     return _Tested(found, f"{family} other comparisons" if several else "itself alone")
 

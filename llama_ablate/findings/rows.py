@@ -8,7 +8,7 @@ Columns stand in the order of the row's `ORDER`, those that lead before the othe
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -120,13 +120,36 @@ class DifferenceRow(Row):
 
 
 def columns(kind: type[Row]) -> dict[str, str]:
-    """Return what the columns of a table as data hold, by their names."""
-    return {one.name: one.metadata[_KEY].about for one in fields(kind) if _KEY in one.metadata}
+    """Return what the columns of a table as data hold, by their names.
+
+    A named tuple has a column for each of its fields, called `NAME_FIELD`; where its first is
+    `value`, that is called as the tuple.
+    """
+    stated = {one.name: one.metadata[_KEY].about for one in _in_order(kind) if _KEY in one.metadata}
+    types = {one.name: one.type for one in fields(kind)}
+    return {
+        part: about if part == name else f"{about}: {part.removeprefix(f'{name}_')}"
+        for name, about in stated.items()
+        for part in _parts(name, types[name])
+    }
+
+
+def _parts(name: str, kind: object) -> list[str]:
+    """Name the columns of a field: one for each part of a named tuple."""
+    parts: Sequence[str] = getattr(kind, "_fields", ("value",))
+    return [name if part == "value" else f"{name}_{part}" for part in parts]
+
+
+def _in_order(kind: type[Row]) -> "list[Field[Any]]":
+    """Return the fields of a row in the order of its columns."""
+    by_name = {one.name: one for one in fields(kind)}
+    first = [name for name in kind.ORDER if name in by_name]
+    return [by_name[name] for name in dict.fromkeys((*first, *by_name))]
 
 
 def shared(kind: type[Row], other: object) -> dict[str, Any]:
     """Return those columns of a kind of row that another row has too, by name."""
-    return {name: getattr(other, name) for name in columns(kind) if hasattr(other, name)}
+    return {one.name: getattr(other, one.name) for one in fields(kind) if hasattr(other, one.name)}
 
 
 def means(kind: type[Row]) -> list[str]:
@@ -144,17 +167,14 @@ def filled(row: Filled, known: Mapping[str, float]) -> Filled:
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
 
-    Columns stand in the order of `ORDER` too. One that is None in all rows is left out. A named tuple has a column for each of its
-    fields, called `NAME_FIELD`; where its first is `value`, that is called as the tuple. Of `keys`
-    each is a column: one that is called as another column is has an underscore behind its name.
+    Columns stand in the order of `ORDER` too, named as in `columns`. One that is None in all rows
+    is left out. Of `keys` each is a column, with an underscore where another has its name.
     """
     import pandas as pd  # what only counts runs starts without it
 
     known: dict[str, list[object]] = {}
     kind = type(rows[0]) if rows else kind
-    by_name = {one.name: one for one in fields(kind)}
-    first = [name for name in kind.ORDER if name in by_name]
-    for one in map(by_name.__getitem__, dict.fromkeys((*first, *by_name))):
+    for one in _in_order(kind):
         if one.metadata.get(_KEYS):
             each: list[Mapping[str, object]] = [getattr(row, one.name) for row in rows]
             unlike = {id(own): own for own in each}.values()  # rows share theirs
@@ -163,9 +183,8 @@ def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
                 known[name] = [own.get(key, math.nan) for own in each]
         elif _KEY in one.metadata:
             values = [getattr(row, one.name) for row in rows]
-            if rows and isinstance(values[0], tuple):
-                parts: Sequence[str] = getattr(values[0], "_fields")  # noqa: B009 - of a named tuple
-                names = [one.name if part == "value" else f"{one.name}_{part}" for part in parts]
+            names = _parts(one.name, one.type)
+            if rows and len(names) > 1:
                 known |= dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
             elif not rows or any(value is not None for value in values):
                 known[one.name] = values

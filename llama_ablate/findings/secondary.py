@@ -11,7 +11,7 @@ from llama_ablate.evidence.written import measured, number, plain
 from llama_ablate.findings.compare import (
     NO_DIFFERENCE,
     Difference,
-    Family,
+    RowFamily,
     compare_all,
     describes_training,
     samples,
@@ -129,7 +129,7 @@ def judge_secondary(table: "TableFrames") -> list[SecondaryRow]:
         relative = bool(one.guard and one.guard.is_relative)
         found: dict[str, Difference] = {}
         for own, count in [(ranked, size), *((control, 1) for control in controls)]:
-            family = Family([(v.id, base) for v in own], count, relative)
+            family = RowFamily([(v.id, base) for v in own], count, relative)
             compared = compare_all(table, one.name, family)
             found |= {variant: row for (variant, _), row in compared.items()}
         beside = _means_by_quantity(table, one.task) if one.task else {}

@@ -8,7 +8,7 @@ from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence.written import interval, number, seeds
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
-from llama_ablate.judge.ledger import Begun, Difference, Ledger, TakenApart, Verdict
+from llama_ablate.judge.ledger import Begun, GateDifference, Ledger, TakenApart, Verdict
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
 #: What a row has of the last gate.
@@ -18,7 +18,7 @@ _LOST = ("worse", "diverged", "collapsed")
 _HELPS = dict.fromkeys(_LOST, "yes") | {"better": "harms"}
 
 
-def differences(table: TableFrames) -> dict[str, Difference]:
+def differences(table: TableFrames) -> dict[str, GateDifference]:
     """Return the difference of each variant from the baseline, by label."""
     plan, found = table.plan, {}
     base = table.losses[plan.baseline.id]
@@ -29,13 +29,13 @@ def differences(table: TableFrames) -> dict[str, Difference]:
             "guards": {one.measure: one.result for one in table.guards if one.label == row.label},
             "losses": {str(seed): (own[seed], base[seed]) for seed in own if seed in base},
         }
-        shown = Difference.model_validate(row, from_attributes=True)
+        shown = GateDifference.model_validate(row, from_attributes=True)
         found[row.label] = shown.model_copy(update=also)
     del found[plan.baseline.label]
     return found
 
 
-def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None:
+def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | None:
     """Return a gate's decision with its reason; None if gate two is needed."""
     own, said = found[0], f"gate {gate}: {written(found[0])}"
     undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
@@ -60,7 +60,7 @@ def decide(gate: int, found: Sequence[Difference]) -> tuple[Verdict, str] | None
     return next(((verdict, why) for holds, verdict, why in cases if holds), None)
 
 
-def written(found: Difference) -> str:
+def written(found: GateDifference) -> str:
     """Write a difference with its interval and its seeds."""
     level = number(100 * (1 - found.alpha), ".4g", "%")
     by = interval(found.difference, found.low, found.high)
@@ -112,7 +112,7 @@ class LedgerState:
     page: str
 
 
-def _helps(ledger: Ledger, begun: Begun, apart: Mapping[str, Difference]) -> str:
+def _helps(ledger: Ledger, begun: Begun, apart: Mapping[str, GateDifference]) -> str:
     if without := apart.get(begun.left_out):
         return f"{_HELPS.get(without.verdict, 'not shown')}: {written(without)} without it"
     is_replaced = ledger.best(without=begun) == ledger.best()

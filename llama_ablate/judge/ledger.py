@@ -83,8 +83,8 @@ class Begun(_Event):
         return f"without {self.number} {self.label}"[:80].strip()
 
 
-class Difference(_Event):
-    """Difference of a candidate from the best, with the runs behind it."""
+class GateDifference(_Event):
+    """GateDifference of a candidate from the best, with the runs behind it."""
 
     # Events of older versions have the most seeds that would decide, too.
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
@@ -111,7 +111,7 @@ class Gated(_Event):
     event: Literal["gated"] = "gated"
     number: int
     gate: Literal[1, 2]
-    found: list[Difference]
+    found: list[GateDifference]
 
 
 class Decided(_Event):
@@ -128,7 +128,7 @@ class TakenApart(_Event):
 
     event: Literal["taken apart"] = "taken apart"
     best: int
-    found: dict[str, Difference]
+    found: dict[str, GateDifference]
 
 
 Event = Annotated[Opened | Begun | Gated | Decided | TakenApart, Field(discriminator="event")]
@@ -214,7 +214,7 @@ class Ledger:
         return {event.number: event for event in self.of(Decided)}
 
     @cached_property
-    def shown(self) -> Mapping[int, Difference]:
+    def shown(self) -> Mapping[int, GateDifference]:
         """Result of each candidate's last gate at the ledger's own size, by number."""
         return {event.number: event.found[0] for event in self.of(Gated)}
 

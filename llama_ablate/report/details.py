@@ -12,7 +12,7 @@ import pandas as pd
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Interval, measure_pairing, written
-from llama_ablate.findings.compare import Family, compare
+from llama_ablate.findings.compare import RowFamily, compare
 from llama_ablate.findings.comparison import count_outcomes
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import frame, grouped, mean
@@ -206,7 +206,7 @@ def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[s
             continue
         both = table.pair(name, b.id, a.id)
         if both.own:
-            interval = compare(table, name, b.id, a.id, Family([(b.id, a.id)])).interval
+            interval = compare(table, name, b.id, a.id, RowFamily([(b.id, a.id)])).interval
             found[name] = ([*both.other.values()], [*both.own.values()], interval)
     return found
 
@@ -228,7 +228,7 @@ def _speeds(
 
 def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
-    found = compare(table, table.loss, b.id, a.id, Family([(b.id, a.id)]))
+    found = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
     interval = found.interval
     if not interval.n:
         return ""

@@ -9,7 +9,7 @@ import pytest
 
 from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings.compare import Family, compare, compare_all
+from llama_ablate.findings.compare import RowFamily, compare, compare_all
 from llama_ablate.findings.values import MeasuredValues, MetricRow
 from tests import tables
 from tests.simulations import ROWS, SEEDS, SHARES
@@ -59,7 +59,7 @@ def test_compare_has_the_intervals_of_the_simulated_rule(seeds, rows, share, vol
         frames = tables.frames({"": dict(zip(labels, losses.tolist(), strict=True))})
         table = with_documents(frames, nats).table
         base, *arms = (variant.id for variant in table.plan.variants)
-        family = Family([(arm, base) for arm in arms])
+        family = RowFamily([(arm, base) for arm in arms])
         errors = [text_error(own - nats[0], np.ones(DOCUMENTS)) for own in nats[1:]]
         expected = estimate(
             losses[1:] - losses[0],
@@ -78,7 +78,7 @@ def test_compare_has_the_intervals_of_the_simulated_rule(seeds, rows, share, vol
 def test_any_pair_of_variants_is_compared_in_either_direction():
     table = tables.frames({"": {"base": [2.0, 2.1], "a": [1.9, 2.2], "b": [1.7, 1.9]}}).table
     _, a, b = (variant.id for variant in table.plan.variants)
-    found = compare_all(table, table.loss, Family([(a, b), (b, a)]))
+    found = compare_all(table, table.loss, RowFamily([(a, b), (b, a)]))
     assert found[a, b].interval.mean == pytest.approx(0.25)
     assert (-found[a, b]).interval == found[b, a].interval
 
@@ -87,7 +87,7 @@ def test_an_arm_that_lost_all_its_runs_is_worse_and_the_baseline_better():
     losses = {"base": [2.0, 2.1, 2.0], "lost": ["diverged"] * 3}
     table = tables.frames({"": losses}).table
     base, lost = (variant.id for variant in table.plan.variants)
-    found = compare_all(table, table.loss, Family([(lost, base), (base, lost)]))
+    found = compare_all(table, table.loss, RowFamily([(lost, base), (base, lost)]))
     assert found[lost, base].judged() == "diverged"
     assert found[base, lost].judged() == "inconclusive"
     assert found[lost, base].own.lost == 3

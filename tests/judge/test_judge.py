@@ -20,8 +20,8 @@ from llama_ablate.judge.gates import decide, rows, state, written
 from llama_ablate.judge.ledger import (
     Begun,
     Decided,
-    Difference,
     Gated,
+    GateDifference,
     Ledger,
     TakenApart,
     merged,
@@ -584,7 +584,7 @@ def test_what_a_command_lacks_is_told_before_a_level_is_spent(ledger, capsys, wo
 
 
 def gated(verdict, difference=-1.0, n=5, guards=None):
-    return Difference(
+    return GateDifference(
         unit="nats",
         n=n,
         difference=difference,

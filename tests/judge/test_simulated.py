@@ -9,9 +9,9 @@ import pytest
 
 from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.evidence.intervals import power
-from llama_ablate.evidence.sequential import is_futile, spending
+from llama_ablate.evidence.sequential import spending
 from llama_ablate.judge.gates import decide
-from llama_ablate.judge.ledger import Difference
+from llama_ablate.judge.ledger import GateDifference
 from llama_ablate.judge.levels import lord, weights
 
 ONE_TEST, CONFIRM = 8, 8
@@ -29,16 +29,15 @@ def gate(number, draws, spend):
 
     for look, n in enumerate(looks):
         row = simultaneous({"": list(draws[:n])}, shares={"": spend[look]})[""]
-        if is_decided(row) or is_futile(row, look, looks, spend, is_decided):
+        if is_decided(row):
             break
     word = verdict(row, MARGIN)
-    shown = Difference(
+    shown = GateDifference(
         **{name: getattr(row, name) for name in ("n", "low", "high", "alpha")},
         unit="nats",
         difference=row.mean,
         verdict=word,
         seeds_low=np.nan,
-        seeds_high=np.nan,
     )
     return decide(number, [shown]), n
 
