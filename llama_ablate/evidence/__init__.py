@@ -6,6 +6,7 @@ from llama_ablate.evidence.pairing import measure_pairing
 from llama_ablate.evidence.sequential import Standing
 from llama_ablate.evidence.text_error import StandardError
 from llama_ablate.evidence.verdicts import (
+    Difference,
     Ended,
     Expectation,
     Verdict,
@@ -17,6 +18,7 @@ from llama_ablate.evidence.verdicts import (
 __all__ = [
     "NOTHING",
     "Contrast",
+    "Difference",
     "Ended",
     "Expectation",
     "Interval",

@@ -90,6 +90,25 @@ def _lost_more(own: Ended, base: Ended, level: float) -> bool:
     return all_and_none or fisher((own.lost, own.runs), (base.lost, base.runs)) <= level
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A difference with its interval, and how the runs of both sides ended."""
+
+    interval: Interval
+    own: Ended
+    other: Ended
+    #: Why it cannot be told; else empty.
+    why_not: str = ""
+
+    def __neg__(self) -> "Difference":
+        """Return the difference taken the other way round."""
+        return Difference(-self.interval, self.other, self.own, self.why_not)
+
+    def judged(self, margin: float | None = None) -> Verdict:
+        """Return the verdict, lower being better."""
+        return judged(self.interval, margin, self.own, self.other)
+
+
 def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | None:
     """Return the fewest seeds that would decide an inconclusive row; None if unknown.
 

@@ -5,22 +5,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from llama_ablate.evidence import Standing, Verdict, measure_pairing, seeds_to_decide
+from llama_ablate.evidence import Difference, Standing, Verdict, measure_pairing, seeds_to_decide
 from llama_ablate.evidence.rates import fisher, share
 from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
 from llama_ablate.evidence.written import share as write_share
 from llama_ablate.findings import tuning
-from llama_ablate.findings.compare import (
-    NO_DIFFERENCE,
-    Difference,
-    RowFamily,
-    compare_all,
-    compare_speeds,
-)
+from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all, compare_speeds
+from llama_ablate.findings.paired_table import PairedTable
 from llama_ablate.findings.rows import (
     ENDS,
     DifferenceRow,
@@ -31,6 +26,7 @@ from llama_ablate.findings.rows import (
     means,
     shared,
 )
+from llama_ablate.findings.secondary import SecondaryRow
 from llama_ablate.findings.values import (
     UNSTABLE,
     MeasuredValues,
@@ -42,9 +38,6 @@ from llama_ablate.findings.values import (
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS, PlannedTable, PlannedVariant
 from llama_ablate.terminal import plural
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 _ALPHA = 0.05
 
@@ -294,7 +287,7 @@ class ComparisonRow(DifferenceRow):
 
 
 def differences(
-    table: "TableFrames",
+    table: PairedTable,
     seeds: Mapping[str, Collection[int]],
     shares: Mapping[str, float],
 ) -> dict[str, Difference]:
@@ -315,7 +308,7 @@ def differences(
     return found
 
 
-def compare_variants(table: "TableFrames") -> list[ComparisonRow]:
+def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     A variant that is open at a look is `pending`. What was not measured is NaN. A variant none of
@@ -324,7 +317,7 @@ def compare_variants(table: "TableFrames") -> list[ComparisonRow]:
     of_variant = grouped(table.runs, lambda run: run.variant)
     speeds = _speeds(table.plan, table.metrics)
     of_base = {run.outcome for run in of_variant.get(table.plan.baseline.id, ())}
-    broken = _broken_guards(table)
+    broken = _broken_guards(guards)
     rows = []
     for variant in table.plan.variants:
         runs = of_variant.get(variant.id, [])
@@ -336,7 +329,7 @@ def compare_variants(table: "TableFrames") -> list[ComparisonRow]:
 
 
 def _row(
-    table: "TableFrames",
+    table: PairedTable,
     variant: PlannedVariant,
     runs: Sequence[RunRow],
     of_base: set[str],
@@ -418,9 +411,9 @@ def _row(
     )
 
 
-def _broken_guards(table: "TableFrames") -> dict[str, str]:
+def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
     """Say of each variant that is worse in guarded numbers, in which, by its label."""
-    worse = grouped((row for row in table.guards if row.result == "worse"), lambda row: row.label)
+    worse = grouped((row for row in guards if row.result == "worse"), lambda row: row.label)
     return {label: f"worse in {', '.join(r.measure for r in own)}" for label, own in worse.items()}
 
 
@@ -443,7 +436,7 @@ def count_outcomes(values: Iterable[str]) -> str:
 
 
 def _verdict(
-    table: "TableFrames", at: Standing[Difference] | None, every: set[str], of_base: set[str]
+    table: PairedTable, at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
     """Return a variant's verdict; failed and unfinished runs are one where no seed is paired.
 

@@ -7,15 +7,12 @@ positive control shows whether harm of the margin's size would be seen; it chang
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from llama_ablate.evidence.written import interval
 from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
 from llama_ablate.findings.values import UNSTABLE
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 #: Margins of harm, up to which a control is like a difference of the margin's size.
 _MAX_MARGINS = 10
@@ -32,7 +29,7 @@ class ControlRow(Row):
     why: str = column("what it shows", "what it shows")
 
 
-def check_controls(table: "TableFrames") -> list[ControlRow]:
+def check_controls(table: TableFrames) -> list[ControlRow]:
     """Return what each control of a table shows.
 
     A repeated baseline holds where it is equal bit for bit, or has an interval; a positive control

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,25 +14,16 @@ import numpy as np
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text, name_level
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import NOTHING, Contrast, Ended, contrasts, judged
+from llama_ablate.evidence import NOTHING, Contrast, Difference, Ended, contrasts, judged
 from llama_ablate.evidence.factorial import FactorEffect, every_effect, weights
 from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.written import Estimate, decimals, number, p_value
 from llama_ablate.findings import tuning
-from llama_ablate.findings.compare import (
-    NO_BIAS,
-    Difference,
-    RowFamily,
-    compare_all,
-    loss_split,
-    scale_ends,
-    text_error_of,
-)
+from llama_ablate.findings.compare import NO_BIAS, RowFamily, compare_all, scale_ends
+from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.paired_table import loss_split, text_error_of
 from llama_ablate.findings.rows import ENDS, DifferenceRow, Row, cell, column, grouped, shared
 from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 T = TypeVar("T")
 
@@ -172,12 +163,12 @@ class StepRow(Row):
         return self.step
 
 
-def _once_a_table(compute: Callable[["TableFrames"], T]) -> Callable[["TableFrames"], T]:
+def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
     """Keep what is computed of a table for as long as the table is there: many parts show it."""
     known: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
 
     @wraps(compute)
-    def computed(table: "TableFrames") -> T:
+    def computed(table: TableFrames) -> T:
         if table not in known:
             known[table] = compute(table)
         return known[table]
@@ -186,13 +177,13 @@ def _once_a_table(compute: Callable[["TableFrames"], T]) -> Callable[["TableFram
 
 
 @_once_a_table
-def factors(table: "TableFrames") -> list[FactorRow]:
+def factors(table: TableFrames) -> list[FactorRow]:
     """Return what each level does against another, and two together, of a grid of factors.
 
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
     """
-    found = {one.effect: one for one in table.contrasts}
+    found = {one.effect: one for one in find_contrasts(table)}
     if not found:
         return []
     names = level_names(table.plan, table.experiment)
@@ -213,7 +204,7 @@ def factors(table: "TableFrames") -> list[FactorRow]:
 
 
 @_once_a_table
-def axes(table: "TableFrames") -> list[AxisRow]:
+def axes(table: TableFrames) -> list[AxisRow]:
     """Return how far the levels of each factor lie apart, the largest range first.
 
     The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
@@ -222,7 +213,8 @@ def axes(table: "TableFrames") -> list[AxisRow]:
     """
     rows = []
     for name, labels in level_names(table.plan, table.experiment).items():
-        pairs = {e.effect.levels[0]: e.interval for e in table.contrasts if e.factors == (name,)}
+        found = (one for one in find_contrasts(table) if one.factors == (name,))
+        pairs = {one.effect.levels[0]: one.interval for one in found}
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
         pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
@@ -252,7 +244,7 @@ def axes(table: "TableFrames") -> list[AxisRow]:
     return sorted(rows, key=lambda row: -row.range)
 
 
-def largest_changes(table: "TableFrames") -> list[FactorRow]:
+def largest_changes(table: TableFrames) -> list[FactorRow]:
     """Return the largest change of each factor, the largest first."""
     rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
     first = {row.factor: row for row in reversed(rows)}
@@ -327,15 +319,15 @@ class DiagnosticRow(Row):
     )
 
 
-def diagnostics(table: "TableFrames") -> list[DiagnosticRow]:
+def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
     """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]
 
 
-def confounding(table: "TableFrames") -> str:
+def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    found, cells = table.contrasts, [one for one in _cells(table) if table.losses[one.id]]
+    found, cells = find_contrasts(table), [one for one in _cells(table) if table.losses[one.id]]
     every = math.prod(len({one.levels[name] for one in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
@@ -358,7 +350,7 @@ def confounding(table: "TableFrames") -> str:
 
 
 @_once_a_table
-def steps(table: "TableFrames") -> list[StepRow]:
+def steps(table: TableFrames) -> list[StepRow]:
     """Return the effect of each step of a path, and of all steps up to it together.
 
     None for other designs. Marginal is against the step before; cumulative is the difference from
@@ -390,7 +382,7 @@ def steps(table: "TableFrames") -> list[StepRow]:
 
 
 @_once_a_table
-def compare_steps(table: "TableFrames") -> dict[tuple[str, str], Difference]:
+def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
     """Compare each step of a path with the step before it, by the ids of both.
 
     The intervals hold for all steps at once. The first step is a row of the comparison too: it has
@@ -407,7 +399,7 @@ def compare_steps(table: "TableFrames") -> dict[tuple[str, str], Difference]:
     }
 
 
-def _of_step(table: "TableFrames", step: Difference, words: Sequence[str]) -> str:
+def _of_step(table: TableFrames, step: Difference, words: Sequence[str]) -> str:
     """Return a step's verdict; `words` are those of the rows of both variants."""
     for word in words:
         if word in ("failed", "pending"):
@@ -417,11 +409,12 @@ def _of_step(table: "TableFrames", step: Difference, words: Sequence[str]) -> st
     return step.judged(table.equivalence)
 
 
-def _cells(table: "TableFrames") -> list[PlannedVariant]:
+def _cells(table: TableFrames) -> list[PlannedVariant]:
     return [variant for variant in table.plan.variants if not variant.role]
 
 
-def find_contrasts(table: "TableFrames") -> list[Contrast]:
+@_once_a_table
+def find_contrasts(table: TableFrames) -> list[Contrast]:
     """Return the effects of a grid of factors; of other designs none.
 
     None while a cell without a loss may still get one, and with looks before the last. Over the
@@ -463,7 +456,7 @@ def find_contrasts(table: "TableFrames") -> list[Contrast]:
     return [replace(one, interval=one.interval.widened(ends[one.effect])) for one in found]
 
 
-def _losses(table: "TableFrames") -> dict[str, dict[int, float]]:
+def _losses(table: TableFrames) -> dict[str, dict[int, float]]:
     """Return the reported losses by variant's id and by seed, of all that has ended ok."""
     losses: dict[str, dict[int, float]] = {variant.id: {} for variant in table.plan.variants}
     for variant, own in table.at_point.items():
@@ -517,7 +510,7 @@ def _row(
     effect: FactorEffect,
     names: Mapping[str, Mapping[int, str]],
     found: Mapping[FactorEffect, Contrast],
-    table: "TableFrames",
+    table: TableFrames,
     rate: str,
 ) -> FactorRow:
     """Return an effect with its interval and verdict: of cells that it adds, less the others."""

@@ -9,20 +9,16 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from llama_ablate.config import margins
-from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.schema import Looks
-from llama_ablate.evidence import Contrast, Ended, Interval, Standing, bound_bias
-from llama_ablate.findings import compare, comparison, effects, stages, tuning
-from llama_ablate.findings.compare import OF_DOCUMENTS, ByDocument, ByItem, Difference, Paired
+from llama_ablate.evidence import Difference, Standing
+from llama_ablate.findings import comparison, stages, tuning
 from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.outcomes import Curves, counted
+from llama_ablate.findings.outcomes import counted
+from llama_ablate.findings.paired_table import OF_DOCUMENTS, PairedTable
 from llama_ablate.findings.rows import grouped
 from llama_ablate.findings.secondary import SecondaryRow, judge_secondary
 from llama_ablate.findings.values import (
     BRANCH,
-    CLEARLY_BELOW,
-    AttemptRow,
     MeasuredValues,
     MetricRow,
     RunRow,
@@ -31,10 +27,8 @@ from llama_ablate.findings.values import (
 )
 from llama_ablate.results.plan_document import (
     BITS,
-    HELD_OUT,
     PlanDocument,
     PlannedTable,
-    Unit,
     of_name,
 )
 from llama_ablate.results.protocol import Version
@@ -77,144 +71,13 @@ class LossPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class TableFrames:
-    """One table of an experiment: its rows, and what follows from them."""
-
-    plan: PlannedTable
-    experiment: Experiment
-    planned: Sequence[RunRow]
-    metrics: MeasuredValues
-    attempts: Sequence[AttemptRow]
-    #: One row for each record: what the run computed with.
-    machines: pd.DataFrame
-    #: Reads the learning curve of a run.
-    curve: Curves
-    #: Labels of the variants that a hypothesis needs which is about no row of the comparison.
-    asked: Collection[str]
-
-    @property
-    def margin(self) -> float | None:
-        """The experiment's margin of equivalence in the table's unit, where it states one."""
-        return margins.of_loss(self.experiment.margin)
-
-    @cached_property
-    def has_learned(self) -> bool:
-        """Whether some arm came clearly below the loss of token frequencies, as far as is known.
-
-        Arms that have come no further than those are alike in that.
-        """
-        gains = [
-            run.number("unigram_loss_nats") - run.number(_LOSS)
-            for run in self.planned
-            if run.use == "reported" and run.outcome == "ok" and run.role != "positive"
-        ]
-        return not gains or not max(gains) < CLEARLY_BELOW  # NaN in records of older versions
-
-    @property
-    def equivalence(self) -> float | None:
-        """The margin within which rows are equivalent; None where no arm has learned the text."""
-        return self.margin if self.has_learned else None
-
-    @property
-    def experiments(self) -> Mapping[str, str]:
-        """The name of the experiment that each variant's row is from, by the variant's id."""
-        return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
-
-    @cached_property
-    def split(self) -> str:
-        """The split that is reported: all held-out text, or test where points were chosen."""
-        return tuning.reported_split(self.planned)
-
-    @property
-    def split_name(self) -> str:
-        """What the reported split is called in words."""
-        return "held-out" if self.split == HELD_OUT else self.split
-
-    @property
-    def unit(self) -> Unit:
-        """The unit in which losses are compared."""
-        return self.plan.unit
-
-    @property
-    def loss(self) -> str:
-        """How the reported loss of a run is called among its numbers."""
-        return f"{self.split}_{self.unit.number}"
-
-    @property
-    def chance(self) -> float:
-        """The loss of the baseline's model if all tokens were equally likely."""
-        text = self.plan.text
-        return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
-
-    @cached_property
-    def numbers(self) -> frozenset[str]:
-        """The names of all numbers that were measured of runs."""
-        return frozenset(name for run in self.planned for name in run.numbers)
-
-    @cached_property
-    def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
-        """The runs at each variant's point, by its id and by seed, once its trials have ended."""
-        unfinished = tuning.unfinished(self.planned)
-        known = [r for r in self.planned if r.use == "reported" and r.variant not in unfinished]
-        return {
-            variant: {run.seed: run for run in own}
-            for variant, own in grouped(known, lambda run: run.variant).items()
-        }
-
-    def pair(
-        self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
-    ) -> Paired:
-        """Pair a number of two variants, by their ids, over the seeds that both have."""
-        return compare.pair(self, metric, variant, against, seeds)
-
-    def documents(self, split: str) -> ByDocument:
-        """Return the losses on a split by document, by variant's id and by seed."""
-        if split not in self._documents:
-            runs = [run for run in self.planned if run.use == "reported"]
-            self._documents[split] = compare.losses_by_document(
-                self.metrics, runs, split, self.plan
-            )
-        return self._documents[split]
-
-    @cached_property
-    def _documents(self) -> dict[str, ByDocument]:
-        return {}
-
-    @cached_property
-    def answers(self) -> ByItem:
-        """The scores of each item of a task in the runs that ended ok."""
-        ended = [run for own in self.at_point.values() for run in own.values()]
-        return compare.answers_by_item(self.metrics, [run for run in ended if run.outcome == "ok"])
-
-    @cached_property
-    def bias(self) -> tuple[float, float] | None:
-        """How far all arms but the baseline may be off alike; None without a repeated baseline."""
-        base = self.plan.baseline.id
-        repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
-        return bound_bias([one for own in repeated for one in own.differences()])
-
-    @cached_property
-    def contrasts(self) -> list[Contrast]:
-        """The effects of a grid of factors; of other designs none."""
-        return effects.find_contrasts(self)
+class TableFrames(PairedTable):
+    """One table of an experiment, and the rows that follow from it, computed once."""
 
     @cached_property
     def standings(self) -> dict[str, Standing[Difference]]:
         """Where each variant but the baseline stands, by id: its look, and its difference there."""
         return stages.find_standings(self)
-
-    @property
-    def intervals(self) -> dict[str, Interval]:
-        """The interval that decides about each variant's difference from the baseline, by id."""
-        return {id_: standing.row.interval for id_, standing in self.standings.items()}
-
-    @property
-    def kept(self) -> set[str]:
-        """Variants, by id, that go on to the last look whatever their row says."""
-        variants = [v for v in self.plan.variants if not v.role]
-        if self.experiment.guard or self.plan.baseline.levels:
-            return {variant.id for variant in variants}
-        return {variant.id for variant in variants if variant.label in self.asked}
 
     @cached_property
     def marked(self) -> Sequence[RunRow]:
@@ -222,37 +85,9 @@ class TableFrames:
         return stages.mark(self)
 
     @cached_property
-    def runs(self) -> Sequence[RunRow]:
-        """The planned runs that are needed or have ended."""
-        return [run for run in self.marked if run.is_needed or run.outcome != "pending"]
-
-    @cached_property
-    def reported(self) -> Sequence[RunRow]:
-        """Each variant's runs at its point, of the look at which it stands."""
-        return [run for run in self.runs if run.is_reported]
-
-    @cached_property
-    def ranked(self) -> Sequence[RunRow]:
-        """The reported runs of the variants that were tried at every tuned point."""
-        return [run for run in self.reported if run.variant in self.at_point]
-
-    def ended_of(self, variant: str) -> Ended:
-        """Count how a variant's reported runs ended, by its id."""
-        return Ended.of(run.ended for run in self.reported if run.variant == variant)
-
-    @cached_property
-    def losses(self) -> dict[str, dict[int, float]]:
-        """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
-        losses: dict[str, dict[int, float]] = {variant.id: {} for variant in self.plan.variants}
-        for run in self.ranked:
-            if run.outcome == "ok" and math.isfinite(loss := run.number(self.loss)):
-                losses[run.variant][run.seed] = loss
-        return losses
-
-    @cached_property
     def comparison(self) -> list[ComparisonRow]:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
-        return comparison.compare_variants(self)
+        return comparison.compare_variants(self, self.guards)
 
     @cached_property
     def secondary(self) -> list[SecondaryRow]:

@@ -1,73 +1,18 @@
 """Held-out text: how much of it there is, and what it adds to the error of every difference."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, cell, column
-from llama_ablate.results.plan_document import HELD_OUT, PlannedText
-from llama_ablate.results.record import Measurement, Value
+from llama_ablate.findings.values import HELD_OUT_SPLITS
+from llama_ablate.results.plan_document import HELD_OUT
 from llama_ablate.terminal import plural
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.comparison import ComparisonRow
-    from llama_ablate.findings.frames import TableFrames
-
-#: The splits that are one text where nothing was chosen by the loss on one of them.
-_PARTS = ("validation", "test")
-#: What a mean over two texts weighs those of each by, and what makes its error.
-_OF_TOKENS = ("loss", "floor", "excess_loss")
-_ERRORS = ("loss_se", "excess_loss_se")
-
-
-def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
-    """Return a run's metrics with its losses on validation and test text as on one split, too.
-
-    The two are disjoint texts of one distribution: where nothing was chosen by the loss on one, an
-    experiment has both to report.
-    """
-    if not text.tokens.keys() >= {*_PARTS}:
-        return dict(metrics)
-    return {
-        name: replace(measured, rows=(*measured.rows, *_pooled(measured.rows, text)))
-        for name, measured in metrics.items()
-    }
-
-
-def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
-    """Yield the means over both splits of what was measured on each, by tokens or by bytes."""
-    by_name = {row.name: row for row in rows}
-    tokens, size = (np.array([text.size(part)[i] for part in _PARTS], float) for i in (0, 1))
-    predicted = [by_name.get(f"{part}_predicted_tokens") for part in _PARTS]
-    if all(predicted):
-        tokens = np.array([row.value for row in predicted if row])
-    for test in rows:
-        own = by_name.get(test.name.replace("test", "validation", 1))
-        if test.coordinates.get("split") != "test" or own is None:
-            continue
-        values = np.array([own.value, test.value])
-        if test.quantity in _OF_TOKENS:
-            value = np.average(values, weights=tokens)
-        elif test.quantity == "bits_per_byte":
-            value = np.average(values, weights=size)
-        elif test.quantity == "perplexity":
-            value = np.exp(np.average(np.log(values), weights=tokens))
-        elif test.quantity in _ERRORS:
-            value = np.linalg.norm(values * tokens) / tokens.sum()
-        else:
-            continue
-        yield replace(
-            test,
-            name=test.name.replace("test", HELD_OUT, 1),
-            value=float(value),
-            coordinates=dict(test.coordinates) | {"split": HELD_OUT},
-        )
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:
@@ -129,7 +74,7 @@ class SplitRow(Row):
         return f"{self.share_low:.0%} to {self.share_high:.0%}" if known else ""
 
 
-def splits(tables: "Sequence[TableFrames]", text: str = "") -> list[SplitRow]:
+def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
     """Return one row for each held-out split of a text: its size and its part of the error.
 
     The shares are of the differences of all its tables, for the split that is reported. None where
@@ -144,7 +89,7 @@ def splits(tables: "Sequence[TableFrames]", text: str = "") -> list[SplitRow]:
     if not clustered:
         return []
     if is_one := table.split == HELD_OUT:
-        parts = [clustered.get(part, (0, "")) for part in _PARTS]
+        parts = [clustered.get(part, (0, "")) for part in HELD_OUT_SPLITS]
         kind = parts[0][1] if parts[0][1] == parts[1][1] else "clusters"
         clustered[table.split] = (sum(count for count, _ in parts), kind)
     planned, rows = table.plan.text, []
@@ -169,7 +114,7 @@ def splits(tables: "Sequence[TableFrames]", text: str = "") -> list[SplitRow]:
     return rows
 
 
-def _shares(comparison: "Iterable[ComparisonRow]") -> tuple[float, float]:
+def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
     """Return the least and the most that the text has of the variance of a difference."""
     variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
     shares = [

@@ -2,28 +2,20 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.evidence import Ended, Expectation
+from llama_ablate.evidence import Difference, Ended, Expectation
 from llama_ablate.evidence.written import measured, seeds
 from llama_ablate.findings import effects, tuning
-from llama_ablate.findings.compare import (
-    Difference,
-    Pair,
-    RowFamily,
-    compare,
-    describes_training,
-    loss_split,
-)
+from llama_ablate.findings.compare import Pair, RowFamily, compare
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.paired_table import describes_training, loss_split
 from llama_ablate.findings.rows import ENDS, Row, cell, column, grouped
 from llama_ablate.findings.values import CLEARLY_BELOW, UNSTABLE, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.terminal import plural
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import Frames, TableFrames
 
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
@@ -102,7 +94,7 @@ class _Tested:
     verdict: str = ""
 
 
-def results(frames: "Frames") -> list[HypothesisRow]:
+def results(frames: Frames) -> list[HypothesisRow]:
     """Test each hypothesis of the file; return one row per hypothesis.
 
     A hypothesis about a row of a table, or a step of a path, uses the interval of that row; the
@@ -123,7 +115,7 @@ def results(frames: "Frames") -> list[HypothesisRow]:
     ]
 
 
-def _test(entry: Hypothesis, table: "TableFrames", tested: _Tested) -> HypothesisRow:
+def _test(entry: Hypothesis, table: TableFrames, tested: _Tested) -> HypothesisRow:
     test, interval = _expectation(entry), tested.found.interval
     result, why = _result(entry, table, tested, test)
     # With looks these say how many seeds there will be.
@@ -152,7 +144,7 @@ def _test(entry: Hypothesis, table: "TableFrames", tested: _Tested) -> Hypothesi
     )
 
 
-def unjudged(frames: "Frames") -> list[HypothesisRow]:
+def unjudged(frames: Frames) -> list[HypothesisRow]:
     """Return a row for each stored hypothesis whose form is no longer supported."""
     refused = [one for one in frames.plan.refused if one.where[0] == "hypotheses"]
     entries = (one.value for one in sorted(refused, key=lambda one: int(one.where[1])))
@@ -166,17 +158,17 @@ def unjudged(frames: "Frames") -> list[HypothesisRow]:
     ]
 
 
-def _ids(entry: Hypothesis, frames: "Frames") -> Pair:
+def _ids(entry: Hypothesis, frames: Frames) -> Pair:
     return _pair(entry, frames.named(entry.table))
 
 
-def _pair(entry: Hypothesis, table: "TableFrames") -> Pair:
+def _pair(entry: Hypothesis, table: TableFrames) -> Pair:
     """Return the ids of a hypothesis' variant and of that which it is compared with."""
     ids = {variant.label: variant.id for variant in table.plan.variants}
     return ids[entry.variant], ids[_against(entry, table)]
 
 
-def _against(entry: Hypothesis, table: "TableFrames") -> str:
+def _against(entry: Hypothesis, table: TableFrames) -> str:
     return entry.against or table.plan.baseline.label
 
 
@@ -189,7 +181,7 @@ def _expectation(entry: Hypothesis) -> Expectation:
     return Expectation(direction, entry.size)
 
 
-def _of_row(entry: Hypothesis, table: "TableFrames") -> _Tested | None:
+def _of_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
     """Return the comparison row or path step that a hypothesis tests; None for others."""
     own, other = _pair(entry, table)
     if entry.measure not in (None, table.loss) or own == other:
@@ -213,7 +205,7 @@ def _of_row(entry: Hypothesis, table: "TableFrames") -> _Tested | None:
     return None
 
 
-def _apart(entry: Hypothesis, frames: "Frames", family: int) -> _Tested:
+def _apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
     """Compare what no row of a table does: another number, or a pair of other variants."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
     found = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
@@ -222,7 +214,7 @@ def _apart(entry: Hypothesis, frames: "Frames", family: int) -> _Tested:
 
 
 def _result(
-    entry: Hypothesis, table: "TableFrames", tested: _Tested, test: Expectation
+    entry: Hypothesis, table: TableFrames, tested: _Tested, test: Expectation
 ) -> tuple[str, str]:
     """Return the result of a hypothesis, and why there is none."""
     found, own = tested.found, _pair(entry, table)
@@ -266,7 +258,7 @@ def _of_lost(ended: Ended) -> str:
     return f"{ended.lost} of {ended.runs} runs diverged or collapsed"
 
 
-def _missing(entry: Hypothesis, table: "TableFrames", tested: _Tested) -> str:
+def _missing(entry: Hypothesis, table: TableFrames, tested: _Tested) -> str:
     """Return `pending` or `failed` if runs of a hypothesis are missing; otherwise ""."""
     if tested.verdict in ("pending", "failed"):
         return tested.verdict
@@ -295,14 +287,14 @@ def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None)
     return f"by less than the margin of {margin}" if one_sided and word == "equivalent" else ""
 
 
-def _guarded(entry: Hypothesis, table: "TableFrames") -> str:
+def _guarded(entry: Hypothesis, table: TableFrames) -> str:
     """Name the guarded number in which a variant with better loss is worse; else ""."""
     if entry.direction != "better" or entry.against is not None:
         return ""
     return next((r.guard for r in table.comparison if r.label == entry.variant), "")
 
 
-def _at_one_rate(entry: Hypothesis, table: "TableFrames") -> str:
+def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     """Warn where the losses of two optimizers are compared at a single learning rate."""
     if not loss_split(table, entry.measure):
         return ""
@@ -310,7 +302,7 @@ def _at_one_rate(entry: Hypothesis, table: "TableFrames") -> str:
     return tuning.one_rate(table.plan, table.experiment, own, other)
 
 
-def _undecidable(entry: Hypothesis, table: "TableFrames", found: Difference) -> str:
+def _undecidable(entry: Hypothesis, table: TableFrames, found: Difference) -> str:
     """Explain why a hypothesis' table cannot show a loss difference; "" if it can."""
     if entry.measure is not None and not entry.measure.endswith(_OF_LOSS):
         return ""
@@ -323,7 +315,7 @@ def _undecidable(entry: Hypothesis, table: "TableFrames", found: Difference) -> 
     return explain_undecidable(table)
 
 
-def explain_undecidable(table: "TableFrames") -> str:
+def explain_undecidable(table: TableFrames) -> str:
     """Explain why a table cannot distinguish its arms; "" if it can.
 
     Either no arm has learned the text: all reported runs collapsed, or no arm's mean loss is a
@@ -353,7 +345,7 @@ def explain_undecidable(table: "TableFrames") -> str:
     return ""
 
 
-def _unit(entry: Hypothesis, table: "TableFrames") -> str:
+def _unit(entry: Hypothesis, table: TableFrames) -> str:
     """Return the unit of a hypothesis' number where it is a loss; else none."""
     if loss_split(table, entry.measure):
         return table.unit.name

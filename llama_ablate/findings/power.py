@@ -73,7 +73,7 @@ class Pilot:
         }
         text = _mean([noise.text for noise in rows.values()])
         rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, text.df)
-        every = [one for one in pilot.contrasts if one.interval.seed_se > 0]
+        every = [one for one in effects.find_contrasts(pilot) if one.interval.seed_se > 0]
         texts = {one.effect: Noise(rest.seeds, *_of_text(one.interval)) for one in every}
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
         if pooled := [one for one in every if one.interval.pooled] or every:

@@ -3,26 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
+from llama_ablate.evidence import Difference
 from llama_ablate.evidence.written import measured, number, plain
-from llama_ablate.findings.compare import (
-    NO_DIFFERENCE,
-    Difference,
-    RowFamily,
-    compare_all,
-    describes_training,
-    samples,
-)
+from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all
+from llama_ablate.findings.paired_table import PairedTable, describes_training, samples
 from llama_ablate.findings.rows import ENDS, DifferenceRow, cell, column, filled, grouped, mean
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import Coordinate
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 _TASK, _PRINT = "task", "fingerprint"  # coordinates
 
@@ -110,7 +101,7 @@ class _Metric:
     guard: Guard | None = None
 
 
-def judge_secondary(table: "TableFrames") -> list[SecondaryRow]:
+def judge_secondary(table: PairedTable) -> list[SecondaryRow]:
     """Return one row for each number and variant: how it differs, and whether a guard holds.
 
     The intervals of all rows hold at once, over variants and numbers (Bonferroni); a control's
@@ -140,7 +131,7 @@ def judge_secondary(table: "TableFrames") -> list[SecondaryRow]:
 
 
 def _row(
-    table: "TableFrames", one: _Metric, variant: PlannedVariant, found: Difference | None
+    table: PairedTable, one: _Metric, variant: PlannedVariant, found: Difference | None
 ) -> SecondaryRow:
     guard, row = one.guard, found or NO_DIFFERENCE
     interval, values = row.interval, samples(table, variant.id, one.name)
@@ -170,14 +161,14 @@ def _row(
     )
 
 
-def _word(table: "TableFrames", row: Difference) -> str:
+def _word(table: PairedTable, row: Difference) -> str:
     """Return the verdict of a difference of which lower is better."""
     is_pending = any(run.outcome == "pending" for run in table.planned)
     return "pending" if is_pending and not row.interval.n else row.judged()
 
 
 def _result(
-    table: "TableFrames", guard: Guard, name: str, variant: PlannedVariant, row: Difference
+    table: PairedTable, guard: Guard, name: str, variant: PlannedVariant, row: Difference
 ) -> str:
     """Return the test result of a guard for a variant."""
     of_both = {variant.id, table.plan.baseline.id}
@@ -212,7 +203,7 @@ def percent(logarithm: float) -> float:
     return 100 * math.expm1(logarithm)
 
 
-def _tasks(table: "TableFrames") -> dict[str, _Metric]:
+def _tasks(table: PairedTable) -> dict[str, _Metric]:
     """Return the accuracy of each task, by the name of its number."""
     return {
         row.name: _Metric(row.name, str(row.coordinates[_TASK]))
@@ -223,7 +214,7 @@ def _tasks(table: "TableFrames") -> dict[str, _Metric]:
     }
 
 
-def _guards(table: "TableFrames") -> list[_Metric]:
+def _guards(table: PairedTable) -> list[_Metric]:
     """Return the guarded numbers: all of a guard's quantity on one split, without groups.
 
     Of what was not measured on the reported split, those on that which would be reported of the
@@ -243,7 +234,7 @@ def _guards(table: "TableFrames") -> list[_Metric]:
     return found
 
 
-def _means_by_quantity(table: "TableFrames", task: str) -> Mapping[str, Mapping[str, float]]:
+def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[str, float]]:
     """Return the means over runs of a task's quantities, by variant's id and by quantity."""
     ranked = {run.id for own in table.at_point.values() for run in own.values()}
     rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
@@ -256,7 +247,7 @@ def _means_by_quantity(table: "TableFrames", task: str) -> Mapping[str, Mapping[
     }
 
 
-def other_items(table: "TableFrames") -> list[str]:
+def other_items(table: PairedTable) -> list[str]:
     """Name the tasks that runs of a table have answered with different items."""
     of_task: dict[str, set[Coordinate]] = {}
     for row in table.metrics:

@@ -10,18 +10,14 @@ look.
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.evidence import Standing
+from llama_ablate.evidence import Difference, Standing
 from llama_ablate.evidence.sequential import State, spending, standings
 from llama_ablate.findings import comparison, tuning
-from llama_ablate.findings.compare import Difference
+from llama_ablate.findings.paired_table import PairedTable
 from llama_ablate.findings.values import RunRow, Use
 from llama_ablate.results import FINAL
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Stage:
     most: int
 
 
-def find_standings(table: "TableFrames") -> dict[str, Standing[Difference]]:
+def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
     """Return where each variant of a table but the baseline stands, by id: its look and its row.
 
     With a single look a variant is judged by whatever has ended.
@@ -74,7 +70,7 @@ def find_standings(table: "TableFrames") -> dict[str, Standing[Difference]]:
     return stands | repeated
 
 
-def mark(table: "TableFrames") -> list[RunRow]:
+def mark(table: PairedTable) -> list[RunRow]:
     """Return the planned runs with what each is for.
 
     A variant is reported by the runs of the look that it was judged at, at its tuned point; the

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
@@ -20,9 +20,6 @@ from llama_ablate.findings.rows import Row, cell, column, grouped
 from llama_ablate.findings.values import UNSTABLE, RunRow, has_number, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
-
-if TYPE_CHECKING:
-    from llama_ablate.findings.frames import TableFrames
 
 #: The remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
@@ -215,9 +212,10 @@ class TuningRow(Row):
         return written.interval(self.sensitivity, self.low, self.high, sign="") if known else ""
 
 
-def trials(table: "TableFrames") -> list[TuningRow]:
-    """Return one row for each variant; empty where nothing was tuned."""
-    tried, chosen = trial_runs(table.runs), best_points(table.runs, table.plan.repeated)
+def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> list[TuningRow]:
+    """Return one row for each variant, with its mean `loss`; empty where nothing was tuned."""
+    tried, chosen = trial_runs(runs), best_points(runs, repeated)
+    reported = grouped((run for run in runs if run.is_reported), lambda run: run.label)
     points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
     ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
     rows = []
@@ -237,7 +235,7 @@ def trials(table: "TableFrames") -> list[TuningRow]:
                 collapsed=outcomes["collapsed"],
                 chosen=at[0].point,
                 edge=", ".join(key for key, value in best.items() if value in ends[key]),
-                loss=mean_number((r for r in table.reported if r.label == label), table.loss),
+                loss=mean_number(reported.get(label, ()), loss),
                 sensitivity=effect.mean,
                 low=low,
                 high=high,

@@ -17,10 +17,10 @@ from llama_ablate.config.labels import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.findings.compare import Paired
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.outcomes import counted
+from llama_ablate.findings.paired_table import Paired
 from llama_ablate.findings.rows import grouped
 from llama_ablate.findings.secondary import SecondaryRow
 from llama_ablate.findings.values import AttemptRow, MeasuredValues, MetricRow, RunRow, relabel

@@ -7,19 +7,27 @@ the finished runs and the metrics of variants.
 import json
 import math
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from sys import intern
 from typing import Literal, TypeVar
 
+import numpy as np
+
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence.medians import Turns
-from llama_ablate.findings import heldout
 from llama_ablate.findings.rows import Row, column, grouped, keys, mean
-from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedText
-from llama_ablate.results.record import TRAINING, Coordinate, Environment, Measurement, Record
+from llama_ablate.results.plan_document import HELD_OUT, PlanDocument, PlannedTable, PlannedText
+from llama_ablate.results.record import (
+    TRAINING,
+    Coordinate,
+    Environment,
+    Measurement,
+    Record,
+    Value,
+)
 from llama_ablate.results.record import row as measured_row
 from llama_ablate.results.snapshot import Results
 
@@ -32,6 +40,11 @@ Use = Literal["reported", "next", "later", "spare", "trial", "race"]
 UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
 #: Nats below the loss of token frequencies alone, from which an arm has learned more than those.
 CLEARLY_BELOW = 0.1
+#: The splits that are one text where nothing was chosen by the loss on one of them.
+HELD_OUT_SPLITS = ("validation", "test")
+#: What a mean over two texts weighs those of each by, and what makes its error.
+_OF_TOKENS = ("loss", "floor", "excess_loss")
+_ERRORS = ("loss_se", "excess_loss_se")
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 BRANCH = {"split", "share", "tokens"}
 
@@ -275,7 +288,7 @@ def read_values(results: Results) -> Values:
         for read in plan.readings(plan.table_of(id_)):
             measured = _metrics(record, read)
             if id_ in texts:
-                measured = heldout.pool_splits(measured, texts[id_])
+                measured = pool_splits(measured, texts[id_])
             add(record.variant, measured, id_ + read, float(record.seed))
         runs[id_] = RunRow(
             label=labels[record.variant],
@@ -353,3 +366,48 @@ def _machine(record: Record) -> dict[str, str]:
         "plugins": ", ".join(f"{Path(k).name} {v[:8]}" for k, v in plugins.items()) or "none",
         "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
     }
+
+
+def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
+    """Return a run's metrics with its losses on validation and test text as on one split, too.
+
+    The two are disjoint texts of one distribution: where nothing was chosen by the loss on one, an
+    experiment has both to report.
+    """
+    if not text.tokens.keys() >= {*HELD_OUT_SPLITS}:
+        return dict(metrics)
+    return {
+        name: replace(measured, rows=(*measured.rows, *_pooled(measured.rows, text)))
+        for name, measured in metrics.items()
+    }
+
+
+def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
+    """Yield the means over both splits of what was measured on each, by tokens or by bytes."""
+    by_name = {row.name: row for row in rows}
+    sizes = np.array([text.size(part)[:2] for part in HELD_OUT_SPLITS], float)
+    tokens, size = sizes.T
+    predicted = [by_name.get(f"{part}_predicted_tokens") for part in HELD_OUT_SPLITS]
+    if all(predicted):
+        tokens = np.array([row.value for row in predicted if row])
+    for test in rows:
+        own = by_name.get(test.name.replace("test", "validation", 1))
+        if test.coordinates.get("split") != "test" or own is None:
+            continue
+        values = np.array([own.value, test.value])
+        if test.quantity in _OF_TOKENS:
+            value = np.average(values, weights=tokens)
+        elif test.quantity == "bits_per_byte":
+            value = np.average(values, weights=size)
+        elif test.quantity == "perplexity":
+            value = np.exp(np.average(np.log(values), weights=tokens))
+        elif test.quantity in _ERRORS:
+            value = np.linalg.norm(values * tokens) / tokens.sum()
+        else:
+            continue
+        yield replace(
+            test,
+            name=test.name.replace("test", HELD_OUT, 1),
+            value=float(value),
+            coordinates=dict(test.coordinates) | {"split": HELD_OUT},
+        )

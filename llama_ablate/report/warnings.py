@@ -238,7 +238,8 @@ def _not_learned(table: TableFrames) -> Iterator[str]:
 def _short_of_text(table: TableFrames) -> Iterator[str]:
     """Yield a warning of rows, or of effects, that more seeds would leave undecided."""
     names = effects.level_names(table.plan, table.experiment)
-    tested = {effects.name_effect(one.effect, names): one.interval for one in table.contrasts} or {
+    contrasts = effects.find_contrasts(table)
+    tested = {effects.name_effect(one.effect, names): one.interval for one in contrasts} or {
         variant.label: table.intervals[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role
@@ -415,7 +416,7 @@ def _finished(table: TableFrames) -> "Counter[str]":
 
 def _tuning(table: TableFrames) -> Iterator[str]:
     """Yield where a grid was too narrow, and which variants were not tried at all of it."""
-    for row in tuning.trials(table):
+    for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
         if row.finished < row.trials:
             yield (
                 f"{row.label}: {row.finished} of {row.trials} trials have finished; a "

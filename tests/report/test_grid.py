@@ -110,8 +110,8 @@ def test_a_cell_whose_runs_all_failed_is_left_out_and_one_that_is_pending_is_wai
     losses = np.random.default_rng(2).normal(size=(6, 2)).tolist()
     sizes = {"norm": 3, "block": 2}
     failed = of_grid([*losses[:5], ["error", "error"]], sizes=sizes).table
-    assert len(failed.contrasts) == 5
-    assert of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table.contrasts == []
+    assert len(effects.find_contrasts(failed)) == 5
+    assert effects.find_contrasts(of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table) == []
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -146,9 +146,9 @@ def test_a_grid_is_judged_at_the_last_look_at_the_whole_level_whatever_its_rows_
     first = [[*own, "pending", "pending"] for own in noise[:, :2].tolist()]
     first[5] = [9.0, 9.1, "pending", "pending"]  # its row is decided at the first look
     table = of_grid(first, looks, sizes=sizes).table
-    assert table.contrasts == []
+    assert effects.find_contrasts(table) == []
     assert {(run.label, run.seed) for run in table.marked if run.use == "next"} >= {("12", 3)}
     last = of_grid(noise.tolist(), looks, sizes=sizes).table
-    assert {row.interval.n for row in last.contrasts} == {4}
-    (alpha,) = {row.interval.alpha for row in last.contrasts}
-    assert alpha == pytest.approx(0.05 / len(last.contrasts))
+    assert {row.interval.n for row in effects.find_contrasts(last)} == {4}
+    (alpha,) = {row.interval.alpha for row in effects.find_contrasts(last)}
+    assert alpha == pytest.approx(0.05 / len(effects.find_contrasts(last)))

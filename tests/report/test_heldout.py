@@ -11,8 +11,8 @@ import pytest
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import heldout
-from llama_ablate.findings.compare import text_error_of
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.paired_table import text_error_of
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import MeasuredValues, MetricRow, has_number
 from llama_ablate.report import warnings

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
-from llama_ablate.findings.compare import answers_by_item
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.paired_table import answers_by_item
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import MeasuredValues, MetricRow
 from llama_ablate.results import Results

@@ -5,7 +5,6 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,8 @@ from llama_ablate.findings import (
     sizes,
     tuning,
 )
-from llama_ablate.findings.compare import samples
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.paired_table import samples
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import RunRow
 from llama_ablate.report import plots
@@ -74,13 +73,6 @@ GRID = runs(
 )
 
 
-def table_of(runs):
-    """Return what `trials` reads of a table with some runs."""
-    reported = [run for run in runs if run.is_reported]
-    plan = SimpleNamespace(repeated={})
-    return SimpleNamespace(runs=runs, reported=reported, plan=plan, loss="test_loss_nats")
-
-
 def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_never_wins():
     points = {run.point for run in GRID if run.is_reported and run.variant == "a"}
     assert points == {"lr 0.003"}  # 0.01 diverged in one seed
@@ -92,7 +84,7 @@ def test_a_point_that_has_not_finished_is_passed_over():
 
 
 def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
-    trials = framed(tuning.trials(table_of(GRID))).set_index("label")
+    trials = framed(tuning.trials(GRID, {}, "test_loss_nats")).set_index("label")
     assert list(trials["trials"]) == [6, 6]
     assert list(trials["finished"]) == [6, 5]
     assert trials["diverged"]["a"] == 1
@@ -111,7 +103,7 @@ def test_sensitivity_takes_the_cap_for_what_diverged():
 def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
     first = changed(GRID, lambda run: run.seed == 0, {"lr_sensitivity_nats": 0.1})
     measured = changed(first, lambda run: run.seed == 1, {"lr_sensitivity_nats": 0.9})
-    trials = framed(tuning.trials(table_of(measured))).set_index("label")
+    trials = framed(tuning.trials(measured, {}, "test_loss_nats")).set_index("label")
     assert trials["sensitivity"]["a"] == pytest.approx(0.5)
     assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
 
@@ -307,9 +299,9 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     compared, records = Counter(), Counter()
     compare, record = comparison.compare_variants, RunFolder.record
 
-    def count_comparison(table):
+    def count_comparison(table, guards):
         compared[table.plan.name] += 1
-        return compare(table)
+        return compare(table, guards)
 
     def count_record(folder):
         records[folder.path.name] += 1

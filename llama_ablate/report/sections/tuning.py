@@ -12,9 +12,10 @@ from llama_ablate.terminal import plural
 
 @SECTIONS.register("tuning", every_table=True)
 def _tuning_section(frames: Frames) -> Section | None:
+    table = frames.table
     return section(
         "Tuning",
-        tuning.trials(frames.table),
+        tuning.trials(table.runs, table.plan.repeated, table.loss),
         f"""Every variant is tried at the same points{_race(frames)}; the other tables report the
         one with the lowest validation loss. LR sensitivity is the mean loss over the grid of
         learning rates, less its minimum (Wortsman et al. 2023, arXiv:2309.14322).""",

@@ -1,0 +1,423 @@
+"""A table of an experiment: its runs and values, and how two variants are paired.
+
+Runs are paired by seed, what was timed of a variant by process. The error of a loss has a part from
+the held-out text, clustered by document, and that of a task one from its items.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from llama_ablate.config import margins
+from llama_ablate.config.experiment import Experiment
+from llama_ablate.evidence import (
+    Difference,
+    Ended,
+    Interval,
+    StandardError,
+    Standing,
+    bound_bias,
+)
+from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.evidence.text_error import text_error
+from llama_ablate.findings import tuning
+from llama_ablate.findings.outcomes import Curves
+from llama_ablate.findings.rows import grouped
+from llama_ablate.findings.tuning import SPLITS
+from llama_ablate.findings.values import (
+    CLEARLY_BELOW,
+    UNSTABLE,
+    AttemptRow,
+    MeasuredValues,
+    MetricRow,
+    RunRow,
+)
+from llama_ablate.results.plan_document import BITS, HELD_OUT, PlannedTable, Unit
+from llama_ablate.results.record import TRAINING, Coordinate
+
+#: Numbers by seed, or medians by process of an interleaved pass.
+Samples = Mapping[int, float]
+#: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
+#: differ in their tokens), (2, clusters), by variant's id and by seed.
+ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
+#: Quantities of the losses by document.
+OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
+_ACCURACY = "accuracy"
+_TASK, _PRINT = "task", "fingerprint"  # coordinates
+_VALIDATION = "validation_loss_nats"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Samples of two variants over what they share, with the error from texts or items."""
+
+    own: Samples = field(default_factory=dict)
+    other: Samples = field(default_factory=dict)
+    error: StandardError | None = None
+    #: Whether both were counted, so that their difference has no error.
+    is_exact: bool = False
+    #: Whether the numbers are shares of items.
+    is_share: bool = False
+    #: Why they do not compare; else empty.
+    why_not: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same number in each pair."""
+        return self.own == self.other
+
+    def differences(self, *, relative: bool = False) -> list[float]:
+        """Return the differences, or the logarithms of the ratios of positive values."""
+        both = [(own, self.other[key]) for key, own in self.own.items()]
+        if relative:
+            return [math.log(own / other) for own, other in both if own > 0 and other > 0]
+        return [own - other for own, other in both]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Scores of the items in one run, with a hash of the items."""
+
+    scores: NDArray[np.float64]
+    fingerprint: str
+    #: Whether a score is 1 where the item is right, and 0 or a share where it is not.
+    is_accuracy: bool
+    #: Group index of each item; None without groups.
+    groups: NDArray[np.float64] | None
+
+
+#: Answers by the name of the number, the variant's id, and the seed.
+ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
+
+
+@dataclass(frozen=True, eq=False)
+class PairedTable(ABC):
+    """One table of an experiment: its runs, its measured values, and samples of two variants."""
+
+    plan: PlannedTable
+    experiment: Experiment
+    planned: Sequence[RunRow]
+    metrics: MeasuredValues
+    attempts: Sequence[AttemptRow]
+    #: One row for each record: what the run computed with.
+    machines: pd.DataFrame
+    #: Reads the learning curve of a run.
+    curve: Curves
+    #: Labels of the variants that a hypothesis needs which is about no row of the comparison.
+    asked: Collection[str]
+
+    @property
+    def margin(self) -> float | None:
+        """The experiment's margin of equivalence in the table's unit, where it states one."""
+        return margins.of_loss(self.experiment.margin)
+
+    @cached_property
+    def has_learned(self) -> bool:
+        """Whether some arm came clearly below the loss of token frequencies, as far as is known.
+
+        Arms that have come no further than those are alike in that.
+        """
+        gains = [
+            run.number("unigram_loss_nats") - run.number(_VALIDATION)
+            for run in self.planned
+            if run.use == "reported" and run.outcome == "ok" and run.role != "positive"
+        ]
+        return not gains or not max(gains) < CLEARLY_BELOW  # NaN in records of older versions
+
+    @property
+    def equivalence(self) -> float | None:
+        """The margin within which rows are equivalent; None where no arm has learned the text."""
+        return self.margin if self.has_learned else None
+
+    @property
+    def experiments(self) -> Mapping[str, str]:
+        """The name of the experiment that each variant's row is from, by the variant's id."""
+        return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
+
+    @cached_property
+    def split(self) -> str:
+        """The split that is reported: all held-out text, or test where points were chosen."""
+        return tuning.reported_split(self.planned)
+
+    @property
+    def split_name(self) -> str:
+        """What the reported split is called in words."""
+        return "held-out" if self.split == HELD_OUT else self.split
+
+    @property
+    def unit(self) -> Unit:
+        """The unit in which losses are compared."""
+        return self.plan.unit
+
+    @property
+    def loss(self) -> str:
+        """How the reported loss of a run is called among its numbers."""
+        return f"{self.split}_{self.unit.number}"
+
+    @property
+    def chance(self) -> float:
+        """The loss of the baseline's model if all tokens were equally likely."""
+        text = self.plan.text
+        return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """The names of all numbers that were measured of runs."""
+        return frozenset(name for run in self.planned for name in run.numbers)
+
+    @cached_property
+    def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
+        """The runs at each variant's point, by its id and by seed, once its trials have ended."""
+        unfinished = tuning.unfinished(self.planned)
+        known = [r for r in self.planned if r.use == "reported" and r.variant not in unfinished]
+        return {
+            variant: {run.seed: run for run in own}
+            for variant, own in grouped(known, lambda run: run.variant).items()
+        }
+
+    @property
+    @abstractmethod
+    def standings(self) -> Mapping[str, Standing[Difference]]:
+        """Where each variant but the baseline stands, by id: its look, and its difference there."""
+
+    @property
+    @abstractmethod
+    def marked(self) -> Sequence[RunRow]:
+        """All planned runs, with what each is for by now."""
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The interval that decides about each variant's difference from the baseline, by id."""
+        return {id_: standing.row.interval for id_, standing in self.standings.items()}
+
+    @property
+    def kept(self) -> set[str]:
+        """Variants, by id, that go on to the last look whatever their row says."""
+        variants = [v for v in self.plan.variants if not v.role]
+        if self.experiment.guard or self.plan.baseline.levels:
+            return {variant.id for variant in variants}
+        return {variant.id for variant in variants if variant.label in self.asked}
+
+    @cached_property
+    def runs(self) -> Sequence[RunRow]:
+        """The planned runs that are needed or have ended."""
+        return [run for run in self.marked if run.is_needed or run.outcome != "pending"]
+
+    @cached_property
+    def reported(self) -> Sequence[RunRow]:
+        """Each variant's runs at its point, of the look at which it stands."""
+        return [run for run in self.runs if run.is_reported]
+
+    @cached_property
+    def ranked(self) -> Sequence[RunRow]:
+        """The reported runs of the variants that were tried at every tuned point."""
+        return [run for run in self.reported if run.variant in self.at_point]
+
+    def ended_of(self, variant: str) -> Ended:
+        """Count how a variant's reported runs ended, by its id."""
+        return Ended.of(run.ended for run in self.reported if run.variant == variant)
+
+    @cached_property
+    def losses(self) -> dict[str, dict[int, float]]:
+        """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
+        losses: dict[str, dict[int, float]] = {variant.id: {} for variant in self.plan.variants}
+        for run in self.ranked:
+            if run.outcome == "ok" and math.isfinite(loss := run.number(self.loss)):
+                losses[run.variant][run.seed] = loss
+        return losses
+
+    def pair(
+        self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
+    ) -> Paired:
+        """Pair a number of two variants, by their ids, by seed or by process."""
+        own, other = samples(self, variant, metric), samples(self, against, metric)
+        shared = [key for key in own if key in other and (seeds is None or key in seeds)]
+        answers = [self.answers.get(metric, {}).get(id_, {}) for id_ in (variant, against)]
+        why_not = ""
+        if is_task := bool(answers[0] or answers[1]):
+            alike = [
+                s for s in shared if len({of[s].fingerprint for of in answers if s in of}) == 1
+            ]
+            if len(alike) < len(shared):
+                why_not = "the runs have answered other items"
+            shared = alike
+        counted = self.metrics.named.get(metric, ())
+        is_exact = not any(row.run or row.samples for row in counted)
+        error = _of_items(answers, shared) if is_task else None
+        if shared and (split := loss_split(self, metric)):
+            weights = {variant: 1.0, against: -1.0}
+            error = text_error_of(dict.fromkeys(shared, weights), self.documents(split))
+        return Paired(
+            {key: own[key] for key in shared},
+            {key: other[key] for key in shared},
+            error if error and error.se > 0 else None,
+            bool(counted) and is_exact,
+            any(one.is_accuracy for of in answers for one in of.values()),
+            why_not,
+        )
+
+    def documents(self, split: str) -> ByDocument:
+        """Return the losses on a split by document, by variant's id and by seed."""
+        if split not in self._documents:
+            runs = [run for run in self.planned if run.use == "reported"]
+            self._documents[split] = losses_by_document(self.metrics, runs, split, self.plan)
+        return self._documents[split]
+
+    @cached_property
+    def _documents(self) -> dict[str, ByDocument]:
+        return {}
+
+    @cached_property
+    def answers(self) -> ByItem:
+        """The scores of each item of a task in the runs that ended ok."""
+        ended = [run for own in self.at_point.values() for run in own.values()]
+        return answers_by_item(self.metrics, [run for run in ended if run.outcome == "ok"])
+
+    @cached_property
+    def bias(self) -> tuple[float, float] | None:
+        """How far all arms but the baseline may be off alike; None without a repeated baseline."""
+        base = self.plan.baseline.id
+        repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
+        return bound_bias([one for own in repeated for one in own.differences()])
+
+
+def samples(table: PairedTable, variant: str, metric: str) -> Samples:
+    """Return a variant's samples of a number: by seed, or by process for what is a variant's own.
+
+    Runs that diverged or collapsed have those alone that describe the training.
+    """
+    if metric not in table.numbers:
+        named = table.metrics.named.get(metric, ())
+        own = [row for row in named if row.variant == variant and not row.run]
+        turns = (own[0].by_process or ((own[0].value,),)) if own else ()
+        return dict(enumerate(map(median, turns)))
+    counts = ("ok", *UNSTABLE) if describes_training(table, metric) else ("ok",)
+    return {
+        seed: value
+        for seed, run in table.at_point.get(variant, {}).items()
+        if run.outcome in counts and not math.isnan(value := run.number(metric))
+    }
+
+
+def loss_split(table: PairedTable, metric: str | None) -> str:
+    """Return the split of a loss in the table's unit by its name; "" for any other number."""
+    return next((s for s in SPLITS if (metric or table.loss) == f"{s}_{table.unit.number}"), "")
+
+
+def describes_training(table: PairedTable, metric: str) -> bool:
+    """Return whether a number of runs describes training, not the trained model."""
+    own = table.metrics.named.get(metric, ())
+    return bool(own) and all(row.metric == TRAINING for row in own if row.run)
+
+
+def is_timed(table: PairedTable, metric: str | None) -> bool:
+    """Return whether a number is a speed or a time, which several processes took."""
+    return any(len(row.by_process) > 1 for row in table.metrics.named.get(metric or "", ()))
+
+
+def losses_by_document(
+    metrics: MeasuredValues, runs: Sequence[RunRow], split: str, table: PlannedTable
+) -> ByDocument:
+    """Return the losses of runs by document; bits and bytes where variants differ in tokens."""
+    rows = {
+        (row.run, row.quantity, row.coordinates["split"]): row.samples
+        for row in metrics
+        if row.quantity in OF_DOCUMENTS
+    }
+    splits = ("validation", "test") if split == HELD_OUT else (split,)
+    documents: dict[str, dict[int, NDArray[np.float64]]] = {}
+    for run in runs:
+        each = [[rows.get((run.id, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
+        if all(map(all, each)):
+            both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
+            documents.setdefault(run.variant, {})[run.seed] = np.stack(both)
+    return _in_bits(documents, table, split) if table.unit == BITS else documents
+
+
+def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocument:
+    """Return total bits in place of nats, and bytes in place of tokens.
+
+    A document's share of the split's bytes is taken to be its share of the baseline's tokens. Runs
+    that have other documents than the baseline's are left out.
+    """
+    base = next(iter(documents.get(table.baseline.id, {}).values()), None)
+    if base is None:
+        return {}
+    bytes_f = table.text.size(split)[1] * base[1] / base[1].sum()
+    return {
+        variant: {
+            seed: np.stack([nats_F / math.log(2), bytes_f])
+            for seed, (nats_F, _) in of_seed.items()
+            if len(nats_F) == len(bytes_f)
+        }
+        for variant, of_seed in documents.items()
+    }
+
+
+def text_error_of(
+    weights: Mapping[int, Mapping[str, float]], documents: ByDocument
+) -> StandardError | None:
+    """Return the text's part of the error of a weighted sum of variants' losses, by seed.
+
+    None where a variant has no losses by document for one of them, or other documents than the
+    rest.
+    """
+    each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
+    known = [both for of_seed in each for both in of_seed if both is not None]
+    if len(known) < sum(map(len, each)) or len({both[1].tobytes() for both in known}) != 1:
+        return None
+    tokens = known[0][1]
+    if len(tokens) < 2:
+        return None
+    own = (np.array([*weights[seed].values()]) for seed in sorted(weights))
+    nats = [np.array([both[0] for both in of_seed if both is not None]) for of_seed in each]
+    return text_error([by @ of_seed for by, of_seed in zip(own, nats, strict=True)], tokens)
+
+
+def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
+    """Return the scores of each item in some runs, by the name of their mean."""
+    seeds = {run.id: run.seed for run in runs}
+    rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
+    prints = {_of_task(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}
+    groups = {_of_task(r): np.array(r.samples, float) for r in rows if r.quantity == "groups"}
+    found: dict[str, dict[str, dict[int, Answers]]] = {}
+    for row in rows:
+        if len(row.samples) > 1 and row.quantity != "groups":
+            of = groups.get(_of_task(row))
+            answers = Answers(
+                np.array(row.samples, float),
+                prints.get(_of_task(row), ""),
+                row.quantity.startswith(_ACCURACY),
+                of if of is not None and len(of) == len(row.samples) else None,
+            )
+            found.setdefault(row.name, {}).setdefault(row.variant, {})[seeds[row.run]] = answers
+    return found
+
+
+def _of_task(row: MetricRow) -> tuple[str, Coordinate]:
+    return row.run, row.coordinates[_TASK]
+
+
+def _of_items(
+    answers: Sequence[Mapping[int, Answers]], seeds: Sequence[int]
+) -> StandardError | None:
+    """Return the error of a difference due to items; None without items.
+
+    It is also None where the runs of different seeds have answered different items.
+    """
+    own, other = answers
+    if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
+        return None
+    one = own[seeds[0]]
+    least = least_error(len(one.scores)) if one.is_accuracy else 0.0
+    differences = np.array([own[seed].scores - other[seed].scores for seed in seeds])
+    if one.groups is not None and len(set(one.groups)) > 1:
+        differences = by_group(differences, one.groups)
+    return item_error(differences, least=least)
