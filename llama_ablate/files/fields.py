@@ -50,8 +50,15 @@ def _bounded(value: float) -> float:
     return value
 
 
+def _all_bounded(values: tuple[float, ...]) -> tuple[float, ...]:
+    if values:
+        _bounded(max(map(abs, filter(math.isfinite, values)), default=0.0))
+    return values
+
+
 #: What was measured; NaN and infinities are numbers too.
 Number = Annotated[float, AfterValidator(_bounded)]
+Numbers = Annotated[tuple[float, ...], AfterValidator(_all_bounded)]
 
 
 def typed(kind: TypeAdapter[_T], stored: object, where: object) -> _T:

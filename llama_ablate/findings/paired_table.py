@@ -242,9 +242,8 @@ class PairedTable(ABC):
         answers = [self.answers.get(metric, {}).get(id_, {}) for id_ in (variant, against)]
         why_not = ""
         if is_task := bool(answers[0] or answers[1]):
-            alike = [
-                s for s in shared if len({of[s].fingerprint for of in answers if s in of}) == 1
-            ]
+            prints = {s: {of[s].fingerprint for of in answers if s in of} for s in shared}
+            alike = [seed for seed in shared if len(prints[seed]) == 1]
             if len(alike) < len(shared):
                 why_not = "the runs have answered other items"
             shared = alike

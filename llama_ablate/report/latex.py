@@ -13,16 +13,19 @@ COLUMNS, OF_PAGE = 5, 9  # leading columns in a paper's column, and in its page'
 _LABEL = 24  # characters of the first column beyond which its cells are wrapped
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _WORD = re.compile(r"[^\W\d]")
-_SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    "·": r"$\cdot$",
-    "\N{MINUS SIGN}": "$-$",
-}
+_SPECIAL = str.maketrans(
+    {c: "\\" + c for c in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        "·": r"$\cdot$",
+        "\N{MINUS SIGN}": "$-$",
+    }
+)
 #: What pdflatex has no glyph for, even in the encoding T1.
 _LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž\u2010-\u201e\u2026€←→]")
 
@@ -97,6 +100,6 @@ def escaped(text: str) -> str:
 
     A character that pdflatex cannot print stands as its number, `[U+4E2D]`.
     """
-    literal = "".join(_SPECIAL.get(c, c) for c in " ".join(text.split()))
+    literal = " ".join(text.split()).translate(_SPECIAL)
     printed = _LACKING.sub(lambda match: f"[U+{ord(match[0]):04X}]", literal)
     return _MINUS.sub("$-$", printed)

@@ -178,7 +178,10 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
         pieces = (part[at : at + _ROWS] for part in parts for at in range(0, len(part) or 1, _ROWS))
         for number, part in enumerate(pieces):
             texts = part.select_dtypes(exclude="number")
-            plain = part.assign(**{str(key): texts[key].map(_no_formula) for key in texts})
+            unlike = {
+                str(key): {one: _no_formula(one) for one in texts[key].unique()} for key in texts
+            }
+            plain = part.assign(**{key: texts[key].map(known) for key, known in unlike.items()})
             plain.columns = [_no_formula(name) for name in plain.columns]
             # The csv module quotes what holds a character of the line's end: lone returns too.
             lines = plain.to_csv(index=False, header=not number, lineterminator="\r\n")

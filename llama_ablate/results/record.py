@@ -15,6 +15,7 @@ from llama_ablate.files.fields import (
     Id,
     MetricName,
     Number,
+    Numbers,
     Options,
     Text,
     Word,
@@ -40,7 +41,7 @@ class Value:
     #: Conditions of the measurement: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
     #: For a timed metric: the value of every round; `value` is their median.
-    samples: tuple[Number, ...] = ()
+    samples: Numbers = ()
     #: For a timed metric: the number of samples from each process, in order; empty where one
     #: process took all samples.
     turns: tuple[int, ...] = ()
