@@ -160,6 +160,7 @@ class TableFrames(PairedTable):
         """
         plan = self.plan
         runs = {run.id: run for run in plan.runs}
+        variants = {variant.id: variant for variant in plan.variants}
         batch, context = self.experiment.train.batch, self.experiment.model.context
         ok = {run.id for run in self.ranked if run.outcome == "ok" and not run.too_short}
         points = []
@@ -169,7 +170,7 @@ class TableFrames(PairedTable):
                 continue
             if where.get("split") != self.split or where.keys() - BRANCH or math.isnan(row.value):
                 continue  # the loss of another split, or of a part of the text
-            variant, run = plan.variant(row.variant), runs[row.run]
+            variant, run = variants[row.variant], runs[row.run]
             step = run.train.get("batch", batch) * variant.model.get("context", context)
             tokens = int(where.get("tokens", run.steps * step))
             points.append(
@@ -199,9 +200,9 @@ class TableFrames(PairedTable):
 
     def curves(self, labels: Collection[str]) -> list[CurvePoint]:
         """Return the held-out losses along the reported runs of some variants."""
-        points = []
+        points, variants = [], {variant.id: variant for variant in self.plan.variants}
         for run in (run for run in self.reported if run.label in labels):
-            variant = self.plan.variant(run.variant)
+            variant = variants[run.variant]
             text, scale = self.plan.text_of(variant), self.plan.scale(variant, "validation")
             size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
             points += [

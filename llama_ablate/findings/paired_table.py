@@ -192,7 +192,7 @@ class PairedTable(ABC):
     def marked(self) -> Sequence[RunRow]:
         """All planned runs, with what each is for by now."""
 
-    @property
+    @cached_property
     def intervals(self) -> dict[str, Interval]:
         """The interval that decides about each variant's difference from the baseline, by id."""
         return {id_: standing.row.interval for id_, standing in self.standings.items()}
