@@ -1,14 +1,25 @@
-"""Medians of timings taken in several processes, with intervals over the processes."""
+"""Medians of timings taken in several processes, with intervals over the processes.
+
+Names of arrays say their axes: M rows of a column, P processes.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, median, quantiles
+from statistics import median, quantiles
+from typing import TypeVar
 
-from llama_ablate.evidence.student import quantile, standard_error
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from llama_ablate.evidence.intervals import ALPHA
+from llama_ablate.evidence.student import f_quantile, quantile
+
+Row = TypeVar("Row", bound=Hashable)
 _FEW = 3  # turns, below which there is no middle half
+#: Level of the test that a row varies more than the others.
+_LEVEL = 0.05
 #: Values by process and by turn within it.
 Turns = Sequence[Sequence[float]]
 
@@ -47,11 +58,18 @@ def timing(turns: Turns) -> Timing:
     """
     if not turns or not all(turns):
         raise ValueError("a timing needs a process, and a turn in each")
-    logs = [math.log(median(of_process)) for of_process in turns]
-    n, mean = len(logs), fmean(logs)
-    half = quantile(0.975, n - 1) * standard_error(logs) if n > 1 else math.nan
+    (mean,), (half,) = estimate_column([_logs(turns)])
+    return _timing(turns, mean, half)
+
+
+def _logs(turns: Turns) -> list[float]:
+    return [math.log(median(of_process)) for of_process in turns]
+
+
+def _timing(turns: Turns, mean: float, half: float) -> Timing:
+    """Return a timing from the mean of its logarithms and half the width of their interval."""
     low, high = math.exp(mean - half), math.exp(mean + half)
-    return Timing(math.exp(mean), low, high, n, sum(map(len, turns)), spread(turns))
+    return Timing(math.exp(mean), low, high, len(turns), sum(map(len, turns)), spread(turns))
 
 
 def spread(turns: Turns) -> float:
@@ -68,9 +86,56 @@ def spread(turns: Turns) -> float:
 
 def ratio(numerator: Turns, denominator: Turns) -> Timing:
     """Return the typical ratio of values taken in the same turn: what drifts cancels out."""
-    return timing(
-        [
-            [a / b for a, b in zip(above, below, strict=True)]
-            for above, below in zip(numerator, denominator, strict=True)
-        ]
-    )
+    return compare_column({"": numerator, "base": denominator}, "base")[""]
+
+
+def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, Timing]:
+    """Return ratios to one row's values in the same turns, with intervals that hold at once.
+
+    A row without that row's turns has a ratio of NaN, and that row itself no interval.
+    """
+    of_base = turns.get(base, ())
+    shape = [*map(len, of_base)]
+    quotients = {
+        row: [_divided(*both) for both in zip(own, of_base, strict=True)]
+        for row, own in turns.items()
+        if own and [*map(len, own)] == shape and all(v > 0 for v in chain(*own, *of_base))
+    }
+    rows = [row for row in quotients if row != base]
+    ends = dict.fromkeys(turns, (0.0, math.nan))
+    if rows:
+        means, halves = estimate_column([_logs(quotients[row]) for row in rows])
+        ends |= zip(rows, zip(means, halves, strict=True), strict=True)
+    nothing = Timing(math.nan, math.nan, math.nan, 0, 0)
+    return {
+        row: _timing(quotients[row], *ends[row]) if row in quotients else nothing for row in turns
+    }
+
+
+def _divided(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [value / other for value, other in zip(values, others, strict=True)]
+
+
+def estimate_column(
+    logs_MP: ArrayLike, alpha: float = ALPHA
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Estimate the rows of a column of speeds: means over processes, and half widths.
+
+    `logs_MP` are the logarithms of the rows' ratios by process, (..., rows, processes). The rows
+    share the mean of their variances over processes, with the degrees of freedom of all; a row that
+    varies more than the others (F test at 5%) has its own. Bonferroni over the rows. One process
+    has no half width.
+    """
+    logs_MP = np.asarray(logs_MP, float)
+    rows, processes = logs_MP.shape[-2:]
+    mean_M = logs_MP.mean(-1)
+    if processes < 2:
+        return mean_M, np.full_like(mean_M, math.nan)
+    own_M, df = logs_MP.var(-1, ddof=1), processes - 1
+    all_M = np.broadcast_to(own_M.mean(-1, keepdims=True), own_M.shape)
+    others_M = (rows * all_M - own_M) / max(1, rows - 1)
+    varies_M = own_M > others_M * f_quantile(1 - _LEVEL, df, max(1, rows - 1) * df)
+    varies_M &= rows > 1
+    df_M = np.where(varies_M, df, rows * df)
+    error_M = np.sqrt(np.where(varies_M, own_M, all_M) / processes)
+    return mean_M, quantile(1 - alpha / rows / 2, df_M) * error_M

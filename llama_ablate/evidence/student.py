@@ -33,6 +33,13 @@ def f_tail(ratio: ArrayLike, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[n
     return np.asarray(special.fdtrc(df, df_of_other, ratio), float)
 
 
+def f_quantile(share: float, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[np.float64]:
+    """Return the quantile of the ratio of two variances (F)."""
+    from scipy import special
+
+    return np.asarray(special.fdtri(df, df_of_other, share), float)
+
+
 def noncentral_above(t: float, df: float, centre: float) -> float:
     """Return the chance that |t| exceeds a value where t is noncentral, about `centre`.
 

@@ -8,7 +8,6 @@ clustered by document, and that of a task one from its items. A number that is c
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from statistics import fmean
 
 from llama_ablate.evidence import (
@@ -17,12 +16,10 @@ from llama_ablate.evidence import (
     Ended,
     Interval,
     StandardError,
-    medians,
     simultaneous,
 )
-from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.findings.paired_table import Paired, PairedTable, is_timed, loss_split, samples
+from llama_ablate.findings.paired_table import Paired, PairedTable, loss_split
 from llama_ablate.findings.values import UNSTABLE
 from llama_ablate.results import FINAL
 
@@ -104,27 +101,13 @@ def _scaled(paired: Paired, *, relative: bool) -> StandardError:
 def bias_of(table: PairedTable, metric: str, variant: str, against: str) -> tuple[float, float]:
     """Return the ends of the bias that is possible in a difference.
 
-    Of a loss against the baseline's it is that of all arms but the baseline. Of a speed it is how
-    the same code differs under another name, which tells of either variant.
+    That of a loss against the baseline's is what all arms but the baseline may share.
     """
     base = table.plan.baseline.id
     sign = (against == base) - (variant == base)
-    if not {variant, against}.isdisjoint(table.plan.repeated):
-        return NO_BIAS
-    if loss_split(table, metric):
-        return scale_ends(table.bias or NO_BIAS, sign) if sign else NO_BIAS
-    again = [v.id for v in table.plan.variants if v.role == "aa"]
-    if not again or not is_timed(table, metric):
-        return NO_BIAS
-    differences = table.pair(metric, again[0], base).differences(relative=True)
-    noise = simultaneous({"": differences})[""]
-    if math.isnan(noise.low):
-        return NO_BIAS
-    low, high = noise.low, noise.high
-    if not sign:
-        low, high = min(low, -high), max(high, -low)
-    scale = fmean(samples(table, against, metric).values())
-    return scale_ends((low, high), -scale if variant == base else scale)
+    is_of_all = sign and {variant, against}.isdisjoint(table.plan.repeated)
+    has_bias = is_of_all and loss_split(table, metric)
+    return scale_ends(table.bias or NO_BIAS, sign) if has_bias else NO_BIAS
 
 
 def scale_ends(ends: tuple[float, float], weight: float) -> tuple[float, float]:
@@ -146,14 +129,6 @@ def _lost(table: PairedTable, variant: str, outcome: str) -> tuple[int, int]:
     """Return how many runs of a variant ended so, of all that finished at any tuned point."""
     runs = [run for run in table.runs if run.variant == variant and run.outcome in FINAL]
     return sum(run.outcome == outcome for run in runs), len(runs)
-
-
-def compare_speeds(own: Turns, base: Turns) -> Timing:
-    """Compare two speeds turn by turn: their ratio, NaN where they have no turns in common."""
-    turns = [*map(len, own)]
-    if not own or turns != [*map(len, base)] or not all(v > 0 for v in chain(*own, *base)):
-        return Timing(math.nan, math.nan, math.nan, 0, 0)
-    return medians.ratio(own, base)
 
 
 #: Difference of a variant that was not compared.

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from llama_ablate.evidence import Difference, Standing, Verdict, measure_pairing, seeds_to_decide
+from llama_ablate.evidence.medians import Timing, compare_column
 from llama_ablate.evidence.rates import fisher, share
 from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
 from llama_ablate.evidence.written import share as write_share
 from llama_ablate.findings import tuning
-from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all, compare_speeds
+from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all
 from llama_ablate.findings.paired_table import PairedTable
 from llama_ablate.findings.rows import (
     ENDS,
@@ -325,7 +326,7 @@ def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list
         ok = [run for run in runs if run.is_reported and run.outcome == "ok"]
         numbers = {name: _mean(ok, table.split, name) for name in means(ComparisonRow)}
         rows.append(filled(row, numbers))
-    return _with_decimals(_with_timing_noise(rows))
+    return _with_decimals(rows)
 
 
 def _row(
@@ -334,7 +335,7 @@ def _row(
     runs: Sequence[RunRow],
     of_base: set[str],
     broken: Mapping[str, str],
-    speeds: tuple["_OfVariants", "_OfVariants"],
+    speeds: tuple["_Speeds", "_Speeds"],
 ) -> ComparisonRow:
     plan, experiment, id_ = table.plan, table.experiment, variant.id
     at, base = table.standings.get(id_), plan.baseline.id
@@ -352,7 +353,6 @@ def _row(
     fewest = seeds_to_decide(found, table.equivalence) if is_open else None
     ended = row.own if at else table.ended_of(id_)
     train, decode = (of.get(id_, _UNMEASURED) for of in speeds)
-    text = plan.text_per_token(variant)
     contexts = experiment.state_contexts
     asked = contexts[1] if len(contexts) > 1 else None
     lost_low, lost_high = share(ended.lost, ended.runs) if ended.runs else (math.nan, math.nan)
@@ -396,10 +396,10 @@ def _row(
         residual=variant.residual,
         solved=variant.solved,
         flops_per_token=_known(variant.flops_per_token),
-        train_tokens_per_s=train.value,
-        train_speed=_ratio(train, speeds[0].get(base, _UNMEASURED), text),
-        decode_tokens_per_s=decode.value,
-        decode_speed=_ratio(decode, speeds[1].get(base, _UNMEASURED), text),
+        train_tokens_per_s=train[0],
+        train_speed=train[1],
+        decode_tokens_per_s=decode[0],
+        decode_speed=decode[1],
         context=contexts[0],
         kv_bytes_per_token=_known(variant.kv_bytes_per_token),
         state_bytes=_known(variant.state_bytes),
@@ -465,13 +465,12 @@ def _p_of_lost(row: Difference) -> float:
     return min(1.0, rows * fisher((own.lost, own.runs), (other.lost, other.runs)))
 
 
-#: What stands for a value that was not measured.
-_UNMEASURED = MetricRow(variant="", label="", metric="", name="", quantity="", value=math.nan)
-#: Measured values by the variant's id.
-_OfVariants = Mapping[str, MetricRow]
+#: Of a variant by its id: tokens a second, and their ratio to the baseline's.
+_Speeds = Mapping[str, tuple[float, Ratio]]
+_UNMEASURED = (math.nan, Ratio())
 
 
-def _speeds(table: PlannedTable, metrics: MeasuredValues) -> tuple[_OfVariants, _OfVariants]:
+def _speeds(table: PlannedTable, metrics: MeasuredValues) -> tuple[_Speeds, _Speeds]:
     """Return the training and the decode speed of the variants that have them.
 
     The decode speed is with the cache, at the largest batch and the longest context at which the
@@ -484,11 +483,10 @@ def _speeds(table: PlannedTable, metrics: MeasuredValues) -> tuple[_OfVariants, 
         if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
     ]
     of_base = (one for one in decode if one[1].variant == table.baseline.id)
-    _, largest = max(of_base, key=itemgetter(0), default=(None, _UNMEASURED))
-    return (
-        {row.variant: row for row in of_variants if row.name == "train_tokens_per_s"},
-        {row.variant: row for _, row in decode if row.coordinates == largest.coordinates},
-    )
+    _, largest = max(of_base, key=itemgetter(0), default=(None, None))
+    at_largest = [row for _, row in decode if largest and row.coordinates == largest.coordinates]
+    train = [row for row in of_variants if row.name == "train_tokens_per_s"]
+    return _with_ratios(train, table), _with_ratios(at_largest, table)
 
 
 def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
@@ -499,36 +497,22 @@ def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
     return None
 
 
-def _ratio(own: MetricRow, base: MetricRow, text: float) -> Ratio:
-    """Return the ratio of a speed to the baseline's; of its own without an interval.
+def _with_ratios(speeds: Sequence[MetricRow], table: PlannedTable) -> _Speeds:
+    """Return a column of speeds with their ratios to the baseline's.
 
-    It is of text: `text` is how much more of it a token holds than one of the baseline's.
+    They are of text: a token may hold more of it than one of the baseline's.
     """
-    found = compare_speeds(own.by_process, base.by_process)
-    low, high = (math.nan, math.nan) if own is base else (text * found.low, text * found.high)
+    turns = {row.variant: row.by_process for row in speeds}
+    found = compare_column(turns, table.baseline.id)
+    text = {variant.id: table.text_per_token(variant) for variant in table.variants}
+    return {
+        row.variant: (row.value, _ratio(found[row.variant], text[row.variant])) for row in speeds
+    }
+
+
+def _ratio(found: Timing, text: float) -> Ratio:
+    low, high = text * found.low, text * found.high
     return Ratio(text * found.value, low, high, found.turns, found.processes, found.spread)
-
-
-def _with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Widen the intervals of speeds by those of the baseline's own code under another name.
-
-    A process has its place in memory and its minutes: the same code twice differs by more than its
-    turns say.
-    """
-    again = [row for row in rows if row.role == "aa"]
-    widened = [*rows]
-    for name in ("train_speed", "decode_speed"):
-        noise = [getattr(row, name) for row in again]
-        low = min([1.0, *(one.low for one in noise if not math.isnan(one.low))])
-        high = max([1.0, *(one.high for one in noise if not math.isnan(one.high))])
-        for i, row in enumerate(widened):
-            own: Ratio = getattr(row, name)
-            if row.role != "aa":
-                wider: dict[str, object] = {
-                    name: own._replace(low=own.low / high, high=own.high / low)
-                }
-                widened[i] = replace(row, **wider)  # type: ignore[arg-type]
-    return widened
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from llama_ablate.evidence.medians import Turns, compare_column
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.written import Estimate, plain
-from llama_ablate.findings.compare import compare_speeds
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import frame, grouped
 from llama_ablate.findings.tuning import first_split
@@ -269,12 +269,13 @@ def _means(own: _Placed) -> list[Point]:
 
 def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
     """Return speeds as ratios to the baseline's at the same place, with intervals."""
-    base = table.plan.baseline
-    turns_of = {at: row.by_process for row, at in own if row.variant == base.id}
-    found = []
+    labels = {variant.id: variant.label for variant in table.plan.variants}
+    places: dict[float, dict[str, Turns]] = {}
     for row, at in own:
-        ratio = compare_speeds(row.by_process, turns_of.get(at, ()))
-        ends = (math.nan, math.nan) if row.label == base.label else (ratio.low, ratio.high)
-        if not math.isnan(ratio.value):
-            found.append(Point(row.label, at, Estimate(ratio.value, *ends), ratio.processes))
-    return sorted(found, key=lambda point: point.x)
+        places.setdefault(at, {})[row.variant] = row.by_process
+    return [
+        Point(labels[variant], at, Estimate(one.value, one.low, one.high), one.processes)
+        for at, turns in sorted(places.items())
+        for variant, one in compare_column(turns, table.plan.baseline.id).items()
+        if not math.isnan(one.value)
+    ]
