@@ -15,6 +15,7 @@ import numpy as np
 from llama_ablate.evidence.factorial import Design, estimate_effects
 from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.evidence.item_error import item_error, least_error
+from llama_ablate.evidence.medians import estimate_column
 
 SEEDS, ROWS, SHARES = (2, 3, 5, 8), (1, 2, 5, 10), (0.2, 0.6)
 DOCUMENTS = 40
@@ -141,6 +142,80 @@ def false_tasks(items, seeds, rows, tables):
     return wrong / tables
 
 
+#: Noise of speeds. Each turn of a process has its luck (0.05), each process its place in memory
+#: (0.02), and all arms drift together.
+OF_SPEEDS = (
+    *("white", "places in memory", "bursts", "AR(1) 0.8", "AR(1) 0.95"),
+    *("t with 3 df", "skewed", "one arm 4 times as noisy", "unequal arms"),
+)
+ARMS = (3, 6, 16)
+PROCESSES = 5
+
+
+def draw_speeds(kind, arms, tables, turns, seed=0):
+    """Draw the logarithms of arms' ratios to the baseline, (T, M, processes): medians of turns."""
+    generator = np.random.default_rng(seed + arms)
+    shape = (tables, PROCESSES, turns, arms + 1)
+    place = 0.02 * generator.normal(size=(tables, PROCESSES, 1, arms + 1))
+    luck = 0.05 * generator.normal(size=shape)
+    if kind == "places in memory":
+        place, luck = 2 * place, 0.2 * luck
+    elif kind == "t with 3 df":
+        luck = 0.05 * generator.standard_t(3, shape) / math.sqrt(3)
+    elif kind == "skewed":
+        luck = 0.05 * (generator.exponential(size=shape) - 1)
+    elif kind.startswith("AR"):
+        luck = _shuffled(generator, _autoregressive(generator, shape, float(kind.split()[1])))
+    elif kind == "bursts":
+        luck = luck + 0.3 * _shuffled(generator, _bursts(generator, shape))
+    elif kind == "one arm 4 times as noisy":
+        place[..., 1], luck[..., 1] = 4 * place[..., 1], 4 * luck[..., 1]
+    elif kind == "unequal arms":
+        scale = np.exp(0.5 * generator.normal(size=(tables, 1, 1, arms + 1)))
+        place, luck = scale * place, scale * luck
+    times = place + luck
+    return np.median(times[..., 1:] - times[..., :1], axis=2).swapaxes(-1, -2)
+
+
+def _autoregressive(generator, shape, share):
+    """Draw timings of which each keeps a share of the luck of the one before, in their order."""
+    length = math.prod(shape[2:])
+    drawn = 0.05 * generator.normal(size=(*shape[:2], length))
+    for at in range(1, length):
+        drawn[..., at] *= math.sqrt(1 - share**2)
+        drawn[..., at] += share * drawn[..., at - 1]
+    return drawn.reshape(shape)
+
+
+def _bursts(generator, shape):
+    """Draw which timings another program slows: up to a turn in a row, in half of the processes."""
+    length, place = math.prod(shape[2:]), np.arange(math.prod(shape[2:]))
+    start = generator.integers(0, length, (*shape[:2], 1))
+    end = start + generator.integers(1, shape[-1] + 1, start.shape)
+    slowed = (start <= place) & (place < end) & (generator.random(start.shape) < 0.5)
+    return slowed.reshape(shape).astype(float)
+
+
+def _shuffled(generator, timings):
+    """Return timings as the arms get them, which take turns in a random order."""
+    order = np.argsort(generator.random(timings.shape), -1)
+    return np.take_along_axis(timings, order, -1)
+
+
+def false_speeds(kind, arms, tables, turns=3):
+    """Return the share of columns of identical arms in which any has a word."""
+    mean, half = estimate_column(draw_speeds(kind, arms, tables, turns))
+    return float((np.abs(mean) > half).any(-1).mean())
+
+
+def power_of_speed(kind, tables, turns):
+    """Return how often one arm of seven is shown that is a tenth faster."""
+    logs = draw_speeds(kind, 7, tables, turns)
+    logs[:, 0] += math.log(1.1)
+    mean, half = estimate_column(logs)
+    return float((mean[:, 0] > half[:, 0]).mean())
+
+
 def _table(title: str, heads: Sequence[object], rows: dict[str, Sequence[str]]) -> Iterator[str]:
     yield f"| {title} | {' | '.join(map(str, heads))} |"
     yield "|---" * (len(heads) + 1) + "|"
@@ -201,6 +276,20 @@ cell). Each variant changes the difficulty of items by chance.
         for items, rows in itertools.product((40, 200), (1, 3, 10))
     }
     yield from _table("items, rows", seeds, of_tasks)
+    yield f"""## Speeds
+
+Share of columns of identical arms, in percent, in which any has a word, in {PROCESSES} processes of
+3 turns; and how often one arm of seven that is a tenth faster is shown, by turns.
+"""
+    heads = [f"{arms} arms" for arms in ARMS] + [f"shown in {turns}" for turns in (3, 5, 10)]
+    of_speeds = {
+        kind: [
+            *(f"{100 * false_speeds(kind, arms, tables):.1f}" for arms in ARMS),
+            *(f"{100 * power_of_speed(kind, tables, turns):.0f}" for turns in (3, 5, 10)),
+        ]
+        for kind in OF_SPEEDS
+    }
+    yield from _table("noise", heads, of_speeds)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llama_ablate.evidence import Difference, Standing, Verdict, measure_pairing, seeds_to_decide
+from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.medians import Timing, compare_column
 from llama_ablate.evidence.rates import fisher, share
 from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
@@ -40,8 +41,6 @@ from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS, PlannedTable, PlannedVariant
 from llama_ablate.terminal import plural
 
-_ALPHA = 0.05
-
 
 class Ratio(NamedTuple):
     """A speed over that of the baseline in the same turns, with its 95% interval."""
@@ -67,7 +66,8 @@ class ComparisonRow(DifferenceRow):
     ORDER = (
         *("label", "baseline", "role", "n", "loss", "of_loss", *ENDS, "verdict", "of_verdict"),
         *("of_half", "of_rate"),
-        *("parameters", "train_speed", "decode_speed", "kv_bytes_per_token", "state_bytes"),
+        *("parameters", "train_speed", "of_train_speed", "decode_speed", "of_decode_speed"),
+        *("kv_bytes_per_token", "state_bytes"),
         *("asked_state_bytes", "of_runs", "of_p", "of_seeds", "point", "of_excess", "of_bits"),
         *("of_perplexity", "of_active", "of_match", "epochs"),
     )
@@ -145,16 +145,13 @@ class ComparisonRow(DifferenceRow):
     flops_per_token: float = column("forward FLOPs per token at the training context")
     train_tokens_per_s: float = column("tokens per second of training")
     train_speed: Ratio = column(
-        "training speed over that of the baseline in the same turns, with its 95% interval",
-        "speed",
-        leading=True,
-        optional=True,
+        "training speed over that of the baseline in the same turns; the intervals of the column "
+        "hold at once"
     )
     decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
     decode_speed: Ratio = column(
-        "decode speed over that of the baseline in the same turns, with its 95% interval",
-        "decode speed",
-        optional=True,
+        "decode speed over that of the baseline in the same turns; the intervals of the column "
+        "hold at once"
     )
     context: int = column("training context of the experiment, in tokens")
     kv_bytes_per_token: float = column(
@@ -219,6 +216,20 @@ class ComparisonRow(DifferenceRow):
         """Write the verdict; of a better variant, also in what guarded number it is worse."""
         guarded = self.verdict == "better" and self.guard
         return f"{self.verdict}, {self.guard}" if guarded else self.verdict
+
+    @cell("speed", leading=True, optional=True)
+    def of_train_speed(self) -> str:
+        """Write the ratio of the training speed; `the same code` of a repeated baseline."""
+        return self._speed(self.train_speed)
+
+    @cell("decode speed", optional=True)
+    def of_decode_speed(self) -> str:
+        """Write the ratio of the decode speed; `the same code` of a repeated baseline."""
+        return self._speed(self.decode_speed)
+
+    def _speed(self, ratio: Ratio) -> str:
+        is_measured = self.role == "aa" and not math.isnan(ratio.ratio)
+        return f"{ratio}, the same code" if is_measured else str(ratio)
 
     @cell("at half the length", leading=True, optional=True)
     def of_half(self) -> str:
@@ -461,7 +472,7 @@ def _p_of_lost(row: Difference) -> float:
     own, other = row.own, row.other
     if not ((own.lost or other.lost) and own.runs and other.runs):
         return math.nan
-    rows = _ALPHA / row.interval.alpha  # that share the error, and looks
+    rows = ALPHA / row.interval.alpha  # that share the error, and looks
     return min(1.0, rows * fisher((own.lost, own.runs), (other.lost, other.runs)))
 
 

@@ -327,7 +327,7 @@ def _ended(gone: Replaced) -> str:
 
 def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
     """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
-    few, unsteady = {}, {}
+    few, unsteady, sentences = {}, {}, []
     for name, title in (("train", "training"), ("decode", "decode")):
         known = [row for row in rows if not math.isnan(getattr(row, f"{name}_tokens_per_s"))]
         of: dict[str, Ratio] = {row.label: getattr(row, f"{name}_speed") for row in known}
@@ -339,7 +339,13 @@ def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
         if differing := {f"'{k}'": one.spread for k, one in of.items() if one.spread > _UNSTEADY}:
             most = max(differing.values())
             unsteady[name] = f"{title}: by up to {most:.0%} ({listed([*differing])})"
-    sentences = []
+        sentences += [
+            f"The same code differs in its {title} speed: '{row.label}' {row_speed}. Where that is "
+            "more than a few percent, something other than the code decides speeds. "
+            f"{_again([name])}"
+            for row in known
+            if row.role == "aa" and _differs(row_speed := of[row.label])
+        ]
     if few:
         sentences.append(
             f"Speeds were measured in fewer than {_TURNS} turns in {_PROCESSES} processes "
@@ -352,6 +358,11 @@ def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
             f"short. {_again(unsteady)}"
         )
     return sentences
+
+
+def _differs(ratio: Ratio) -> bool:
+    """Return whether the interval of a ratio leaves out 1."""
+    return ratio.low > 1 or ratio.high < 1
 
 
 def _again(names: Iterable[str]) -> str:

@@ -43,6 +43,17 @@ def test_few_grids_without_an_effect_show_one(grid):
         assert false <= most, kind
 
 
+@pytest.mark.parametrize("kind", simulations.OF_SPEEDS[:5])
+def test_few_columns_of_identical_arms_have_a_word(kind, volume):
+    tables = volume(1_000, 10_000, 10_000)
+    most = 0.065 + 3 * (0.065 * 0.935 / tables) ** 0.5
+    assert max(simulations.false_speeds(kind, arms, tables) for arms in (3, 6, 16)) <= most
+
+
+def test_a_tenth_is_shown_in_a_column_of_seven_five_times_in_six_where_turns_suffice(volume):
+    assert simulations.power_of_speed("white", volume(1_000, 4_000, 4_000), 5) > 0.85
+
+
 @pytest.mark.parametrize(("items", "rows"), [(40, 3), (200, 3)])
 def test_few_tables_of_equal_accuracies_have_a_word(items, rows, volume):
     tables = volume(100, 500, 500)

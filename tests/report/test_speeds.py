@@ -1,4 +1,4 @@
-"""Ratios of speeds: turn by turn, with intervals over processes, and held against an A/A arm."""
+"""Ratios of speeds: turn by turn, with intervals over processes that hold for a column."""
 
 import math
 from dataclasses import replace
@@ -8,11 +8,10 @@ import pytest
 from scipy import stats
 
 from llama_ablate.evidence import medians
-from llama_ablate.findings.compare import compare_speeds
+from llama_ablate.evidence.medians import estimate_column
 from llama_ablate.findings.comparison import Ratio
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.warnings import _timed
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value
@@ -53,22 +52,40 @@ def frames(tmp_path):
     return read
 
 
-def test_a_ratio_of_speeds_is_taken_turn_by_turn_with_students_interval_over_processes(frames):
-    """Medians of the ratios of a process: 1.2, 1.25, 1.15."""
-    row = framed(frames().table.comparison).set_index("label").loc["faster"]
-    logs = np.log([1.2, 1.25, 1.15])
-    low, high = stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))
-    assert row["train_speed_ratio"] == pytest.approx(stats.gmean([1.2, 1.25, 1.15]))
-    assert (row["train_speed_low"], row["train_speed_high"]) == pytest.approx(
-        (math.exp(low), math.exp(high))
-    )
-    assert math.isnan(row["decode_speed_ratio"])
-    shown = cells(frames().table.comparison)["speed"].tolist()
-    assert shown == [
-        "1.00x",
-        f"1.20x [{math.exp(low):.2f}, {math.exp(high):.2f}]",
-        "no difference seen [1.00, 1.00]",
-    ]
+def test_a_column_of_speeds_shares_one_variance_and_its_intervals_hold_at_once(frames):
+    """Medians of the turns' ratios in a process: 1.2, 1.25, 1.15, and 1.01, 1, 0.99."""
+    again = (1.01, 1.0, 0.99)
+    table = frames([[ratio] * 3 for ratio in again]).table
+    logs = np.log([(1.2, 1.25, 1.15), again])
+    error = math.sqrt(logs.var(1, ddof=1).mean() / 3)
+    half = stats.t.ppf(1 - 0.05 / 2 / 2, 2 * 2) * error
+    faster, same = table.comparison[1:]
+    for row, log in ((faster, logs[0].mean()), (same, logs[1].mean())):
+        ends = [math.exp(log + by) for by in (0.0, -half, half)]
+        assert row.train_speed[:3] == pytest.approx(tuple(ends))
+    assert math.isnan(faster.decode_speed.ratio)
+    shown = cells(table.comparison)["speed"].tolist()
+    low, high = (f"{end:.2f}" for end in same.train_speed[1:3])
+    assert shown[::2] == ["1.00x", f"no difference seen [{low}, {high}], the same code"]
+    assert shown[1].startswith("1.20x [")
+
+
+def test_a_row_that_varies_more_than_the_others_has_its_own_variance_and_lends_it_to_none():
+    generator = np.random.default_rng(0)
+    logs = generator.normal(0, 0.01, (6, 5))
+    logs[0] *= 20
+    mean, half = estimate_column(logs)
+    own = stats.t.ppf(1 - 0.05 / 6 / 2, 4) * stats.sem(logs[0])
+    assert half[0] == pytest.approx(own)
+    pooled = math.sqrt(logs.var(1, ddof=1).mean() / 5)
+    assert half[1:] == pytest.approx(stats.t.ppf(1 - 0.05 / 6 / 2, 24) * pooled)
+    assert mean == pytest.approx(logs.mean(1))
+
+
+def test_the_same_code_at_another_speed_is_a_warning(frames):
+    (note,) = (line for line in _timed(frames([[1.3] * 3] * 3).table.comparison) if "same" in line)
+    assert note.startswith("The same code differs in its training speed: 'again' 1.30x [")
+    assert not any("same" in line for line in _timed(frames().table.comparison))
 
 
 def timed(train=None, decode=None):
@@ -140,27 +157,6 @@ def test_the_interval_counts_processes_and_not_the_turns_that_a_process_shares()
 
 
 def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
-    none = compare_speeds(((1.0, 2.0),), ((1.0,), (2.0,)))
-    assert math.isnan(none.value)
-    assert math.isnan(compare_speeds((), ()).value)
-    assert math.isnan(compare_speeds(((1.0,),), ((0.0,),)).value)
-
-
-def ends_of(read, label="faster"):
-    row = framed(read.table.comparison).set_index("label").loc[label]
-    return row["train_speed_low"], row["train_speed_high"]
-
-
-@pytest.mark.parametrize("again", [(1.0, 1.01, 0.99), (1.01, 1.011, 1.012), (1.0, 1.1, 0.9)])
-def test_an_interval_of_a_speed_is_widened_by_that_of_the_same_code_under_another_name(
-    frames, again
-):
-    """One-sidedly: where the same code is surely faster, only the lower end moves."""
-    logs = np.log([1.2, 1.25, 1.15])
-    plain = np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs)))
-    noise = np.log(again)
-    low, high = np.exp(stats.t.interval(0.95, 2, noise.mean(), stats.sem(noise)))
-    read = frames([[ratio] * 3 for ratio in again])
-    expected = plain[0] / max(1, high), plain[1] / min(1, low)
-    assert ends_of(read) == pytest.approx(expected)
-    assert ends_of(read, "again") == pytest.approx((low, high))
+    for own, base in ((((1.0, 2.0),), ((1.0,), (2.0,))), ((), ()), (((1.0,),), ((0.0,),))):
+        found = medians.compare_column({"own": own, "base": base}, "base")
+        assert math.isnan(found["own"].value)

@@ -14,6 +14,5 @@ def _controls_section(frames: Frames) -> Section | None:
         """Repeat: the baseline trained again with nothing changed; equal bit for bit, the harness
         adds no difference between arms, else every row is wider by its interval. Positive: a change
         of known harm; without a control that is seen to hurt, "no difference" proves nothing.
-        Redraw: the baseline with other random draws; 1 in 20 such intervals is wrong by chance. The
-        intervals of speeds are widened by that of a repeated baseline's.""",
+        Redraw: the baseline with other random draws; 1 in 20 such intervals is wrong by chance.""",
     )
