@@ -46,9 +46,9 @@ def _comparison_section(frames: Frames) -> Section | None:
     table = frames.table
     compared = with_half(_in_order(table), table)
     is_loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
-    costs = """Speeds are ratios to the baseline's, above 1 faster, with intervals over processes that
-        hold for a whole column at once; state bytes are what one sequence of so many tokens keeps,
-        in 16-bit numbers, bytes/token what one further token adds there."""
+    costs = """Speeds are ratios to the baseline's, above 1 faster, with intervals over processes
+        that hold for a whole column at once; state bytes are what one sequence of so many tokens
+        keeps, in 16-bit numbers, bytes/token what one further token adds there."""
     if table.plan.has_tokenizers:
         costs += (
             " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
