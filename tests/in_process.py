@@ -61,7 +61,11 @@ def in_process(*, figures=False):
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
         patch.setattr(processes, "command", _command)
-        patch.setattr(measurement, "PROCESSES", 2)  # which are one, and take speeds again and again
+        for most in (
+            "PROCESSES",
+            "MAX_PROCESSES",
+        ):  # which are one, and take speeds again and again
+            patch.setattr(measurement, most, 2)
         patch.setattr(local, "Local", Inline)
         patch.setattr(Figure, "savefig", save_nothing)
         if not figures:

@@ -340,6 +340,20 @@ def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilo
     assert "expected" not in answer("plan", experiment_file(), "--json")
 
 
+def test_an_equivalence_that_a_pilot_does_not_let_be_shown_is_refused_unless_forced(
+    results, experiment_file, answer
+):
+    def planned(stated, code):
+        claim = f"[{{variant: layernorm, direction: equivalent, margin: 1e-9 nats{stated}}}]"
+        file = experiment_file(hypotheses=claim, margin="1e-9 nats")
+        return answer("plan", file, "--pilot", results, code=code)
+
+    said = planned("", 2)
+    assert "hypotheses[0].margin: equivalence within 1e-9 nats cannot be shown" in said
+    assert "state a larger margin, or 'force: true'" in said
+    assert "no row can be equivalent" in planned(", force: true", 0)
+
+
 def test_a_power_with_looks_says_how_many_runs_to_expect_and_two_seeds_are_enough_to_ask(
     results, experiment_file, answer
 ):

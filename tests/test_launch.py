@@ -51,7 +51,9 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
 ):
     """A real grid: three workers at a time, and speeds from a process that is started anew."""
     monkeypatch.setattr(measurement, "PROCESSES", 1)  # test_measuring.py: from five
-    file = experiment_file(measure="[perplexity, train_speed, kv_cache]", train=LEARNS)
+    file = experiment_file(
+        measure="[perplexity, {name: train_speed, paired: true}, kv_cache]", train=LEARNS
+    )
     said = run(file, tmp_path / "r", "--json", "--workers", "3")
     rows = {row["variant"]: row for row in said["comparison"]}
     outcomes = {name: row["outcome"] for name, row in rows.items()}

@@ -147,7 +147,7 @@ def test_every_metric_takes_its_own_defaults(spec, tokens):
 
 
 def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject):
-    speeds = rows("decode_speed", subject(context=16), batch=[1])
+    speeds = rows("decode_speed", subject(context=16), batch=[1], paired=True)
     assert {row.coordinates["context"] for row in speeds} == {16}
 
 
@@ -201,11 +201,13 @@ def test_training_speed_is_tokens_and_flops_of_the_same_steps(subject):
 
 
 def test_decode_speed_covers_batches_and_contexts_with_and_without_cache(subject):
-    values = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4)
+    values = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4, paired=True)
     kinds = ("prefill", "decode_cached", "decode_uncached")
     expected = {f"{k}_b{b}_c{c}_tokens_per_s" for k in kinds for b in (1, 3) for c in (12, 20)}
     assert set(values) == expected
     assert min(values.values()) > 0
+    alone = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4)
+    assert set(alone) == {f"{k}_b3_c20_tokens_per_s" for k in kinds[:2]}  # the largest, with cache
 
 
 def test_decode_speed_refuses_a_context_that_the_new_tokens_fill(subject):

@@ -14,6 +14,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
+from llama_ablate.measure.turns import half_width, joined
 from llama_ablate.report import page
 from llama_ablate.results import Results, Settings, Store
 from llama_ablate.results.protocol import StatedMetrics
@@ -34,6 +35,7 @@ def passes(experiment_file, tmp_path, monkeypatch):
         return [{METRICS.resolve(e).name: Measurement() for e in entries} for _ in arms]
 
     monkeypatch.setattr(measurement.processes, "call", call)
+    monkeypatch.setattr(Store, "records", lambda _self: [])
 
     def measure(*sets, **more):
         compute = Compute(kernel=more.pop("kernel", "math"))
@@ -65,7 +67,7 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
 ):
     calls = []
 
-    def call(_task, arms, entries, _compute, rounds, *, anew, **_more):
+    def call(_task, arms, entries, _compute, rounds, _limit_s, *, anew, **_more):
         names = [METRICS.resolve(entry).name for entry in entries]
         calls.append((names, rounds, anew))
         speed = Value("x", float(len(calls)), samples=(float(len(calls)),) * rounds)
@@ -74,7 +76,9 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
     monkeypatch.setattr(measurement.processes, "call", call)
     store = Store(tmp_path / "r")
     store.prepare()
-    plan = make(experiment.load(experiment_file(measure="[train_speed, kv_cache]")))
+    plan = make(
+        experiment.load(experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]"))
+    )
     measurement.measure_variants(store, plan, Compute(), lambda *_: None)
     assert calls == [(["kv_cache"], 1, False)] + [(["train_speed"], 3, True)] * 5
     for variant in plan.tables[0].variants:
@@ -87,8 +91,27 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
 
 def test_a_metric_that_is_added_takes_a_pass_of_its_own_and_the_others_stay(passes):
     assert passes() == 1
-    assert passes("measure=[kv_cache, train_speed]") == 6  # five processes
-    assert passes("measure=[train_speed]") == 6
+    assert passes("measure=[kv_cache, {name: train_speed, paired: true}]") == 6  # five processes
+    assert passes("measure=[{name: train_speed, paired: true}]") == 6
+
+
+def test_a_speed_that_is_not_paired_takes_one_process_or_none_and_leaves_what_was(passes):
+    assert passes("measure=[train_speed]") == 0  # which is that of the runs
+    assert passes("measure=[decode_speed]") == 1
+    assert passes("measure=[{name: decode_speed, paired: true}]") == 6
+    assert passes("measure=[decode_speed]") == 6
+
+
+def test_a_paired_pass_goes_on_to_ten_processes_where_an_interval_stays_wide():
+    def arm(*speeds):
+        rows = [Value("x", v, "train_speed", samples=(v,) * 3, turns=(3,)) for v in speeds]
+        return joined([Measurement((row,)) for row in rows])
+
+    base, like = arm(1.0, 2.0, 1.0), arm(1.01, 2.0, 1.0)
+    unlike = arm(1.5, 2.0, 1.0)
+    assert half_width([base, like], [0, 0], "train_speed") < 0.05
+    assert half_width([base, like, unlike], [0, 0, 0], "train_speed") > 0.05
+    assert half_width([base, unlike], [0, 1], "train_speed") == 0  # of another table
 
 
 STATED = {"name": "length", "times": [1, 2]}

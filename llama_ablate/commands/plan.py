@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.forecast import Forecast
     from llama_ablate.findings.power import Pilot
+    from llama_ablate.results.plan_document import PlanDocument
 
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
 EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
@@ -82,7 +83,8 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     document = plan.document(compute, Settings()).named()
     predicted = forecast.forecast(document, compute, workers, need)
     pilot = _open_pilot(options.pilot, predicted)
-    of_margin, needed = _margin(predicted, pilot)
+    with source.located():  # an equivalence that cannot be shown
+        of_margin, needed = _margin(predicted, pilot)
     shown = forecast_tables.shown(predicted, needed)
     values = predicted.to_dict(warnings.planned) | of_margin
     resets = [
@@ -157,7 +159,28 @@ def _margin(
         return {}, f"{stated}; in {table.unit.name} a pilot tells the noise (see --pilot)"
     found = power.expect(predicted.plan, pilot[0] if pilot else None, margin)
     found["noise"] = f"the noise of '{pilot[1]}'" if pilot else "other experiments"
+    found["is_measured"] = pilot is not None
+    if pilot:
+        _refuse_equivalences(predicted.plan, pilot[0])
     return {"expected": found}, forecast_tables.expected(found, predicted)
+
+
+def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
+    """Raise ConfigError for an equivalence in losses that a pilot's noise does not let be shown."""
+    from llama_ablate.findings import power
+
+    for i, entry in enumerate(plan.hypotheses):
+        if entry.direction != "equivalent" or entry.measure or entry.force:
+            continue
+        found = power.expect(plan, pilot, entry.size)
+        if not found["is_enough"]:
+            need = found["seeds_needed"]
+            raise ConfigError(
+                f"equivalence within {entry.margin} cannot be shown: by the pilot half an interval "
+                f"is {found['half_width']:.2g}; {f'take {need} seeds, ' if need else ''}"
+                "state a larger margin, or 'force: true'",
+                ("hypotheses", i, "margin"),
+            )
 
 
 def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":

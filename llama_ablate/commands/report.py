@@ -61,10 +61,11 @@ def _paper(options: ReportOptions) -> Answer:
     return Answer(text, {"paper": str(target), "files": names})
 
 
-def write(results: "Results") -> Answer:
+def write(results: "Results", command: str = "") -> Answer:
     """Write the report of the finished runs, and return its contents.
 
-    The exit code is 1 where a run did not end ok.
+    The exit code is 1 where a run did not end ok. Where the `command` that trains is known, what it
+    could add stands last.
     """
     say("writing the report")
     from llama_ablate.commands.shared import notes
@@ -72,6 +73,7 @@ def write(results: "Results") -> Answer:
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import page
     from llama_ablate.report.headline import headline
+    from llama_ablate.report.next_steps import next_steps
     from llama_ablate.report.sections import sections
     from llama_ablate.report.warnings import warnings
 
@@ -99,7 +101,8 @@ def write(results: "Results") -> Answer:
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     answer = headline(frames)
-    values |= {"headline": answer, "report": str(written), "warnings": notices}
-    shown.append(f"{answer}\nreport: {written}")
+    further = next_steps(frames, command) if command else []
+    values |= {"headline": answer, "report": str(written), "warnings": notices, "next": further}
+    shown.append("\n".join([answer, *(f"next: {line}" for line in further), f"report: {written}"]))
     failed = any(run.outcome not in ("ok", "pending") for run in frames.runs)
     return Answer(shown, values, code=1 if failed else 0)

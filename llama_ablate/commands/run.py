@@ -173,7 +173,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
                 notes.note(
                     "speeds are measured of all variants together: run without --only for them"
                 )
-        return report.write(Results(store))
+        return report.write(Results(store), f"llama-ablate run {options.file}")
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:

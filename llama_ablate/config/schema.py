@@ -407,6 +407,8 @@ class Hypothesis(Keys):
     #: Who says so, such as a paper, and what it says.
     source: str = ""
     said: str = ""
+    #: Whether it may be an equivalence that a pilot's noise does not let be shown.
+    force: bool = False
 
     _margin = field_validator("margin", mode="before")(_of_hypothesis)
 

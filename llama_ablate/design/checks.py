@@ -32,14 +32,18 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
     direction of its number is unknown.
     """
     from llama_ablate.measure import METRICS
+    from llama_ablate.measure.turns import is_paired
 
-    measured = [choice.name for choice in metrics]
+    measured = {choice.name: choice for choice in metrics}
     filled = []
     for i, guard in enumerate(experiment.guard):
         where: Where = ("guard", i)
         METRICS.resolve(guard.metric, (*where, "metric"))
         if guard.metric not in measured:
             message = f"'{guard.metric}' is not measured: add it to 'measure'"
+            raise ConfigError(message, (*where, "metric"))
+        if METRICS.timed(guard.metric) and not is_paired(measured[guard.metric]):
+            message = f"a guard needs timings in pairs: {{name: {guard.metric}, paired: true}}"
             raise ConfigError(message, (*where, "metric"))
         known = METRICS.worse(guard.metric)
         quantity = guard.quantity or next(iter(known), None)

@@ -13,7 +13,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.plan import Plan
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.turns import PROCESSES, ROUNDS
+from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
 from llama_ablate.model.counts import count, skeleton
 from llama_ablate.model.mixers.attention import Attention
 from llama_ablate.model.mixture import MixtureOfExperts
@@ -23,7 +23,8 @@ from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import LOGITS, even_share
 
 _BYTES = 4  # per parameter: weights are stored in float32
-_PROCESS_S, _TURN_S = 4.0, 0.5  # to start a process that measures, and of a metric in a round
+#: To start a process that measures; of a paired speed in a round, and of one that is not paired.
+_PROCESS_S, _TURN_S, _SHORT_TURN_S = 4.0, 0.5, 0.1
 _RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
 #: Largest ratio of measured peak and closed form, in either direction, on the benchmark's specs.
 WITHIN = 1.5
@@ -145,10 +146,12 @@ def forecast(
 
 def measuring_seconds(plan: PlanDocument) -> float:
     """Estimate the seconds of the timed metrics: processes that start, and turns in each."""
-    names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
-    timed = sum(METRICS.timed(name) for name in names)
-    turns = ROUNDS * len(plan.variant_ids) * timed
-    return PROCESSES * (_PROCESS_S + turns * _TURN_S) * bool(timed)
+    choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
+    paired = sum(is_paired(choice) for choice in choices)
+    turns = ROUNDS * len(plan.variant_ids)
+    seconds = PROCESSES * (_PROCESS_S + turns * paired * _TURN_S) * bool(paired)
+    is_decoded = any(one.name == "decode_speed" and not is_paired(one) for one in choices)
+    return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded
 
 
 def evaluated(plan: PlanDocument, text: PlannedText) -> int:

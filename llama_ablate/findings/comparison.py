@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from llama_ablate.evidence.written import share as write_share
 from llama_ablate.findings import tuning
 from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all
 from llama_ablate.findings.paired_table import PairedTable
+from llama_ablate.findings.peaks import find_peak
 from llama_ablate.findings.rows import (
     ENDS,
     DifferenceRow,
@@ -31,7 +33,6 @@ from llama_ablate.findings.rows import (
 from llama_ablate.findings.secondary import SecondaryRow
 from llama_ablate.findings.values import (
     UNSTABLE,
-    MeasuredValues,
     MetricRow,
     RunRow,
     has_number,
@@ -66,7 +67,7 @@ class ComparisonRow(DifferenceRow):
     ORDER = (
         *("label", "baseline", "role", "n", "loss", "of_loss", *ENDS, "verdict", "of_verdict"),
         *("of_half", "of_rate"),
-        *("parameters", "train_speed", "of_train_speed", "decode_speed", "of_decode_speed"),
+        *("parameters", "train_speed", "of_train_speed", "mfu", "decode_speed", "of_decode_speed"),
         *("kv_bytes_per_token", "state_bytes"),
         *("asked_state_bytes", "of_runs", "of_p", "of_seeds", "point", "of_excess", "of_bits"),
         *("of_perplexity", "of_active", "of_match", "epochs"),
@@ -148,6 +149,12 @@ class ComparisonRow(DifferenceRow):
         "training speed over that of the baseline in the same turns; the intervals of the column "
         "hold at once"
     )
+    mfu: float = column(
+        "share of the device's peak FLOP/s that the FLOPs of training reach; only of known devices",
+        "MFU",
+        ".1%",
+        optional=True,
+    )
     decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
     decode_speed: Ratio = column(
         "decode speed over that of the baseline in the same turns; the intervals of the column "
@@ -228,8 +235,10 @@ class ComparisonRow(DifferenceRow):
         return self._speed(self.decode_speed)
 
     def _speed(self, ratio: Ratio) -> str:
-        is_measured = self.role == "aa" and not math.isnan(ratio.ratio)
-        return f"{ratio}, the same code" if is_measured else str(ratio)
+        if math.isnan(ratio.ratio):
+            return ""
+        as_run = "" if ratio.turns or self.baseline else " as it ran"
+        return f"{ratio}{as_run}{', the same code' * (self.role == 'aa')}"
 
     @cell("at half the length", leading=True, optional=True)
     def of_half(self) -> str:
@@ -327,13 +336,13 @@ def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list
     whose runs ended `ok` keeps its row.
     """
     of_variant = grouped(table.runs, lambda run: run.variant)
-    speeds = _speeds(table.plan, table.metrics)
+    speeds = _speeds(table)
     of_base = {run.outcome for run in of_variant.get(table.plan.baseline.id, ())}
-    broken = _broken_guards(guards)
+    broken, peak = _broken_guards(guards), find_peak(table.machines)
     rows = []
     for variant in table.plan.variants:
         runs = of_variant.get(variant.id, [])
-        row = _row(table, variant, runs, of_base, broken, speeds)
+        row = _row(table, variant, runs, of_base, broken, speeds, peak)
         ok = [run for run in runs if run.is_reported and run.outcome == "ok"]
         numbers = {name: _mean(ok, table.split, name) for name in means(ComparisonRow)}
         rows.append(filled(row, numbers))
@@ -347,6 +356,7 @@ def _row(
     of_base: set[str],
     broken: Mapping[str, str],
     speeds: tuple["_Speeds", "_Speeds"],
+    peak: float,
 ) -> ComparisonRow:
     plan, experiment, id_ = table.plan, table.experiment, variant.id
     at, base = table.standings.get(id_), plan.baseline.id
@@ -409,6 +419,7 @@ def _row(
         flops_per_token=_known(variant.flops_per_token),
         train_tokens_per_s=train[0],
         train_speed=train[1],
+        mfu=train[0] * variant.flops / peak,
         decode_tokens_per_s=decode[0],
         decode_speed=decode[1],
         context=contexts[0],
@@ -481,23 +492,46 @@ _Speeds = Mapping[str, tuple[float, Ratio]]
 _UNMEASURED = (math.nan, Ratio())
 
 
-def _speeds(table: PlannedTable, metrics: MeasuredValues) -> tuple[_Speeds, _Speeds]:
+def _speeds(table: PairedTable) -> tuple[_Speeds, _Speeds]:
     """Return the training and the decode speed of the variants that have them.
 
     The decode speed is with the cache, at the largest batch and the longest context at which the
     baseline was measured.
     """
-    of_variants = metrics.of_variants
+    plan, of_variants = table.plan, table.metrics.of_variants
     decode = [
         (size, row)
         for row in of_variants
         if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
     ]
-    of_base = (one for one in decode if one[1].variant == table.baseline.id)
+    of_base = (one for one in decode if one[1].variant == plan.baseline.id)
     _, largest = max(of_base, key=itemgetter(0), default=(None, None))
     at_largest = [row for _, row in decode if largest and row.coordinates == largest.coordinates]
     train = [row for row in of_variants if row.name == "train_tokens_per_s"]
-    return _with_ratios(train, table), _with_ratios(at_largest, table)
+    return _with_ratios(train, plan) or _as_run(table), _with_ratios(at_largest, plan)
+
+
+def _as_run(table: PairedTable) -> _Speeds:
+    """Return the training speed of each variant as its runs were trained: the median over runs.
+
+    Their ratio to the baseline's has no interval, as runs were not timed in pairs.
+    """
+    plan, train = table.plan, {run.id: run.train for run in table.plan.runs}
+    batch, context = table.experiment.train.batch, table.experiment.model.context
+    contexts = {v.id: v.model.get("context", context) for v in plan.variants}
+    tokens_per_s: dict[str, list[float]] = {}
+    for run in table.reported:
+        seconds = run.number("train_s")
+        if run.outcome == "ok" and seconds > 0:
+            tokens = run.steps_done * train[run.id].get("batch", batch) * contexts[run.variant]
+            tokens_per_s.setdefault(run.variant, []).append(tokens / seconds)
+    typical = {id_: median(own) for id_, own in tokens_per_s.items()}
+    of_base = typical.get(plan.baseline.id, math.nan)
+    return {
+        variant.id: (own, Ratio(plan.text_per_token(variant) * own / of_base))
+        for variant in plan.variants
+        if (own := typical.get(variant.id))
+    }
 
 
 def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:

@@ -25,6 +25,8 @@ from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, Pla
 ONE_RATE = "one rate for all: not tuned"
 #: The number of a run that is the learning-rate sensitivity of its variant and seed.
 SENSITIVITY = "lr_sensitivity_nats"
+#: Fewest numbers of a grid that has a middle, and so an edge.
+MIN_GRID = 3
 SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the one reported
 
 
@@ -245,6 +247,6 @@ def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> li
 
 
 def _ends(values: Sequence[object]) -> tuple[float, ...]:
-    """Return the first and last of a grid of three numbers or more; anything else has no edge."""
+    """Return the first and last of a grid of numbers; a shorter grid has no edge."""
     numbers = {v for v in values if isinstance(v, int | float) and not isinstance(v, bool)}
-    return (min(numbers), max(numbers)) if len(numbers) > 2 else ()
+    return (min(numbers), max(numbers)) if len(numbers) >= MIN_GRID else ()

@@ -1,5 +1,6 @@
 """Measurement of variants and finished runs, in separate processes."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,17 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.turns import PROCESSES, ROUNDS, Arm, joined, measure_arms
+from llama_ablate.measure.turns import (
+    MAX_PROCESSES,
+    PROCESSES,
+    ROUNDS,
+    WANTED_HALF_WIDTH,
+    Arm,
+    half_width,
+    is_paired,
+    joined,
+    measure_arms,
+)
 from llama_ablate.model.decoder import build, spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Record, Store
@@ -28,6 +39,8 @@ from llama_ablate.terminal import say
 from llama_ablate.training.compute import Compute
 
 _KEY = "measure"  # one process at a time measures: two would slow each other
+#: Seconds of speeds that are not paired: no round begins after these, or this share of training.
+_MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE = 30.0, 0.05
 
 
 def pace(store: Store, compute: Compute) -> Pace:
@@ -71,19 +84,21 @@ def measure_variants(
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
     of_pass = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
-    marks = {
-        c.name: digest([*of_pass, c.entry()])
-        for c in plan.metrics
-        if METRICS.per(c.name) == "variant"
-    }
+    planned = [c for c in plan.metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
+    marks = {c.name: digest([*of_pass, _entry(c)]) for c in planned}
+    # What was timed in pairs says more, and stays.
+    better = {c.name: digest([*of_pass, _entry(_paired(c))]) for c in planned}
     with store.alone(_KEY) as lease:
         stated = StatedMetrics(plan.experiment)
         known = [stated.read(own) for own in store.metrics_of([v.id for v in arms]).values()]
         choices = [
             choice
-            for choice in plan.metrics
-            if (mark := marks.get(choice.name))
-            and (again or any(_mark(metrics.get(choice.name)) != mark for metrics in known))
+            for choice in planned
+            if again
+            or any(
+                _mark(metrics.get(choice.name)) not in (marks[choice.name], better[choice.name])
+                for metrics in known
+            )
         ]
         if not choices:
             return
@@ -101,6 +116,26 @@ def measure_variants(
                 store.add_variant_metric(lease, variant.label, variant.id, name, whole)
 
 
+def _is_taken(choice: Choice) -> bool:
+    """Return whether a metric is measured of a variant: an unpaired training speed is its runs'."""
+    return choice.name != "train_speed" or is_paired(choice)
+
+
+def _paired(choice: Choice) -> Choice:
+    """Return a metric as it is where speeds are compared."""
+    has_option = "paired" in dict(choice.options)
+    options = {**dict(choice.options), "paired": True}
+    return METRICS.resolve({"name": choice.name, **options}) if has_option else choice
+
+
+def _entry(choice: Choice) -> Entry:
+    """Return what identifies a measurement: earlier versions took every speed in pairs."""
+    options = dict(choice.options)
+    if options.get("paired"):
+        del options["paired"]
+    return {"name": choice.name, **options} if options else choice.name
+
+
 def _mark(metric: Measurement | None) -> str:
     return metric.circumstances if metric else ""
 
@@ -114,28 +149,58 @@ def _measured(
 ) -> list[dict[str, Measurement]]:
     """Measure the metrics of each arm; timed metrics use several new interpreters."""
     arms = [_arm(variant, table) for variant, table in plan.arms]
-    timed = [c.entry() for c in choices if METRICS.timed(c.name)]
+    paired = [c.entry() for c in choices if is_paired(c)]
+    timed = [c.entry() for c in choices if METRICS.timed(c.name) and not is_paired(c)]
     others = [c.entry() for c in choices if not METRICS.timed(c.name)]
-    passes = [(others, 1)] * bool(others) + [(timed, ROUNDS)] * (PROCESSES if timed else 0)
+    trained_s = sum(record.train_s for record in store.records()) if timed else math.inf
+    limit_s = min(_MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE * trained_s)
+    passes = [(others, 1)] * bool(others) + [(timed, ROUNDS)] * bool(timed)
+    passes += [(paired, ROUNDS)] * (MAX_PROCESSES if paired else 0)
     total = sum(rounds * len(arms) * len(entries) for entries, rounds in passes)
-    before, of_processes = 0, []
+    before = 0
+    of_processes: list[list[dict[str, Measurement]]] = []
     for entries, rounds in passes:
+        if entries is paired and _is_precise(plan, of_processes, paired):
+            break
         metrics: list[dict[str, Measurement]] = processes.call(
             _measure,
             arms,
             entries,
             compute,
             rounds,
-            anew=entries is timed,
+            limit_s if entries is timed else math.inf,
+            anew=entries is not others,
             log=store.log(_KEY),
             report=partial(_show, progress, before, total),
         )
         of_processes.append(metrics)
         before += rounds * len(arms) * len(entries)
+    return _joined(of_processes, [c.name for c in choices])
+
+
+def _joined(
+    of_processes: Sequence[Sequence[dict[str, Measurement]]], names: Sequence[str]
+) -> list[dict[str, Measurement]]:
+    """Return the metrics of each arm from those of each process."""
     return [
-        {c.name: joined([own[c.name] for own in of_arm if c.name in own]) for c in choices}
+        {name: joined([own[name] for own in of_arm if name in own]) for name in names}
         for of_arm in zip(*of_processes, strict=True)
     ]
+
+
+def _is_precise(
+    plan: Plan, of_processes: Sequence[Sequence[dict[str, Measurement]]], paired: Sequence[Entry]
+) -> bool:
+    """Return whether the speeds of some processes have intervals as narrow as wanted."""
+    names = [METRICS.resolve(entry).name for entry in paired]
+    timed = [own for own in of_processes if names[0] in own[0]]
+    if len(timed) < PROCESSES:
+        return False
+    places = {variant.id: i for i, (variant, _) in enumerate(plan.arms)}
+    bases = [places[table.baseline.id] for _, table in plan.arms]
+    arms = _joined(timed, names)
+    widest = max(half_width([own[name] for own in arms], bases, name) for name in names)
+    return widest <= WANTED_HALF_WIDTH
 
 
 def _show(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
@@ -166,14 +231,15 @@ def measure_finished(
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
-    A metric that the experiment lists has the experiment's options. Values measured with the same
-    options in the same circumstances are kept, unless `again` is set: then they are replaced.
+    A metric that the experiment lists has the experiment's options; speeds are taken in pairs.
+    Values measured with the same options in the same circumstances are kept, unless `again` is set:
+    then they are replaced.
     Raises ConfigError for an unknown metric, for a run without weights to measure, and if the
     corpus or a plug-in has changed.
     """
     planned = store.plan
     listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
-    choices = [listed.get(name) or METRICS.resolve(name) for name in names]
+    choices = [_paired(listed.get(name) or METRICS.resolve(name)) for name in names]
     entries = [*planned.experiment.measure, *(choice.entry() for choice in choices)]
     checked = make(ExperimentFile.of(planned.experiment.model_copy(update={"measure": entries})))
     plan = replace(checked, metrics=tuple(choices))
@@ -274,7 +340,8 @@ def _measure(
     entries: Sequence[Entry],
     compute: Compute,
     rounds: int,
+    limit_s: float = math.inf,
 ) -> list[dict[str, Measurement]]:
     opened = [Arm(spec, train, open_tokens(text)) for spec, train, text in arms]
     choices = [METRICS.resolve(entry) for entry in entries]
-    return measure_arms(opened, choices, compute, rounds=rounds, report=report)
+    return measure_arms(opened, choices, compute, rounds=rounds, limit_s=limit_s, report=report)

@@ -1,9 +1,9 @@
 """Training and decoding throughput. One call is one turn of an interleaved pass.
 
 A turn is short and repeats its work until its seconds are over; of the repetitions the median
-counts, as another program that takes the processor for a moment lengthens a few of them. A pass has
-five processes of three turns: where a process has its memory is luck that all its turns share, so
-each is one observation.
+counts, as another program that takes the processor for a moment lengthens a few of them. A paired
+pass has five processes of three turns, or up to ten where intervals stay wide: where a process has
+its memory is luck that all its turns share, so each is one observation.
 """
 
 import math
@@ -25,17 +25,29 @@ from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import seconds_of
 
 
-def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
+def _check_train(
+    _spec: ModelSpec,
+    _tokens: Tokens,
+    *,
+    paired: bool,  # noqa: ARG001 - any is allowed
+    seconds: float,
+) -> None:
     check_seconds(seconds)
 
 
 @METRICS.add(
     "train_speed", per="variant", check=_check_train, timed=True, worse={"train_speed": "lower"}
 )
-def train_speed(subject: Subject, *, seconds: float = 0.1) -> Iterator[Value]:
+def train_speed(
+    subject: Subject,
+    *,
+    paired: bool = False,  # noqa: ARG001 - decides whether this is called, and how often
+    seconds: float = 0.1,
+) -> Iterator[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
 
-    A turn takes at least `seconds`, and one step after one that warms up.
+    Only where it is `paired`: else the speed is read off the runs as they were trained. A turn
+    takes at least `seconds`, and one step after one that warms up.
     """
     model, train, compute = subject.model, subject.train, subject.compute
     objective = Objective(model, losses_of(train))
@@ -64,6 +76,7 @@ def _check_decode(
     spec: ModelSpec,
     tokens: Tokens,
     *,
+    paired: bool,  # noqa: ARG001 - any is allowed
     batch: Sequence[int],
     context: Sequence[int],
     new: int,
@@ -105,6 +118,7 @@ def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]
 def decode_speed(
     subject: Subject,
     *,
+    paired: bool = False,
     batch: Sequence[int] = (1, 8),
     context: Sequence[int] = (),
     new: int = 8,
@@ -112,30 +126,33 @@ def decode_speed(
 ) -> Iterator[Value]:
     """Prefill and decode tokens per second over batch and context, with and without cache.
 
+    Three turns in one process, with the cache, of the largest batch and the longest context. Where
+    it is `paired`: in five processes or more, every batch and context, and without a cache too.
     `context` counts the tokens in the cache when decoding ends (unless given, half of the training
     context and all of it, where longer than `new`); the last `new` of them are decoded one at a
     time, the others are prefilled at once. Without a cache every token costs a forward pass over
     all before it. Each of the three is repeated in a turn for at least `seconds`.
     """
-    for length in _lengths(subject.model.spec, context, new):
-        for size in batch:
+    lengths = _lengths(subject.model.spec, context, new)
+    for length in lengths if paired else [max(lengths)]:
+        for size in batch if paired else [max(batch)]:
             text = subject.tokens.split("train")[: size * length].astype("int64")
             tokens = torch.from_numpy(text).view(size, length)
-            prefill, cached, uncached = _decode_seconds(subject, tokens, new, seconds)
+            prefill, taken = _decode_seconds(subject, tokens, new, seconds, uncached=paired)
             at: dict[str, Coordinate] = {"batch": size, "context": length}
             end = f"b{size}_c{length}_tokens_per_s"
             prefilled, unit = size * (length - new), "tokens/s"
             yield row(f"prefill_{end}", prefilled / prefill, unit, "prefill_speed", **at)
-            for cache, seconds_taken in (("cached", cached), ("uncached", uncached)):
+            for cache, seconds_taken in taken.items():
                 speed = size * new / seconds_taken
                 yield row(f"decode_{cache}_{end}", speed, unit, "decode_speed", **at, cache=cache)
 
 
 @torch.inference_mode()
 def _decode_seconds(
-    subject: Subject, tokens: torch.Tensor, new: int, at_least_s: float
-) -> tuple[float, float, float]:
-    """Return the seconds of the prefill, and of `new` tokens with and without a cache.
+    subject: Subject, tokens: torch.Tensor, new: int, at_least_s: float, *, uncached: bool
+) -> tuple[float, dict[str, float]]:
+    """Return the seconds of the prefill, and of `new` tokens with and `uncached` without a cache.
 
     `tokens` are whole texts, (batch, context), of which the last `new` columns are decoded.
     """
@@ -158,15 +175,14 @@ def _decode_seconds(
 
         return seconds_of(decode, compute.synchronize)
 
-    def uncached() -> None:
+    def without() -> None:
         for end in range(length - new + 1, length + 1):
             model(tokens[:, :end])
 
-    return (
-        _typical(prefill, compute.synchronize, at_least_s),
-        _median(cached_s, at_least_s),
-        _typical(uncached, compute.synchronize, at_least_s),
-    )
+    taken = {"cached": _median(cached_s, at_least_s)}
+    if uncached:
+        taken["uncached"] = _typical(without, compute.synchronize, at_least_s)
+    return _typical(prefill, compute.synchronize, at_least_s), taken
 
 
 def _typical(work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float) -> float:

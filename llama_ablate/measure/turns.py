@@ -1,6 +1,8 @@
 """Per-variant metrics, interleaved over the variants, and those of several processes as one."""
 
+import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +13,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
+from llama_ablate.evidence.medians import compare_column
 from llama_ablate.measure.metrics import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results.record import Measurement, Value
@@ -19,6 +22,8 @@ from llama_ablate.training.timing import interleave
 
 #: Repetitions of speed measurements: new processes, and short rounds in each.
 PROCESSES, ROUNDS = 5, 3
+#: The most processes, which are taken where half of an interval is wider than this share.
+MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
 
 
 @dataclass(frozen=True)
@@ -30,20 +35,26 @@ class Arm:
     tokens: Tokens
 
 
+def is_paired(choice: Choice) -> bool:
+    """Return whether a metric is timed in turns, in several processes."""
+    return METRICS.timed(choice.name) and bool(dict(choice.options).get("paired", True))
+
+
 def measure_arms(
     arms: Sequence[Arm],
     choices: Sequence[Choice],
     compute: Compute,
     *,
     rounds: int = 5,
+    limit_s: float = math.inf,
     report: Callable[[int], None] = lambda _calls: None,
 ) -> list[dict[str, Measurement]]:
     """Return the metrics of each arm by name: of every value the median and its samples.
 
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
     for an arm has no values there and is not tried again; the others go on. One that is Unmeasured
-    keeps the values that it gave before. `report` gets the number of measurements so far, of
-    `rounds * len(arms) * len(choices)`.
+    keeps the values that it gave before. No round begins after `limit_s` seconds but the first.
+    `report` gets the number of measurements so far, of `rounds * len(arms) * len(choices)`.
     """
 
     def measure(arm: Arm, choice: Choice) -> Measurement:
@@ -52,7 +63,14 @@ def measure_arms(
         return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, own))
 
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
-    results, errors = interleave(cases, rounds, shuffle=random.shuffle, progress=report)
+    began = time.monotonic()
+    results, errors = interleave(
+        cases,
+        rounds,
+        shuffle=random.shuffle,
+        progress=report,
+        enough=lambda: time.monotonic() - began > limit_s,
+    )
     metrics: list[dict[str, Measurement]] = [{} for _ in arms]
     for case in cases:
         i, name = case
@@ -61,6 +79,23 @@ def measure_arms(
         else:
             metrics[i][name] = _combined(results[case], _medians)
     return metrics
+
+
+def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str) -> float:
+    """Return half the widest interval of speeds over their baselines', as a share.
+
+    `bases` is the place of each arm's baseline. Decoding without a cache does not count.
+    """
+    rows = [{row.name: row for row in own.rows if row.quantity == quantity} for own in arms]
+    widest = 0.0
+    for base in {*bases}:
+        for name, of_base in rows[base].items():
+            if of_base.coordinates.get("cache") != "uncached":
+                own = [i for i, at in enumerate(bases) if at == base and name in rows[i]]
+                column = compare_column({i: rows[i][name].by_process for i in own}, base)
+                ends = [one.high / one.value - 1 for one in column.values() if one.high > 0]
+                widest = max([widest, *ends])
+    return widest
 
 
 def joined(processes: Sequence[Measurement]) -> Measurement:

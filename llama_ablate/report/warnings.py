@@ -8,6 +8,7 @@ import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
+from llama_ablate.config.registry import Entry
 from llama_ablate.evidence.power import Noise, expected_half_width
 from llama_ablate.evidence.text_error import DOCUMENTS, StandardError
 from llama_ablate.findings import controls, effects, heldout, secondary, tuning
@@ -21,7 +22,8 @@ from llama_ablate.results.record import TRAINING
 from llama_ablate.terminal import listed, plural
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
-_TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
+#: Half of an interval of a speed, as a share, that a paired pass aims at.
+WANTED_HALF_WIDTH = 0.05
 DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
 #: Seeds of which a row has one degree of freedom; and those that a single row needs, as no other
 #: lends it any.
@@ -326,30 +328,29 @@ def _ended(gone: Replaced) -> str:
 
 
 def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
-    few, unsteady, sentences = {}, {}, []
+    """Say which speeds have wide intervals, or differ from turn to turn or for the same code."""
+    wide, unsteady, sentences = {}, {}, []
     for name, title in (("train", "training"), ("decode", "decode")):
-        known = [row for row in rows if not math.isnan(getattr(row, f"{name}_tokens_per_s"))]
-        of: dict[str, Ratio] = {row.label: getattr(row, f"{name}_speed") for row in known}
-        turns = max((one.turns for one in of.values()), default=_TURNS)
-        processes = max((one.processes for one in of.values()), default=_PROCESSES)
-        if turns < _TURNS or processes < _PROCESSES:
-            taken = f"{turns} {plural(turns, 'turn')}"
-            few[name] = f"{title}: {taken} in {processes} {plural(processes, 'process')}"
-        if differing := {f"'{k}'": one.spread for k, one in of.items() if one.spread > _UNSTEADY}:
+        of: dict[str, Ratio] = {row.label: getattr(row, f"{name}_speed") for row in rows}
+        halves = {label: one.high / one.ratio - 1 for label, one in of.items() if one.processes > 1}
+        if (most := max(halves.values(), default=0.0)) > WANTED_HALF_WIDTH:
+            processes = max(one.processes for one in of.values())
+            wide[name] = f"{title}: up to {most:.0%} in {processes} processes"
+        differing = {f"'{k}'": of[k].spread for k in halves if of[k].spread > _UNSTEADY}
+        if differing:
             most = max(differing.values())
             unsteady[name] = f"{title}: by up to {most:.0%} ({listed([*differing])})"
         sentences += [
-            f"The same code differs in its {title} speed: '{row.label}' {row_speed}. Where that is "
-            "more than a few percent, something other than the code decides speeds. "
+            f"The same code differs in its {title} speed: '{row.label}' {of[row.label]}. Where "
+            "that is more than a few percent, something other than the code decides speeds. "
             f"{_again([name])}"
-            for row in known
-            if row.role == "aa" and _differs(row_speed := of[row.label])
+            for row in rows
+            if row.role == "aa" and _differs(of[row.label])
         ]
-    if few:
+    if wide:
         sentences.append(
-            f"Speeds were measured in fewer than {_TURNS} turns in {_PROCESSES} processes "
-            f"({'; '.join(few.values())}), so their intervals are wide or missing. {_again(few)}"
+            f"Half an interval of a speed is wider than {WANTED_HALF_WIDTH:.0%} "
+            f"({'; '.join(wide.values())}). {_again(wide)}"
         )
     if unsteady:
         sentences.append(
@@ -409,10 +410,20 @@ def _lacking_metrics(table: TableFrames) -> Iterator[str]:
         measured = f"{metric} was measured on {n} of {runs} finished runs of {listed(labels)}"
         yield f"{measured}; `llama-ablate measure DIR {metric}` measures the rest."
     if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
-        entries = table.experiment.measure
-        wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
+        stated = {
+            entry if isinstance(entry, str) else entry["name"]: entry
+            for entry in table.experiment.measure
+        }
+        wanted = {*stated}
+        if not _asks_for_pairs(stated.get("train_speed")):
+            wanted.discard("train_speed")  # which is that of the runs
         for metric in sorted(wanted - {row.metric for row in table.attempts}):
             yield f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
+
+
+def _asks_for_pairs(entry: Entry | None) -> bool:
+    """Return whether an entry of `measure` asks for timings in pairs."""
+    return isinstance(entry, dict) and bool(entry.get("paired"))
 
 
 def _ok(table: TableFrames) -> set[str]:

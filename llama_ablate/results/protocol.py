@@ -224,7 +224,7 @@ class StatedMetrics:
         """Describe how a metric's options differ from the file's; empty if they agree."""
         now = self._now.get(name, "")
         was = now and (measured.entry or now)
-        if was == now:
+        if _without_pairing(was) == _without_pairing(now):
             return ""
         return f"it was taken as '{_text(was)}', and the file now states '{_text(now)}'"
 
@@ -236,6 +236,12 @@ class StatedMetrics:
                 error = f"{why}; `llama-ablate measure DIR {name}` takes it again"
                 read[name] = Measurement(error=error, entry=measured.entry)
         return read
+
+
+def _without_pairing(entry: Entry) -> dict[str, Any]:
+    """Return an entry without how its speeds were timed: those in pairs are read in any case."""
+    named = {"name": entry} if isinstance(entry, str) else entry
+    return {key: value for key, value in named.items() if key != "paired"}
 
 
 def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:

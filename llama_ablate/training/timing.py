@@ -20,19 +20,22 @@ def interleave(
     warm_up: int = 0,
     shuffle: Callable[[list[Case]], object] = lambda _cases: None,
     progress: Callable[[int], object] = lambda _calls: None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[Case, list[Result]], dict[Case, Exception]]:
     """Call every case once a round; return the results of each case, and the errors.
 
     Results of the first `warm_up` rounds, which come before the others, are dropped. A case that
     raises is not called again: it has an error and no results. `shuffle` reorders the cases of
     every round in place; unless it is passed they stay in order. `progress` gets the number of
-    calls so far, skipped ones included.
+    calls so far, skipped ones included. `enough`, asked before each round but the first, ends them.
     """
     results: dict[Case, list[Result]] = {case: [] for case in cases}
     errors: dict[Case, Exception] = {}
     calls = 0
     order = list(cases)
     for turn in range(warm_up + rounds):
+        if turn and enough():
+            break
         shuffle(order)
         for case in order:
             if case in results:

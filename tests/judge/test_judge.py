@@ -399,7 +399,7 @@ def test_its_answer_is_of_the_published_schema(ledger, capsys):
         ({"measure": "[kv_cache]"}, "measure: a ledger states a baseline"),
         (
             {
-                "measure": "[perplexity, train_speed]",
+                "measure": "[perplexity, {name: train_speed, paired: true}]",
                 "guard": "{metric: train_speed, worse_by: 5%}",
             },
             "guard: a ledger states a baseline, no variants, a margin, perplexity, no guard",

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from llama_ablate.evidence import medians
 from llama_ablate.evidence.medians import estimate_column
 from llama_ablate.findings.comparison import Ratio
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.peaks import find_peak
 from llama_ablate.findings.rows import cells
 from llama_ablate.report.warnings import _timed
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value
 from tests import plans, tables
 
+ROOT = Path(__file__).parents[2]
 #: Tokens a second by process and turn. The machine halves its speed in the second process.
 BASE = [[1000.0, 1100.0, 900.0], [500.0, 500.0, 500.0], [1000.0, 1000.0, 1000.0]]
 RATIOS = [[1.2, 1.3, 1.1], [1.25, 1.25, 1.0], [1.15, 1.15, 2.0]]
@@ -91,7 +94,7 @@ def test_the_same_code_at_another_speed_is_a_warning(frames):
 def timed(train=None, decode=None):
     """A row of a comparison with speeds of 15 turns in 5 processes, a tenth apart at most."""
     (row,) = tables.frames({"": {"faster": [2.0]}}).table.comparison
-    ratio = Ratio(1.2, 1.1, 1.3, 15, 5, 0.1)
+    ratio = Ratio(1.2, 1.16, 1.24, 15, 5, 0.1)
     return [
         replace(
             row,
@@ -104,7 +107,7 @@ def timed(train=None, decode=None):
 
 
 def test_a_cell_says_that_no_difference_was_seen_just_where_the_interval_holds_1():
-    lows = {0.9: "no difference seen [0.90, 1.30]", 1.01: "1.20x [1.01, 1.30]", math.nan: "1.20x"}
+    lows = {0.9: "no difference seen [0.90, 1.24]", 1.01: "1.20x [1.01, 1.24]", math.nan: "1.20x"}
     for low, cell in lows.items():
         assert cells(timed({"low": low}))["speed"].tolist() == [cell]
 
@@ -123,23 +126,32 @@ def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
     assert "`llama-ablate measure DIR decode_speed --again`" in note
 
 
-@pytest.mark.parametrize(("turns", "processes"), [(5, 1), (5, 5), (15, 1)])
-def test_speeds_of_earlier_results_are_told_as_such(turns, processes):
-    few = {"turns": turns, "processes": processes, "spread": math.nan}
-    (note,) = _timed(timed(few))
-    assert f"(training: {turns} turns in {processes} process{'es' * (processes > 1)})" in note
-    assert "`llama-ablate measure DIR train_speed --again`" in note
-
-
-def test_what_holds_of_both_speeds_is_one_note_with_one_command():
-    (note,) = _timed(timed({"turns": 5}, {"turns": 5}))
-    assert "training: 5 turns in 5 processes; decode: 5 turns" in note
+def test_intervals_that_are_wider_than_a_pass_aims_at_are_noted_once_with_one_command():
+    wide = {"high": 1.3, "processes": 10}
+    (note,) = _timed(timed(wide, wide))
+    assert "(training: up to 8% in 10 processes; decode: up to 8% in 10 processes)" in note
     assert "`llama-ablate measure DIR train_speed decode_speed --again`" in note
 
 
-def test_nothing_is_noted_of_speeds_that_were_not_measured(frames):
-    (note,) = _timed(frames().table.comparison)  # of training, by 9 turns in 3 processes
-    assert "(training: 9 turns in 3 processes)" in note
+def test_a_speed_as_it_ran_has_no_interval_no_note_and_says_so():
+    (row,) = timed({"low": math.nan, "high": math.nan, "turns": 0, "processes": 0})
+    row = replace(row, baseline=False)
+    assert cells([row])["speed"].tolist() == ["1.20x as it ran"]
+    assert not any("training" in line for line in _timed([row]))
+
+
+def test_training_speeds_that_were_not_paired_are_those_of_the_runs_median_by_median():
+    made = tables.frames({"": {"base": [2.0] * 3, "slow": [2.1] * 3}})
+    seconds = {"base": (1.0, 2.0, 9.0), "slow": (4.0, 4.0, 1.0)}
+    planned = [
+        replace(run, numbers={**run.numbers, "train_s": seconds[run.label][run.seed]})
+        for run in made.table.planned
+    ]
+    base, slow = replace(made.table, planned=planned).comparison
+    tokens = 2 * made.table.experiment.train.batch * made.table.experiment.model.context
+    assert base.train_tokens_per_s == tokens / 2
+    assert (slow.train_tokens_per_s, slow.train_speed.ratio) == (tokens / 4, 0.5)
+    assert math.isnan(slow.train_speed.low)
 
 
 def test_the_spread_of_turns_is_that_of_their_middle_half_over_their_median():
@@ -160,3 +172,15 @@ def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
     for own, base in ((((1.0, 2.0),), ((1.0,), (2.0,))), ((), ()), (((1.0,),), ((0.0,),))):
         found = medians.compare_column({"own": own, "base": base}, "base")
         assert math.isnan(found["own"].value)
+
+
+def test_the_share_of_a_known_devices_peak_is_tokens_a_second_times_their_flops():
+    table = Frames.of(Results.open(ROOT / "results/reference/gpu-10m")).table
+    base = table.comparison[0]
+    flops = 3 * table.plan.baseline.flops_per_token
+    assert base.mfu == pytest.approx(base.train_tokens_per_s * flops / 989e12)  # H100, bfloat16
+    assert cells(table.comparison)["MFU"].iloc[0] == f"{base.mfu:.1%}"
+    other = table.machines.assign(processors="x with NVIDIA Unheard-Of 9000")
+    assert math.isnan(find_peak(other))
+    on_cpu = Frames.of(Results.open(ROOT / "results/reference/first")).table
+    assert "MFU" not in cells(on_cpu.comparison)

@@ -129,7 +129,8 @@ def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
         return f"{line}, from {found['noise']}"
     need = found["seeds_needed"]
     what = f"{need:,} seeds would do" if need else "no number of seeds would do"
-    return f"{line}, from {found['noise']}: equivalence is unlikely; {what}"
+    verdict = "no row can be equivalent" if found["is_measured"] else "equivalence is unlikely"
+    return f"{line}, from {found['noise']}: {verdict}; {what}"
 
 
 def _or_documents(row: Mapping[str, Any]) -> str:

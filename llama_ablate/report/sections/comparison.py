@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import effects
+from llama_ablate.evidence.written import Estimate, plain
+from llama_ablate.findings import effects, power
 from llama_ablate.findings.comparison import ComparisonRow, Ratio
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import DIFFERENCE, cells
@@ -32,7 +32,7 @@ from llama_ablate.report.picture import (
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
 from llama_ablate.report.tables import size
 from llama_ablate.report.warnings import of_text
-from llama_ablate.results.plan_document import CONTEXTS
+from llama_ablate.results.plan_document import CONTEXTS, NATS
 from llama_ablate.terminal import listed
 
 #: What the combinations of a factorial design are not tested for: its factors are.
@@ -88,8 +88,20 @@ def _comparison_section(frames: Frames) -> Section | None:
         tables (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read
         off the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
         corrected p is below 0.05 just where the interval leaves out 0. {_ends(compared)}
-        {_looks(frames)} {costs}""",
+        {_looks(frames)} {_expected(frames)} {costs}""",
     )
+
+
+def _expected(frames: Frames) -> str:
+    """Say which half width was to be expected before the first run, and which the rows have."""
+    table, margin = frames.table, frames.table.margin
+    halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
+    if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
+        return ""
+    found = power.expect(frames.plan, None, margin)
+    low, high = (plain(found[name], 2) for name in ("half_low", "half_high"))
+    return f"""Before the first run half an interval of {low} to {high} nats was to be expected; the
+        rows have {plain(min(halves), 2)} to {plain(max(halves), 2)}."""
 
 
 def _ends(rows: Sequence[ComparisonRow]) -> str:

@@ -1,0 +1,56 @@
+"""Next steps: seeds that would decide open rows, and points beyond the end of a tuned grid."""
+
+import json
+import math
+from collections.abc import Iterator
+
+from llama_ablate.findings import tuning
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.terminal import listed
+
+
+def next_steps(frames: Frames, command: str) -> list[str]:
+    """Suggest runs that would say more, each with the command that adds them to what is there."""
+    return [
+        line
+        for table in frames.tables
+        for line in (*_more_seeds(table, command), *_more_points(table, command))
+    ]
+
+
+def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
+    """Suggest the seeds that would decide an inconclusive row, with their minutes of training."""
+    if len(table.experiment.looks) > 1 or not isinstance(table.experiment.seeds, int):
+        return
+    needs: dict[int, list[str]] = {}
+    for row in table.comparison:
+        if row.verdict == "inconclusive" and not math.isnan(row.seeds_low):
+            needs.setdefault(int(row.seeds_low), []).append(f"'{row.label}'")
+    present = len(table.experiment.seed_list)
+    trained = [run.number("train_s") for run in table.runs if not run.role]
+    of_seed = sum(seconds for seconds in trained if not math.isnan(seconds)) / present
+    for seeds in sorted(needs)[:1]:
+        minutes = (seeds - present) * of_seed / 60
+        yield (
+            f"about {seeds} seeds would decide {listed(needs[seeds])}: {minutes:.0f} min of "
+            f"training more, by one worker (`{command} --set seeds={seeds}`)"
+        )
+
+
+def _more_points(table: TableFrames, command: str) -> Iterator[str]:
+    """Suggest a point beyond the end of a tuned grid at which a variant is best."""
+    best = [json.loads(one) for one in tuning.best_points(table.runs, {}).values()]
+    for key, stated in table.experiment.tune.items():
+        numbers = {v for v in stated if isinstance(v, int | float) and not isinstance(v, bool)}
+        grid = sorted(numbers)
+        chosen = {point[key] for point in best}
+        if len(grid) < tuning.MIN_GRID or len(numbers) < len(stated) or not min(grid) > 0:
+            continue
+        below = [grid[0] ** 2 / grid[1]] * (grid[0] in chosen)
+        above = [grid[-1] ** 2 / grid[-2]] * (grid[-1] in chosen)
+        if below or above:
+            values = ", ".join(f"{value:.4g}" for value in (*below, *grid, *above))
+            yield (
+                f"the best {key} lies at the end of its grid: a further point reuses all runs "
+                f"(`{command} --set tune.{key}='[{values}]'`)"
+            )
