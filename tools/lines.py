@@ -29,7 +29,7 @@ LIMITS = {
     "llama_ablate/interop": 1_540,
     "llama_ablate/judge": 450,
     "llama_ablate/launch": 1_560,
-    "llama_ablate/measure": 870,
+    "llama_ablate/measure": 910,
     "llama_ablate/model": 2_970,
     "llama_ablate/report": 3_660,
     "llama_ablate/results": 1_880,
