@@ -4,22 +4,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
 from llama_ablate.evidence import Difference, Standing, Verdict, measure_pairing, seeds_to_decide
 from llama_ablate.evidence.intervals import ALPHA
-from llama_ablate.evidence.medians import Timing, compare_column
 from llama_ablate.evidence.rates import fisher, share
-from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
+from llama_ablate.evidence.written import decimals, interval, number, p_value, seeds
 from llama_ablate.evidence.written import share as write_share
 from llama_ablate.findings import tuning
 from llama_ablate.findings.compare import NO_DIFFERENCE, RowFamily, compare_all
 from llama_ablate.findings.paired_table import PairedTable
-from llama_ablate.findings.peaks import find_peak
 from llama_ablate.findings.rows import (
     ENDS,
     DifferenceRow,
@@ -28,36 +23,18 @@ from llama_ablate.findings.rows import (
     filled,
     grouped,
     means,
-    shared,
 )
 from llama_ablate.findings.secondary import SecondaryRow
+from llama_ablate.findings.speeds import UNMEASURED, Ratio, Speeds, find_peak, find_speeds
 from llama_ablate.findings.values import (
     UNSTABLE,
-    MetricRow,
     RunRow,
     has_number,
     mean_number,
 )
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan_document import NATS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import NATS, PlannedVariant
 from llama_ablate.terminal import plural
-
-
-class Ratio(NamedTuple):
-    """A speed over that of the baseline in the same turns, with its 95% interval."""
-
-    ratio: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    #: Turns that both were timed in, and the processes that those were in.
-    turns: int = 0
-    processes: int = 0
-    #: Width of the middle half of the turns' ratios, over their median.
-    spread: float = math.nan
-
-    def __str__(self) -> str:
-        """Write the ratio; where its interval holds 1, that no difference was seen."""
-        return pace(self.ratio, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -336,7 +313,7 @@ def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list
     whose runs ended `ok` keeps its row.
     """
     of_variant = grouped(table.runs, lambda run: run.variant)
-    speeds = _speeds(table)
+    speeds = find_speeds(table)
     of_base = {run.outcome for run in of_variant.get(table.plan.baseline.id, ())}
     broken, peak = _broken_guards(guards), find_peak(table.machines)
     rows = []
@@ -355,7 +332,7 @@ def _row(
     runs: Sequence[RunRow],
     of_base: set[str],
     broken: Mapping[str, str],
-    speeds: tuple["_Speeds", "_Speeds"],
+    speeds: tuple[Speeds, Speeds],
     peak: float,
 ) -> ComparisonRow:
     plan, experiment, id_ = table.plan, table.experiment, variant.id
@@ -373,7 +350,7 @@ def _row(
     is_open = word == "inconclusive" and not row.own.lost + row.other.lost
     fewest = seeds_to_decide(found, table.equivalence) if is_open else None
     ended = row.own if at else table.ended_of(id_)
-    train, decode = (of.get(id_, _UNMEASURED) for of in speeds)
+    train, decode = (of.get(id_, UNMEASURED) for of in speeds)
     contexts = experiment.state_contexts
     asked = contexts[1] if len(contexts) > 1 else None
     lost_low, lost_high = share(ended.lost, ended.runs) if ended.runs else (math.nan, math.nan)
@@ -487,134 +464,8 @@ def _p_of_lost(row: Difference) -> float:
     return min(1.0, rows * fisher((own.lost, own.runs), (other.lost, other.runs)))
 
 
-#: Of a variant by its id: tokens a second, and their ratio to the baseline's.
-_Speeds = Mapping[str, tuple[float, Ratio]]
-_UNMEASURED = (math.nan, Ratio())
-
-
-def _speeds(table: PairedTable) -> tuple[_Speeds, _Speeds]:
-    """Return the training and the decode speed of the variants that have them.
-
-    The decode speed is with the cache, at the largest batch and the longest context at which the
-    baseline was measured.
-    """
-    plan, of_variants = table.plan, table.metrics.of_variants
-    decode = [
-        (size, row)
-        for row in of_variants
-        if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
-    ]
-    of_base = (one for one in decode if one[1].variant == plan.baseline.id)
-    _, largest = max(of_base, key=itemgetter(0), default=(None, None))
-    at_largest = [row for _, row in decode if largest and row.coordinates == largest.coordinates]
-    train = [row for row in of_variants if row.name == "train_tokens_per_s"]
-    return _with_ratios(train, plan) or _as_run(table), _with_ratios(at_largest, plan)
-
-
-def _as_run(table: PairedTable) -> _Speeds:
-    """Return the training speed of each variant as its runs were trained: the median over runs.
-
-    Their ratio to the baseline's has no interval, as runs were not timed in pairs.
-    """
-    plan, train = table.plan, {run.id: run.train for run in table.plan.runs}
-    batch, context = table.experiment.train.batch, table.experiment.model.context
-    contexts = {v.id: v.model.get("context", context) for v in plan.variants}
-    tokens_per_s: dict[str, list[float]] = {}
-    for run in table.reported:
-        seconds = run.number("train_s")
-        if run.outcome == "ok" and seconds > 0:
-            tokens = run.steps_done * train[run.id].get("batch", batch) * contexts[run.variant]
-            tokens_per_s.setdefault(run.variant, []).append(tokens / seconds)
-    typical = {id_: median(own) for id_, own in tokens_per_s.items()}
-    of_base = typical.get(plan.baseline.id, math.nan)
-    return {
-        variant.id: (own, Ratio(plan.text_per_token(variant) * own / of_base))
-        for variant in plan.variants
-        if (own := typical.get(variant.id))
-    }
-
-
-def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return the batch and context of a speed of decoding with the cache; None of any other."""
-    batch, context = at.get("batch"), at.get("context")
-    if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
-        return batch, context
-    return None
-
-
-def _with_ratios(speeds: Sequence[MetricRow], table: PlannedTable) -> _Speeds:
-    """Return a column of speeds with their ratios to the baseline's.
-
-    They are of text: a token may hold more of it than one of the baseline's.
-    """
-    turns = {row.variant: row.by_process for row in speeds}
-    found = compare_column(turns, table.baseline.id)
-    text = {variant.id: table.text_per_token(variant) for variant in table.variants}
-    return {
-        row.variant: (row.value, _ratio(found[row.variant], text[row.variant])) for row in speeds
-    }
-
-
-def _ratio(found: Timing, text: float) -> Ratio:
-    low, high = text * found.low, text * found.high
-    return Ratio(text * found.value, low, high, found.turns, found.processes, found.spread)
-
-
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
     """Return the mean of a number over runs, of a split's first; NaN where no run has it."""
     of_split = f"{split}_{name}"
     chosen = of_split if has_number(runs, of_split) else name
     return mean_number(runs, chosen)
-
-
-@dataclass(frozen=True)
-class WinnerRow(DifferenceRow):
-    """The variant of the lowest loss in a table."""
-
-    ORDER = ("table", "winner", *ENDS, "verdict", "flipped")
-
-    table: str = column("name of the table", "table")
-    winner: str = column("label of the variant; `no winner` where none is better", "winner")
-    flips: bool = column("whether it is not the first table's winner")
-
-    @cell("flips")
-    def flipped(self) -> str:
-        """Write whether it is another than the first table's."""
-        return "flips" if self.flips else ""
-
-
-def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
-    """Return one row for each table of an experiment that has several: who wins there.
-
-    `tables` maps names to comparisons. The winner has the lowest paired difference from the
-    baseline of all variants that are no controls and have all seeds, or all of their look, none of
-    them lost or too short. There is no winner where the interval of the lowest holds 0.
-    """
-    found: list[WinnerRow] = []
-    for name, rows in tables.items() if len(tables) > 1 else ():
-        most = max((row.n for row in rows if row.baseline), default=0)
-        # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
-        fair = [
-            row
-            for row in rows
-            if not (row.role or row.lost or row.too_short or math.isnan(row.difference))
-            and (row.n == most or row.looks > 1)
-            and row.verdict not in ("too short", "pending")
-        ]
-        if fair:
-            best = min(fair, key=lambda row: row.difference)
-            others = [row for row in fair if not row.baseline]
-            wins = all(row.low > 0 for row in others) if best.baseline else best.high < 0
-            first = next((one.winner for one in found if one.winner != _NO_WINNER), None)
-            found.append(
-                WinnerRow(
-                    table=name,
-                    winner=best.label if wins else _NO_WINNER,
-                    **shared(DifferenceRow, best),
-                    flips=wins and first is not None and best.label != first,
-                )
-            )
-    return found
-
-
-_NO_WINNER = "no winner"

@@ -17,7 +17,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import NOTHING, Contrast, Difference, Ended, contrasts, judged
 from llama_ablate.evidence.factorial import FactorEffect, every_effect, weights
 from llama_ablate.evidence.intervals import ALPHA
-from llama_ablate.evidence.written import Estimate, decimals, number, p_value
+from llama_ablate.evidence.written import Estimate, decimals, p_value
 from llama_ablate.findings import tuning
 from llama_ablate.findings.compare import NO_BIAS, RowFamily, compare_all, scale_ends
 from llama_ablate.findings.frames import TableFrames
@@ -27,7 +27,6 @@ from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 T = TypeVar("T")
 
-_MAX_SAVED = 10  # times the runs: beyond, a few seeds do not tell how many
 _WIDE = 2  # times the median half width, beyond which a row says why
 #: Verdicts of an interaction: two changes together are neither better nor worse than their sum.
 _TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
@@ -249,80 +248,6 @@ def largest_changes(table: TableFrames) -> list[FactorRow]:
     rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
     first = {row.factor: row for row in reversed(rows)}
     return [row for row in rows if row is first[row.factor]]
-
-
-@dataclass(frozen=True)
-class DiagnosticRow(Row):
-    """What the interval of a variant's difference, or of an effect, is made of."""
-
-    ORDER = (
-        *("label", "effect", "n", "seed_se", "text_se", "df", "of_variance", "of_level"),
-        *("of_look", "correlation", "saved", "aliases"),
-    )
-
-    label: str | None = column("label of the variant", "variant", optional=True, default=None)
-    effect: str | None = column("the effect in words", "effect", optional=True, default=None)
-    n: int | None = column("number of pairs", "n", optional=True, default=None)
-    sd: float | None = column("standard deviation of the loss over seeds", default=None)
-    seed_se: float = column("standard error over seeds", "error of seeds", ".2g")
-
-    text_se: float = column(
-        "standard error over held-out texts",
-        "error of the text",
-        ".2g",
-        when=lambda row: row.text_se > 0,
-    )
-    df: float = column("degrees of freedom", "degrees of freedom", ".1f")
-    alpha: float = column("error that the interval spends")
-    pooled: bool = column("whether the variance is estimated with the other rows'")
-
-    @cell("variance")
-    def of_variance(self) -> str:
-        """Write whose variance it is."""
-        return "" if math.isnan(self.df) else "pooled" if self.pooled else "own"
-
-    @cell("level")
-    def of_level(self) -> str:
-        """Write the level at which the interval holds alone."""
-        return number(100 * (1 - self.alpha), ".4g", "%")
-
-    look: float | None = column("which of the looks the row is from", default=None)
-    looks: int | None = column("how many are planned", default=None)
-
-    @cell("look", when=lambda row: (row.looks or 1) > 1)
-    def of_look(self) -> str:
-        """Write the look."""
-        return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
-
-    def _has_pairs(self) -> bool:
-        return not math.isnan(self.correlation or 0.0) and self.correlation is not None
-
-    correlation: float | None = column(
-        "correlation over seeds with the baseline",
-        "r over seeds",
-        ".2f",
-        when=_has_pairs,
-        default=None,
-    )
-    pairing_saves: float | None = column(
-        "how many times the runs an unpaired design would need", default=None
-    )
-
-    @cell("runs that pairing saves", when=_has_pairs)
-    def saved(self) -> str:
-        """Write what pairing saves: a rough figure."""
-        times = self.pairing_saves or math.nan
-        return f"over {_MAX_SAVED}x" if times > _MAX_SAVED else number(times, ".1f", "x")
-
-    aliases: str | None = column(
-        "effects that the cells cannot tell from it", "confounded with", optional=True, default=None
-    )
-
-
-def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
-    """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
-    rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
-    return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]
 
 
 def confounding(table: TableFrames) -> str:

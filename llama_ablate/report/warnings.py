@@ -12,9 +12,10 @@ from llama_ablate.config.registry import Entry
 from llama_ablate.evidence.power import Noise, expected_half_width
 from llama_ablate.evidence.text_error import DOCUMENTS, StandardError
 from llama_ablate.findings import controls, effects, heldout, secondary, tuning
-from llama_ablate.findings.comparison import ComparisonRow, Ratio, count_outcomes
+from llama_ablate.findings.comparison import ComparisonRow, count_outcomes
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import NOT_LEARNED, explain_undecidable
+from llama_ablate.findings.speeds import Ratio
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import Replaced

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands import status
-from llama_ablate.findings import comparison, effects, hypotheses, outcomes, union
+from llama_ablate.findings import effects, hypotheses, outcomes, union
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.outcomes import milder_outcomes
 from llama_ablate.findings.rows import DIFFERENCE
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.winners import find_winners
 from llama_ablate.report import details
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS, sections
@@ -145,7 +146,7 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
         rows = framed(table.comparison).set_index("label")
         shares = framed(outcomes.stability(runs)).set_index("label")
         rates = list(dict.fromkeys(rate for *_, rate in curves))
-        won = framed(comparison.winners({"one": table.comparison, "two": table.comparison}))
+        won = framed(find_winners({"one": table.comparison, "two": table.comparison}))
         keys = {arm: [k for k in sorted(curves) if k[0] == arm] for arm in ARMS}
         for low, high in itertools.permutations(ARMS, 2):
             if not no_lower(curves, keys[low], keys[high]):
@@ -221,7 +222,7 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
         "better": "",
     }
     assert cells[DIFFERENCE]["better"] == "-0.070"  # its seeds differ alike: no error is known
-    assert comparison.winners(dict.fromkeys("ab", frames.table.comparison)) == []
+    assert find_winners(dict.fromkeys("ab", frames.table.comparison)) == []
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare, such as base, seed 0: the loss")
     assert [run.too_short for run in frames.runs] == [True] * 2 + [False] * 4 + [True] * 2

@@ -10,10 +10,9 @@ from scipy import stats
 
 from llama_ablate.evidence import medians
 from llama_ablate.evidence.medians import estimate_column
-from llama_ablate.findings.comparison import Ratio
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.peaks import find_peak
 from llama_ablate.findings.rows import cells
+from llama_ablate.findings.speeds import Ratio, find_peak
 from llama_ablate.report.warnings import _timed
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_ablate.findings import comparison, stages, tuning
+from llama_ablate.findings import stages, tuning
 from llama_ablate.findings.frames import TableFrames, _asked
 from llama_ablate.findings.values import MeasuredValues, RunRow
+from llama_ablate.findings.winners import find_winners
 from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}
@@ -247,7 +248,7 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
 
     def winners(*rows):
         both = (*rows, late, still_open)
-        return [row.winner for row in comparison.winners({"one": both, "two": both})]
+        return [row.winner for row in find_winners({"one": both, "two": both})]
 
     assert winners(base, early) == ["early"] * 2
     # Without looks three seeds are fewer than the others'.

@@ -23,6 +23,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.paired_table import samples
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import RunRow
+from llama_ablate.findings.winners import find_winners
 from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
@@ -350,7 +351,7 @@ def test_a_winner_that_flips_between_tables_is_pointed_out():
         },
         roles={"harm": "positive"},  # a control wins nothing
     )
-    found = comparison.winners({table.plan.name: table.comparison for table in made.tables})
+    found = find_winners({table.plan.name: table.comparison for table in made.tables})
     assert [(row.table, row.winner, row.flips) for row in found] == [
         ("near", "a", False),
         ("open", "no winner", False),

@@ -7,9 +7,10 @@ from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings import effects, power
-from llama_ablate.findings.comparison import ComparisonRow, Ratio
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import DIFFERENCE, cells
+from llama_ablate.findings.speeds import Ratio
 from llama_ablate.report.picture import (
     BASELINE,
     FIGURES,

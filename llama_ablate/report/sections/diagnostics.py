@@ -1,6 +1,7 @@
 """What the intervals are made of."""
 
 from llama_ablate.findings import effects
+from llama_ablate.findings.diagnostics import diagnostics
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report.section import SECTIONS, Section, section
 
@@ -17,7 +18,7 @@ def _diagnostics_section(frames: Frames) -> Section | None:
         the runs an unpaired design would need: rough figures, shown from five pairs on."""
     return section(
         "Diagnostics",
-        effects.diagnostics(frames.table),
+        diagnostics(frames.table),
         f"""What each interval is made of: its standard errors, over seeds and over held-out text,
         its degrees of freedom, and the level at which it holds alone. {more}""",
         printed=False,

@@ -1,7 +1,7 @@
 """Who wins each table."""
 
-from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.winners import find_winners
 from llama_ablate.report.section import SECTIONS, Section, section
 
 
@@ -9,7 +9,7 @@ from llama_ablate.report.section import SECTIONS, Section, section
 def _winners_section(frames: Frames) -> Section | None:
     return section(
         "Who wins where",
-        comparison.winners({table.plan.name: table.comparison for table in frames.tables}),
+        find_winners({table.plan.name: table.comparison for table in frames.tables}),
         """The variant of the lowest loss in each table, with its row's interval. No winner: the
         interval of the lowest holds 0. Flips: the winner is not that of the tables before.""",
     )

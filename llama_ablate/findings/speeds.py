@@ -1,0 +1,131 @@
+"""Speeds of variants: of their runs, or timed in pairs, and their share of a device's peak."""
+
+import math
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
+
+from llama_ablate.evidence.medians import Timing, compare_column
+from llama_ablate.evidence.written import pace
+from llama_ablate.findings.paired_table import PairedTable
+from llama_ablate.findings.values import MetricRow
+from llama_ablate.results.plan_document import PlannedTable
+
+#: Peak FLOP/s of dense matrix products by precision, as NVIDIA's datasheets state them, by a part
+#: of the device's name. Of names that begin alike the longer stands first.
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H100 PCIe": {"bfloat16": 756e12, "float32": 51e12},
+    "H100": {"bfloat16": 989e12, "float32": 67e12},
+    "H200": {"bfloat16": 989e12, "float32": 67e12},
+    "A100": {"bfloat16": 312e12, "float32": 19.5e12},
+    "L40S": {"bfloat16": 362e12, "float32": 91.6e12},
+    "L4": {"bfloat16": 121e12, "float32": 30.3e12},
+}
+
+
+class Ratio(NamedTuple):
+    """A speed over that of the baseline in the same turns, with its 95% interval."""
+
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    #: Turns that both were timed in, and the processes that those were in.
+    turns: int = 0
+    processes: int = 0
+    #: Width of the middle half of the turns' ratios, over their median.
+    spread: float = math.nan
+
+    def __str__(self) -> str:
+        """Write the ratio; where its interval holds 1, that no difference was seen."""
+        return pace(self.ratio, self.low, self.high)
+
+
+#: Of a variant by its id: tokens a second, and their ratio to the baseline's.
+Speeds = Mapping[str, tuple[float, Ratio]]
+UNMEASURED = (math.nan, Ratio())
+
+
+def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
+    """Return the training and the decode speed of the variants that have them.
+
+    The decode speed is with the cache, at the largest batch and the longest context at which the
+    baseline was measured.
+    """
+    plan, of_variants = table.plan, table.metrics.of_variants
+    decode = [
+        (size, row)
+        for row in of_variants
+        if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
+    ]
+    of_base = (one for one in decode if one[1].variant == plan.baseline.id)
+    _, largest = max(of_base, key=itemgetter(0), default=(None, None))
+    at_largest = [row for _, row in decode if largest and row.coordinates == largest.coordinates]
+    train = [row for row in of_variants if row.name == "train_tokens_per_s"]
+    return _with_ratios(train, plan) or _as_run(table), _with_ratios(at_largest, plan)
+
+
+def _as_run(table: PairedTable) -> Speeds:
+    """Return the training speed of each variant as its runs were trained: the median over runs.
+
+    Their ratio to the baseline's has no interval, as runs were not timed in pairs.
+    """
+    plan, train = table.plan, {run.id: run.train for run in table.plan.runs}
+    batch, context = table.experiment.train.batch, table.experiment.model.context
+    contexts = {v.id: v.model.get("context", context) for v in plan.variants}
+    tokens_per_s: dict[str, list[float]] = {}
+    for run in table.reported:
+        seconds = run.number("train_s")
+        if run.outcome == "ok" and seconds > 0:
+            tokens = run.steps_done * train[run.id].get("batch", batch) * contexts[run.variant]
+            tokens_per_s.setdefault(run.variant, []).append(tokens / seconds)
+    typical = {id_: median(own) for id_, own in tokens_per_s.items()}
+    of_base = typical.get(plan.baseline.id, math.nan)
+    return {
+        variant.id: (own, Ratio(plan.text_per_token(variant) * own / of_base))
+        for variant in plan.variants
+        if (own := typical.get(variant.id))
+    }
+
+
+def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return the batch and context of a speed of decoding with the cache; None of any other."""
+    batch, context = at.get("batch"), at.get("context")
+    if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
+        return batch, context
+    return None
+
+
+def _with_ratios(speeds: Sequence[MetricRow], table: PlannedTable) -> Speeds:
+    """Return a column of speeds with their ratios to the baseline's.
+
+    They are of text: a token may hold more of it than one of the baseline's.
+    """
+    turns = {row.variant: row.by_process for row in speeds}
+    found = compare_column(turns, table.baseline.id)
+    text = {variant.id: table.text_per_token(variant) for variant in table.variants}
+    return {
+        row.variant: (row.value, _ratio(found[row.variant], text[row.variant])) for row in speeds
+    }
+
+
+def _ratio(found: Timing, text: float) -> Ratio:
+    low, high = text * found.low, text * found.high
+    return Ratio(text * found.value, low, high, found.turns, found.processes, found.spread)
+
+
+def find_peak(machines: pd.DataFrame) -> float:
+    """Return the peak FLOP/s of the one device that all runs used; NaN where it is not known."""
+    if machines.empty or "processors" not in machines:
+        return math.nan
+    devices = {
+        *zip(machines["devices"], machines["processors"], machines["precisions"], strict=True)
+    }
+    (device, name, precision), *others = devices
+    if others or not device.startswith("cuda"):
+        return math.nan
+    gpu = name.partition(" with ")[2]
+    of_gpu = next((peaks for known, peaks in PEAKS.items() if known in gpu), {})
+    return of_gpu.get(precision, math.nan)

@@ -1,0 +1,60 @@
+"""Winners: the variant of the lowest loss in each of several tables."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.rows import ENDS, DifferenceRow, cell, column, shared
+
+_NO_WINNER = "no winner"
+
+
+@dataclass(frozen=True)
+class WinnerRow(DifferenceRow):
+    """The variant of the lowest loss in a table."""
+
+    ORDER = ("table", "winner", *ENDS, "verdict", "flipped")
+
+    table: str = column("name of the table", "table")
+    winner: str = column("label of the variant; `no winner` where none is better", "winner")
+    flips: bool = column("whether it is not the first table's winner")
+
+    @cell("flips")
+    def flipped(self) -> str:
+        """Write whether it is another than the first table's."""
+        return "flips" if self.flips else ""
+
+
+def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
+    """Return one row for each table of an experiment that has several: who wins there.
+
+    `tables` maps names to comparisons. The winner has the lowest paired difference from the
+    baseline of all variants that are no controls and have all seeds, or all of their look, none of
+    them lost or too short. There is no winner where the interval of the lowest holds 0.
+    """
+    found: list[WinnerRow] = []
+    for name, rows in tables.items() if len(tables) > 1 else ():
+        most = max((row.n for row in rows if row.baseline), default=0)
+        # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
+        fair = [
+            row
+            for row in rows
+            if not (row.role or row.lost or row.too_short or math.isnan(row.difference))
+            and (row.n == most or row.looks > 1)
+            and row.verdict not in ("too short", "pending")
+        ]
+        if fair:
+            best = min(fair, key=lambda row: row.difference)
+            others = [row for row in fair if not row.baseline]
+            wins = all(row.low > 0 for row in others) if best.baseline else best.high < 0
+            first = next((one.winner for one in found if one.winner != _NO_WINNER), None)
+            found.append(
+                WinnerRow(
+                    table=name,
+                    winner=best.label if wins else _NO_WINNER,
+                    **shared(DifferenceRow, best),
+                    flips=wins and first is not None and best.label != first,
+                )
+            )
+    return found
