@@ -406,7 +406,7 @@ def _row(
         asked_state_bytes=_known(variant.state_growth.get(asked or 0)),
         guard=broken.get(variant.label, ""),
         rate=tuning.one_rate(plan, experiment, variant, plan.baseline),
-        epochs=plan.passes(variant) if any(v.mixture for v in plan.variants) else None,
+        epochs=plan.passes(variant) if table.mixes else None,
     )
 
 

@@ -168,6 +168,11 @@ class PairedTable(ABC):
         return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
 
     @cached_property
+    def mixes(self) -> bool:
+        """Whether a variant reads a mixture of sources."""
+        return any(variant.mixture for variant in self.plan.variants)
+
+    @cached_property
     def numbers(self) -> frozenset[str]:
         """The names of all numbers that were measured of runs."""
         return frozenset(name for run in self.planned for name in run.numbers)

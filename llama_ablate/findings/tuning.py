@@ -25,6 +25,8 @@ from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, Pla
 ONE_RATE = "one rate for all: not tuned"
 #: The number of a run that is the learning-rate sensitivity of its variant and seed.
 SENSITIVITY = "lr_sensitivity_nats"
+#: What stands in a run where nothing is tuned, as JSON.
+NOT_TUNED = "{}"
 #: Fewest numbers of a grid that has a middle, and so an edge.
 MIN_GRID = 3
 SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the one reported
@@ -53,6 +55,8 @@ def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[Run
 
     `repeated` are variants that are at another's point, by their ids and its.
     """
+    if all(run.tuned == NOT_TUNED for run in runs):
+        return [*runs]
     best = best_points(runs, repeated)
     marked = [replace(run, point=point(json.loads(run.tuned))) for run in runs]
     return [
