@@ -95,7 +95,7 @@ NOTHING = Interval(
 
 @dataclass(frozen=True)
 class Estimates:
-    """Means and half widths of stacked tables, each (..., M), and what they are made of."""
+    """Means, half widths and their parts of stacked tables, each (..., M)."""
 
     mean: Array
     half: Array
@@ -215,7 +215,7 @@ def join_errors(
 
 
 def find_df(half: ArrayLike, error: ArrayLike, level: ArrayLike, seed_df: ArrayLike) -> Array:
-    """Find the degrees of freedom of the Student t by which a half width is that of an error."""
+    """Find the degrees of freedom at which Student's t gives a half width."""
     from scipy import special
 
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What pairing by seed takes out of the noise of a difference."""
+"""Noise that pairing by seed removes from a difference."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an experiment will be able to tell: its own rules, simulated with the noise of a pilot.
+"""Power of an experiment: its rules, simulated with the noise of a pilot.
 
 A half width depends on the seeds, on the documents of the held-out text, on the table's other rows
 and on the looks. No formula has them all, so tables are drawn and the functions that judge real
@@ -56,7 +56,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class DrawnTables:
-    """Tables of rows that differ by nothing, (T, M): what stands in the way of seeing an effect."""
+    """Drawn tables of rows without a difference, (T, M): their means and half widths."""
 
     #: The least effect that leaves out 0 on its own side, at one of the looks.
     needed: Array

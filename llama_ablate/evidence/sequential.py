@@ -11,7 +11,7 @@ State = Literal["complete", "pending", "failed"]
 
 
 def spending(looks: Sequence[int]) -> tuple[float, ...]:
-    """Return the share of the error that each look spends: that of the seeds it adds.
+    """Return the share of the error that each look spends, by the seeds that it adds.
 
     The linear spending function of Lan & DeMets 1983, Biometrika 70. A look's share is all that it
     may use (Bonferroni over looks), so the shares hold whatever joins the looks' statistics.
@@ -24,7 +24,7 @@ def spending(looks: Sequence[int]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Standing(Generic[Row]):
-    """Look at which an arm was last judged, and its row there."""
+    """Last look of an arm, and its row there."""
 
     #: The index of the look whose seeds it is judged by; -1 before the first.
     look: int

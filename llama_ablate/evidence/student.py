@@ -1,4 +1,4 @@
-"""Student's t distribution, central and noncentral, and intervals of what is never negative.
+"""Student's t distribution, central and noncentral, and intervals of nonnegative means.
 
 From `scipy.special`, imported where it is used: `scipy.stats` takes half a second to import.
 """

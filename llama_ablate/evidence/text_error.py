@@ -46,7 +46,7 @@ def clusters(documents: ArrayLike, predictions: int, context: int) -> NDArray[np
 
 
 def kind(documents: int) -> str:
-    """Return what the clusters of a split with so many documents are."""
+    """Name the clusters of a split by its number of documents."""
     if documents < DOCUMENTS:
         return "blocks"
     return "documents" if documents <= CLUSTERS else "groups of documents"

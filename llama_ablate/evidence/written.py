@@ -51,7 +51,7 @@ def estimate(mean: float, low: float, high: float, sign: str = "+") -> str:
 
 
 def interval(mean: float, low: float, high: float, form: str = "", sign: str = "+") -> str:
-    """Write a difference with its interval, or alone where there is none.
+    """Write a difference, with its interval where it is known.
 
     With the decimals that the interval bears out, unless a format is given.
     """
@@ -62,7 +62,7 @@ def interval(mean: float, low: float, high: float, form: str = "", sign: str = "
 
 
 def times(ratio: float, low: float, high: float) -> str:
-    """Write a ratio with its interval, or alone where there is none.
+    """Write a ratio, with its interval where it is known.
 
     With two decimals, or as many as show on which side of 1 the interval lies.
     """
@@ -91,7 +91,7 @@ def pace(ratio: float, low: float, high: float) -> str:
 
 
 def bounded(value: float, low: float, high: float, form: str) -> str:
-    """Write an estimate with its interval, of which an end of 0 or infinity is no end."""
+    """Write an estimate with its interval, without ends of 0 or infinity."""
     if low == 0 and math.isinf(high):
         return "not determined"
     if low == 0 and high > 0:

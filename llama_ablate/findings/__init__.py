@@ -1,1 +1,1 @@
-"""Every conclusion over an experiment's results: from records to frames, and to what they say."""
+"""Conclusions from an experiment's results: from records to rows of tables."""

@@ -39,7 +39,7 @@ from llama_ablate.terminal import plural
 
 @dataclass(frozen=True)
 class ComparisonRow(DifferenceRow):
-    """A variant beside the baseline of its table: quality, difference, size, speed and memory."""
+    """Comparison of a variant with the baseline: quality, difference, size, speed and memory."""
 
     ORDER = (
         *("label", "baseline", "role", "n", "loss", "of_loss", *ENDS, "verdict", "of_verdict"),
@@ -251,7 +251,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("over the floor (nats)", optional=True)
     def of_excess(self) -> str:
-        """Write the loss above that of the best possible."""
+        """Write the loss above the best possible one."""
         return number(self.excess_nats, f"+.{self.places}f")
 
     def _is_in_nats(self) -> bool:
@@ -279,7 +279,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("matched to", when=lambda row: abs(row.residual) > 0)
     def of_match(self) -> str:
-        """Write what matching left of the budget, and what it changed."""
+        """Write the rest of the matched budget, and the changed size."""
         changed = self.solved.removeprefix("feed-forward ")
         return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
 
@@ -437,7 +437,7 @@ def count_outcomes(values: Iterable[str]) -> str:
 def _verdict(
     table: PairedTable, at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
-    """Return a variant's verdict; failed and unfinished runs are one where no seed is paired.
+    """Return a variant's verdict: `failed` or `pending` where no seed is paired.
 
     `every` and `of_base` are the outcomes of all its runs and of all the baseline's.
     """

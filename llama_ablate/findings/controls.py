@@ -30,7 +30,7 @@ class ControlRow(Row):
 
 
 def check_controls(table: TableFrames) -> list[ControlRow]:
-    """Return what each control of a table shows.
+    """Check the controls of a table.
 
     A repeated baseline holds where it is equal bit for bit, or has an interval; a positive control
     where its own 95% interval lies above 0 and its mean is at most ten margins. The baseline with

@@ -1,4 +1,4 @@
-"""Diagnostics: what each interval of a table rests on."""
+"""Diagnostics of a table's intervals: errors, degrees of freedom, levels."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MAX_SAVED = 10  # times the runs: beyond, a few seeds do not tell how many
 
 @dataclass(frozen=True)
 class DiagnosticRow(Row):
-    """What the interval of a variant's difference, or of an effect, is made of."""
+    """Parts of the interval of a variant's difference, or of an effect."""
 
     ORDER = (
         *("label", "effect", "n", "seed_se", "text_se", "df", "of_variance", "of_level"),
@@ -81,6 +81,6 @@ class DiagnosticRow(Row):
 
 
 def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
-    """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
+    """List the parts of the intervals of effects, or of a table's rows."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]

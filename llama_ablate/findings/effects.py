@@ -35,7 +35,7 @@ _UNKNOWN = "not estimable"
 
 @dataclass(frozen=True)
 class FactorRow(DifferenceRow):
-    """What a change does to the loss, on average over all settings of the other factors.
+    """Effect of a change on the loss, on average over the other factors.
 
     Of an interaction the difference is one of differences: what the second change does to the
     effect of the first.
@@ -92,7 +92,7 @@ class FactorRow(DifferenceRow):
 
 @dataclass(frozen=True)
 class AxisRow(Row):
-    """How far the levels of a factor lie apart, on average over the settings of the others."""
+    """Range of a factor's levels, on average over the other factors."""
 
     ORDER = ("axis", "of_range", "lowest", "order", "more_than")
 
@@ -120,7 +120,7 @@ class AxisRow(Row):
 
 @dataclass(frozen=True)
 class StepRow(Row):
-    """What a step of a path changes against the step before it, and all steps so far."""
+    """Effect of a step of a path, and of all steps so far."""
 
     ORDER = ("step", "n", "of_step", "verdict", "of_rate", "so_far", "of_p")
 
@@ -138,7 +138,7 @@ class StepRow(Row):
 
     @cell("this step [95%]", leading=True)
     def of_step(self) -> str:
-        """Write what the step changes, with its interval."""
+        """Write the effect of the step, with its interval."""
         return str(Estimate(self.marginal, self.marginal_low, self.marginal_high))
 
     @cell("learning rate", leading=True, optional=True)
@@ -163,7 +163,7 @@ class StepRow(Row):
 
 
 def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
-    """Keep what is computed of a table for as long as the table is there: many parts show it."""
+    """Cache a function of a table for as long as the table exists."""
     known: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
 
     @wraps(compute)
@@ -177,7 +177,7 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 @_once_a_table
 def factors(table: TableFrames) -> list[FactorRow]:
-    """Return what each level does against another, and two together, of a grid of factors.
+    """List the effects of a grid of factors: each change, and two together.
 
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
@@ -325,7 +325,7 @@ def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
 
 
 def _of_step(table: TableFrames, step: Difference, words: Sequence[str]) -> str:
-    """Return a step's verdict; `words` are those of the rows of both variants."""
+    """Return a step's verdict from its difference and both variants' verdicts."""
     for word in words:
         if word in ("failed", "pending"):
             return word
@@ -495,7 +495,7 @@ def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[in
 
 
 def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> object:
-    """Return what a factor is in a cell: of a slot, a size, an option, text or `train`."""
+    """Return the value of a factor in a cell: a slot, size, option, text or `train` key."""
     key, _, inner = name.partition(".")
     if key == "train":
         return cell.train.get(inner, getattr(experiment.train, inner))

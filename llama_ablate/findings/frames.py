@@ -72,26 +72,26 @@ class LossPoint:
 
 @dataclass(frozen=True, eq=False)
 class TableFrames(PairedTable):
-    """One table of an experiment, and the rows that follow from it, computed once."""
+    """Table of an experiment with its derived rows, each computed once."""
 
     @cached_property
     def standings(self) -> dict[str, Standing[Difference]]:
-        """Where each variant but the baseline stands, by id: its look, and its difference there."""
+        """The last look and the difference of each variant but the baseline, by id."""
         return stages.find_standings(self)
 
     @cached_property
     def marked(self) -> Sequence[RunRow]:
-        """All planned runs, with what each is for by now."""
+        """All planned runs, each with its current use."""
         return stages.mark(self)
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
-        """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
+        """The rows of the comparison: quality, difference, verdict, size, speed, memory."""
         return comparison.compare_variants(self, self.guards)
 
     @cached_property
     def secondary(self) -> list[SecondaryRow]:
-        """One row for each variant and other number: of a task, or guarded."""
+        """The rows of other metrics: accuracies on tasks, and guarded numbers."""
         return judge_secondary(self)
 
     @property
@@ -250,7 +250,7 @@ class Frames:
 
     @property
     def table(self) -> TableFrames:
-        """The first table: that of a section or figure which is made for every table."""
+        """The first table, which a section or figure made for every table uses."""
         return self.tables[0]
 
     def only(self, table: TableFrames) -> "Frames":
@@ -268,7 +268,7 @@ class Frames:
 
     @property
     def stage(self) -> stages.Stage:
-        """How far the experiment is, where earlier runs decide which are needed."""
+        """The stage of the experiment, where earlier runs decide which are needed."""
         runs = [run for table in self.tables for run in table.marked]
         return stages.find_stage(self.plan.experiment, runs)
 

@@ -1,4 +1,4 @@
-"""Held-out text: how much of it there is, and what it adds to the error of every difference."""
+"""Held-out text: its size, and its part of the error of every difference."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from llama_ablate.terminal import plural
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:
-    """Return the half width that a row has of the text alone, were there seeds without end.
+    """Return the half width due to the text alone, as with infinitely many seeds.
 
     NaN where it is decided, where seeds could still decide it, and where the text's part is unknown
     or 0.

@@ -66,7 +66,7 @@ class HypothesisRow(Row):
 
     @cell("remark", leading=True, optional=True)
     def of_remark(self) -> str:
-        """Write why a hypothesis has no test result, or what it takes to decide it."""
+        """Write the reason for a missing result, or the seeds that would decide it."""
         more = seeds(self.seeds_low)
         return "; ".join(filter(None, (self.why, self.remark, f"{more} would decide" * bool(more))))
 
@@ -80,7 +80,7 @@ class HypothesisRow(Row):
 
     @cell("source said", when=_has_source)
     def of_saying(self) -> str:
-        """Write what the source says."""
+        """Write the source's statement."""
         return self.said
 
 
@@ -216,7 +216,7 @@ def _apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
 def _result(
     entry: Hypothesis, table: TableFrames, tested: _Tested, test: Expectation
 ) -> tuple[str, str]:
-    """Return the result of a hypothesis, and why there is none."""
+    """Return the result of a hypothesis, and the reason where there is none."""
     found, own = tested.found, _pair(entry, table)
     if missing := _missing(entry, table, tested):
         return missing, ""
@@ -240,7 +240,7 @@ def _result(
 
 
 def _with_lost_runs(found: Difference, test: Expectation) -> str:
-    """Return the result of a hypothesis about losses of which runs were lost.
+    """Return the result of a hypothesis about losses where runs diverged or collapsed.
 
     Whoever lost more of them is worse, as a row of a table is; else the seeds that both kept decide
     where they say no more for an arm than its lost seeds let it be.

@@ -53,7 +53,7 @@ def milder_outcomes(
 
 
 def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
-    """Return the same of runs whose losses compare: each with those of its evaluations."""
+    """Return milder outcomes among runs whose losses compare."""
     found = {}
     for run, own in group:
         milder = [
@@ -73,7 +73,7 @@ def _severity(run: Ran) -> int:
 
 
 def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable]) -> list[RunRow]:
-    """Return planned runs with `milder_outcomes`: as they count beside the others."""
+    """Return planned runs with their `milder_outcomes`."""
     milder = milder_outcomes(runs, curve, tables)
     return [
         replace(run, outcome=found[0], reason=found[1], too_short=found[0] == "ok")
@@ -84,7 +84,7 @@ def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable
 
 
 class Lost(NamedTuple):
-    """How many runs ended so, and their share with its interval."""
+    """Number of runs with an outcome, and their share with its interval."""
 
     value: int
     share: float
@@ -103,7 +103,7 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True)
 class StabilityRow(Row):
-    """How the finished runs of a variant trained, at every tuned point."""
+    """Stability of a variant's finished runs, at every tuned point."""
 
     label: str = column("label of the variant", "variant")
     runs: int = column("finished runs", "runs")

@@ -56,7 +56,7 @@ _VALIDATION = "validation_loss_nats"
 
 @dataclass(frozen=True)
 class Paired:
-    """Samples of two variants over what they share, with the error from texts or items."""
+    """Paired samples of two variants, with the error from texts or items."""
 
     own: Samples = field(default_factory=dict)
     other: Samples = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Paired:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both are the same number in each pair."""
+        """Whether both numbers are equal in each pair."""
         return self.own == self.other
 
     def differences(self, *, relative: bool = False) -> list[float]:
@@ -99,7 +99,7 @@ ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
 
 @dataclass(frozen=True, eq=False)
 class PairedTable(ABC):
-    """One table of an experiment: its runs, its measured values, and samples of two variants."""
+    """Table of an experiment: its runs, its measured values, and paired samples."""
 
     plan: PlannedTable
     experiment: Experiment
@@ -120,7 +120,7 @@ class PairedTable(ABC):
 
     @cached_property
     def has_learned(self) -> bool:
-        """Whether some arm came clearly below the loss of token frequencies, as far as is known.
+        """Whether some arm came clearly below the loss of token frequencies.
 
         Arms that have come no further than those are alike in that.
         """
@@ -148,7 +148,7 @@ class PairedTable(ABC):
 
     @property
     def split_name(self) -> str:
-        """What the reported split is called in words."""
+        """The reported split in words."""
         return "held-out" if self.split == HELD_OUT else self.split
 
     @property
@@ -158,7 +158,7 @@ class PairedTable(ABC):
 
     @property
     def loss(self) -> str:
-        """How the reported loss of a run is called among its numbers."""
+        """The name of the reported loss among a run's numbers."""
         return f"{self.split}_{self.unit.number}"
 
     @property
@@ -169,7 +169,7 @@ class PairedTable(ABC):
 
     @cached_property
     def mixes(self) -> bool:
-        """Whether a variant reads a mixture of sources."""
+        """Whether any variant reads a mixture of sources."""
         return any(variant.mixture for variant in self.plan.variants)
 
     @cached_property
@@ -190,12 +190,12 @@ class PairedTable(ABC):
     @property
     @abstractmethod
     def standings(self) -> Mapping[str, Standing[Difference]]:
-        """Where each variant but the baseline stands, by id: its look, and its difference there."""
+        """The last look and the difference of each variant but the baseline, by id."""
 
     @property
     @abstractmethod
     def marked(self) -> Sequence[RunRow]:
-        """All planned runs, with what each is for by now."""
+        """All planned runs, each with its current use."""
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -204,7 +204,7 @@ class PairedTable(ABC):
 
     @property
     def kept(self) -> set[str]:
-        """Variants, by id, that go on to the last look whatever their row says."""
+        """Ids of the variants that run to the last look in any case."""
         variants = [v for v in self.plan.variants if not v.role]
         if self.experiment.guard or self.plan.baseline.levels:
             return {variant.id for variant in variants}
@@ -217,7 +217,7 @@ class PairedTable(ABC):
 
     @cached_property
     def reported(self) -> Sequence[RunRow]:
-        """Each variant's runs at its point, of the look at which it stands."""
+        """The runs of each variant's last look, at its tuned point."""
         return [run for run in self.runs if run.is_reported]
 
     @cached_property
@@ -286,14 +286,14 @@ class PairedTable(ABC):
 
     @cached_property
     def bias(self) -> tuple[float, float] | None:
-        """How far all arms but the baseline may be off alike; None without a repeated baseline."""
+        """The possible bias common to all arms; None without a repeated baseline."""
         base = self.plan.baseline.id
         repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
         return bound_bias([one for own in repeated for one in own.differences()])
 
 
 def samples(table: PairedTable, variant: str, metric: str) -> Samples:
-    """Return a variant's samples of a number: by seed, or by process for what is a variant's own.
+    """Return a variant's samples of a number: by seed, or by process of a paired timing.
 
     Runs that diverged or collapsed have those alone that describe the training.
     """

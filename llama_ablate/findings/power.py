@@ -1,4 +1,4 @@
-"""What a plan will be able to tell, from a pilot's noise: half widths, and what it takes."""
+"""Power of a plan from a pilot's noise: half widths, seeds and documents needed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Promise:
-    """How well the rows of a plan's first table will be known, and what it takes."""
+    """Expected precision of a plan's rows, and the seeds and documents needed."""
 
     #: Of each: `row`, its name; `half_width` with the 5 and 95% ends `half_low` and `half_high`;
     #: `detectable`, what is seen with a power of 0.8; `power`, the chance to see the effect;
@@ -102,7 +102,7 @@ class Promise:
 
 
 def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
-    """Return what a plan promises of its rows, were all of them to differ by an effect."""
+    """Simulate a plan's rows, all of them different by an effect."""
     experiment = plan.experiment
     documents, factor = _text_of(plan, pilot)
     count = len(experiment.seed_list)
@@ -146,7 +146,7 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
 
 
 def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, Any]:
-    """Return the expected half width of a row of a plan's first table, and what a margin takes.
+    """Return the expected half width of a row, and the seeds that a margin needs.
 
     In closed form, with the pilot's noise, else that which is usual, known to a factor of two.
     `seeds_needed` are the fewest with which the half width is below the margin; None for none.
@@ -219,7 +219,7 @@ def _design(
 def _scaled(
     looks: Sequence[int], shares: Sequence[float], last: int
 ) -> tuple[list[int], list[float]]:
-    """Return looks with another last number of seeds, and what each spends."""
+    """Return looks with another last number of seeds, and the error of each."""
     spent: dict[int, float] = {}
     for look, share in zip(looks, shares, strict=True):
         seeds = max(2, round(look * last / looks[-1]))
@@ -282,7 +282,7 @@ def _over_seeds(row: Interval) -> StandardError:
 
 
 def _join(own: Sequence[StandardError]) -> list[StandardError]:
-    """Join deviations of few degrees of freedom with those of the other rows.
+    """Pool deviations of few degrees of freedom with the other rows'.
 
     One degree of freedom alone may be of any deviation; the rows of a table are alike enough to
     say more of each other than that.

@@ -34,7 +34,7 @@ _KEY, _KEYS = "column", "keys"
 
 @dataclass(frozen=True)
 class Column:
-    """How a field, or a method, of a row is shown."""
+    """Presentation of a field, or a method, of a row."""
 
     #: What it holds, for the documentation.
     about: str = ""
@@ -120,7 +120,7 @@ class DifferenceRow(Row):
 
 
 def columns(kind: type[Row]) -> dict[str, str]:
-    """Return what the columns of a table as data hold, by their names.
+    """Return the descriptions of a table's data columns, by their names.
 
     A named tuple has a column for each of its fields, called `NAME_FIELD`; where its first is
     `value`, that is called as the tuple.
@@ -225,7 +225,7 @@ def leading(rows: Sequence[Row]) -> list[str]:
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
-    """Return what the columns that people read hold, by their heads."""
+    """Return the descriptions of the columns that people read, by their heads."""
     return {_head(one, rows): one.about for one in _shown(rows).values()}
 
 
@@ -245,13 +245,13 @@ def _shown(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
 
 
 def _head(stated: Column, rows: Sequence[Row]) -> str:
-    """Return a head with what the first row has of the fields that it names."""
+    """Return a head, with the first row's values for the fields that it names."""
     named = [name for _, name, _, _ in Formatter().parse(stated.head) if name]
     return stated.head.format_map({name: getattr(rows[0], name) for name in named})
 
 
 def _write(value: object, form: str) -> str:
-    """Write a field, or what a method returns."""
+    """Write a field, or a method's result."""
     if callable(value):
         value = value()
     if value is None:

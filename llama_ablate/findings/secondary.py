@@ -78,7 +78,7 @@ class SecondaryRow(DifferenceRow):
 
     @cell("worse by", optional=True)
     def allowed(self) -> str:
-        """Write what the guard allows."""
+        """Write the limit of the guard."""
         return f"{self.worse_by} {self.worse}".strip()
 
     @cell("accuracy per byte", optional=True)
@@ -162,7 +162,7 @@ def _row(
 
 
 def _word(table: PairedTable, row: Difference) -> str:
-    """Return the verdict of a difference of which lower is better."""
+    """Return the verdict of a difference where lower is better."""
     is_pending = any(run.outcome == "pending" for run in table.planned)
     return "pending" if is_pending and not row.interval.n else row.judged()
 
@@ -199,7 +199,7 @@ def _bound(guard: Guard) -> float:
 
 
 def percent(logarithm: float) -> float:
-    """Return the logarithm of a ratio as what it is above 1, in percent."""
+    """Convert the logarithm of a ratio to percent above 1."""
     return 100 * math.expm1(logarithm)
 
 

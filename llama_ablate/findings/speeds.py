@@ -27,7 +27,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 
 
 class Ratio(NamedTuple):
-    """A speed over that of the baseline in the same turns, with its 95% interval."""
+    """Speed relative to the baseline's, with an interval where it was timed in pairs."""
 
     ratio: float = math.nan
     low: float = math.nan

@@ -1,4 +1,4 @@
-"""Stages of an experiment: the race of tuned points, then look after look, from what has ended.
+"""Stages of an experiment: the race of tuned points, then looks, from finished runs.
 
 Where a file has a race or looks, which of the planned runs are needed depends on their results.
 All of it is computed from the plan and the records each time it is needed: nothing is stored, so
@@ -71,7 +71,7 @@ def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
 
 
 def mark(table: PairedTable) -> list[RunRow]:
-    """Return the planned runs with what each is for.
+    """Return the planned runs, each with its use.
 
     A variant is reported by the runs of the look that it was judged at, at its tuned point; the
     baseline by all that any other needs.

@@ -1,4 +1,4 @@
-"""Tuning: the point at which each variant is reported, and what it took to choose it.
+"""Tuning: the point of each variant, and the trials that chose it.
 
 Points are chosen on the validation loss and reported on test text. Where none are chosen,
 validation and test text are one split.
@@ -33,7 +33,7 @@ SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the 
 
 
 def reported_split(runs: Sequence[RunRow]) -> str:
-    """Return the split that is reported: all held-out text, or test where there is one."""
+    """Return the reported split: all held-out text, else test where there is one."""
     return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
 
 
@@ -43,7 +43,7 @@ def first_split(measured: Iterable[object]) -> str:
 
 
 def point(tuned: Mapping[str, object]) -> str:
-    """Write a point of what is tuned, as its column in the tables."""
+    """Write a tuned point, as in its column."""
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {entry_text(value)}"
         for key, value in tuned.items()
@@ -80,7 +80,7 @@ def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str
 
 
 def trial_runs(runs: Sequence[RunRow]) -> Sequence[RunRow]:
-    """Return the runs that choose the points: those of the race, or without one all; or none."""
+    """Return the runs that choose the points: the race's, else all; none without tuning."""
     if not several(runs):
         return []
     return [run for run in runs if run.use == "race"] or runs

@@ -37,13 +37,13 @@ _OF_ITS_PASS = ("train_speed", "decode_speed", "train_tokens_per_s", "decode_tok
 
 @dataclass(frozen=True, eq=False)
 class UnionTable(TableFrames):
-    """One table over those of several experiments."""
+    """Table over the tables of several experiments."""
 
     parts: tuple[TableFrames, ...]
 
     @cached_property
     def marked(self) -> Sequence[RunRow]:
-        """All planned runs, each once, with what each is for in its own experiment."""
+        """All planned runs, each once, with its use in its own experiment."""
         marks = {run.id: run.use for run in _each_run_once([part.marked for part in self.parts])}
         return [replace(run, use=marks[run.id]) for run in self.planned]
 
@@ -90,12 +90,12 @@ class UnionTable(TableFrames):
 
     @cached_property
     def secondary(self) -> list[SecondaryRow]:
-        """What each experiment says of its own variants: guards are a part of its protocol."""
+        """The rows of each experiment's own other metrics: guards belong to its protocol."""
         return [row for part in self.parts for row in part.secondary]
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
-        """One row for each variant; speeds and their ratios are those of its own experiment."""
+        """The rows of the comparison, with speeds from each variant's own experiment."""
         own: dict[str, ComparisonRow] = {}
         for part in self.parts:
             for variant, row in zip(part.plan.variants, part.comparison, strict=True):
@@ -118,7 +118,7 @@ class UnionFrames(Frames):
 
     @property
     def experiments(self) -> list[Frames]:
-        """Each experiment with those of its tables that are part of these."""
+        """Each experiment, with the tables that are used here."""
         used = {id(part) for table in self.tables for part in table.parts}
         return [
             replace(frames, tables=tuple(one for one in frames.tables if id(one) in used))
@@ -258,14 +258,14 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
 
 
 def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
-    """Return the table of another experiment that fits one, of several that of the same match."""
+    """Return the fitting table of another experiment, preferably with the same matching."""
     fits = [one for one in other.tables if not _difference(table, one)]
     fits.sort(key=lambda one: one.plan.match != table.plan.match)
     return fits[0] if fits else None
 
 
 def _train_config(table: TableFrames) -> dict[str, object]:
-    """Return what all runs of a table share: how they train, how long, what is tuned."""
+    """Return the train config that all runs of a table share."""
     own = table.plan.baseline.train.keys()
     run = next(run for run in table.plan.runs if run.variant == table.plan.baseline.id)
     shared = {k: v for k, v in run.train.items() if k not in run.tuned and k not in own}

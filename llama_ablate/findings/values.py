@@ -51,7 +51,7 @@ BRANCH = {"split", "share", "tokens"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRow(Row):
-    """A planned run: how it ended, as it counts beside the others of its seed, and its numbers."""
+    """Planned run: its outcome among the runs of its seed, its use, and its numbers."""
 
     label: str = column("label of the variant")
     variant: str = column("hash of the variant's architecture and train config")
@@ -95,17 +95,17 @@ class RunRow(Row):
 
     @property
     def ended(self) -> str:
-        """How it ended in words: its outcome, or `too short`."""
+        """The outcome in words; `too short` for such a run."""
         return "too short" if self.too_short else self.outcome
 
     @property
     def is_reported(self) -> bool:
-        """Whether the comparison reports it."""
+        """Whether the run is reported in the comparison."""
         return self.use == "reported"
 
     @property
     def is_needed(self) -> bool:
-        """Whether the experiment needs it by now."""
+        """Whether the run is needed by now."""
         return self.use in ("reported", "next", "trial", "race")
 
 
@@ -159,7 +159,7 @@ class MetricRow(Row):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lowest and the highest of what the value stands for."""
+        """The lowest and the highest of the value's samples."""
         samples = self.samples or (self.value,)
         return min(samples), max(samples)
 
@@ -351,7 +351,7 @@ def _by_name(measured: Sequence[MetricRow]) -> dict[str, float]:
 
 
 def _machine(record: Record) -> dict[str, str]:
-    """Return what a run computed with; runs that differ in any of it are not quite comparable."""
+    """Return the hardware and software of a run; unlike ones are not quite comparable."""
     compute, environment = record.compute, record.environment
     plugins: dict[str, str] = environment.get("plugins", {})
     return {
@@ -383,7 +383,7 @@ def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[s
 
 
 def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
-    """Yield the means over both splits of what was measured on each, by tokens or by bytes."""
+    """Yield means over both splits of values measured on each, by tokens or bytes."""
     by_name = {row.name: row for row in rows}
     sizes = np.array([text.size(part)[:2] for part in HELD_OUT_SPLITS], float)
     tokens, size = sizes.T

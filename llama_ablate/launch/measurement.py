@@ -181,7 +181,7 @@ def _measured(
 def _joined(
     of_processes: Sequence[Sequence[dict[str, Measurement]]], names: Sequence[str]
 ) -> list[dict[str, Measurement]]:
-    """Return the metrics of each arm from those of each process."""
+    """Join the metrics of several processes, arm by arm."""
     return [
         {name: joined([own[name] for own in of_arm if name in own]) for name in names}
         for of_arm in zip(*of_processes, strict=True)

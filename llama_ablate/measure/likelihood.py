@@ -15,7 +15,7 @@ from llama_ablate.training.token_losses import rows_at_once
 
 
 class Encoded(NamedTuple):
-    """The tokens of a context, and of what is scored after it."""
+    """Tokens of a context, and of its scored continuation."""
 
     context: list[int]
     continuation: list[int]

@@ -36,7 +36,7 @@ class Subject:
 
 
 class Unmeasured(Exception):  # noqa: N818  not an error: the model has nothing of the kind
-    """What a metric cannot give of a model, and why; what it yielded before stands."""
+    """Signal that a metric does not apply to a model; values yielded before stay."""
 
     rows: tuple[Value, ...] = ()
 
@@ -137,7 +137,7 @@ class Metrics(Registry):
         return metrics
 
     def attempt(self, choice: Choice, subject: Subject) -> Measurement:
-        """Measure one metric; what it cannot give of this model stands as its reason.
+        """Measure one metric; where it does not apply, keep the reason.
 
         Raises whatever else the metric raises.
         """

@@ -83,7 +83,7 @@ def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
 
 @METRICS.add("skill", per="run", check=_check_skill, worse={"accuracy": "lower"})
 def skill(subject: Subject) -> Iterator[Value]:
-    """Accuracy in what a synthetic corpus asks for, beside that of a guess and the best possible.
+    """Accuracy on a synthetic corpus' questions, with a guess's and the best possible.
 
     Of recall, induction, lag-copy, mqar, depo and mano: how often the likeliest token is
     the one that follows for sure from the window, in whole windows of the last held-out split. The
@@ -109,7 +109,7 @@ def skill(subject: Subject) -> Iterator[Value]:
 
 
 def _told(spec: ModelSpec, tokens: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return the windows of the last held-out split, and what follows for sure in them.
+    """Return the windows of the last held-out split, and their predictable tokens.
 
     None of ordinary text.
     """
@@ -161,7 +161,7 @@ def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64])
 
 
 def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Iterator[Value]:
-    """Yield the nats and the predicted tokens of a split, with those of each cluster as samples."""
+    """Yield the nats and the predicted tokens of a split, with samples by cluster."""
     # The first token is not predicted, so a document's predictions begin one before its tokens.
     documents = np.maximum(subject.tokens.documents(split) - 1, 0)
     # Documents that are equal are one cluster: they are read one behind the other.
@@ -187,6 +187,6 @@ def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Ite
 
 
 def _error(nats: NDArray[np.float64], context: int) -> float:
-    """Return the standard error of a mean over windows; NaN where there is one window."""
+    """Return the standard error of a mean over windows; NaN for a single window."""
     means = [part.mean() for part in np.split(nats, range(context, len(nats), context))]
     return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan

@@ -1,4 +1,4 @@
-"""Training and decoding throughput. One call is one turn of an interleaved pass.
+"""Training and decoding throughput. A call is a turn of an interleaved pass.
 
 A turn is short and repeats its work until its seconds are over; of the repetitions the median
 counts, as another program that takes the processor for a moment lengthens a few of them. A paired

@@ -1,4 +1,4 @@
-"""Per-variant metrics, interleaved over the variants, and those of several processes as one."""
+"""Per-variant metrics, interleaved over variants and joined over processes."""
 
 import math
 import random
@@ -28,7 +28,7 @@ MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
 
 @dataclass(frozen=True)
 class Arm:
-    """What is measured: an architecture, its train config, and its text."""
+    """Subject of a measurement: an architecture, its train config, and its text."""
 
     spec: ModelSpec
     train: Train
