@@ -125,9 +125,7 @@ class _First:
         """Draw its effects, small."""
         picture = FIGURES["effects"](self.frames)
         assert picture is not None
-        plots.draw(picture).savefig(
-            ROOT / "docs" / "images" / "first-effects.png", dpi=80, bbox_inches="tight"
-        )
+        plots.draw(picture).figure.savefig(ROOT / "docs" / "images" / "first-effects.png", dpi=80)
 
 
 #: Packs that ask what RoPE is worth beside sinusoidal positions: section, row, and what turns its

@@ -137,7 +137,7 @@ class OpenedResults:
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return {own: draw(part) for own, part in FIGURES.parts(name, self.frames).items()}
+        return {own: draw(part).figure for own, part in FIGURES.parts(name, self.frames).items()}
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.

@@ -65,7 +65,7 @@ def run(options: ShowOptions) -> Answer:
     frames = frames.only(frames.named(table.name))
     shown: list[str | DataFrame] = []
     for name in ("axes", "factors", "interactions", "comparison", "steps", "stability", "metrics"):
-        section = sections.SECTIONS[name](frames)
+        section = sections.SECTIONS[name].make(frames)
         if section and (section.printed or name == "metrics"):
             shown += [section.title] * (section.title != "Comparison")
             shown.append(section.cells)

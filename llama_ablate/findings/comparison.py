@@ -187,7 +187,7 @@ class ComparisonRow(DifferenceRow):
         form, trained = f".{self.places}f", self.ended - self.lost
         beside = f" (mean of the {trained} that trained)" if self.lost and trained else ""
         if self.verdict == "equal":  # its seeds may be fewer than the baseline's
-            beside = f" (over {self.n} {plural(self.n, 'seed')}, as the baseline's there)"
+            beside = f" ({self.n} {plural(self.n, 'seed')})"
         return number(self.loss, form) + beside
 
     @cell("difference [95%]", leading=True)

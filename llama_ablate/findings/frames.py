@@ -29,13 +29,13 @@ from llama_ablate.results.plan_document import (
     BITS,
     PlanDocument,
     PlannedTable,
+    PlannedVariant,
     of_name,
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Environment
 from llama_ablate.results.snapshot import Results
 
-_LOSS = "validation_loss_nats"
 #: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
 _LADDER = ("perplexity", TRAINING)
 #: Share of a run within which branches of runs of unlike length are one length.
@@ -43,7 +43,7 @@ _SAME_LENGTH = 0.02
 
 
 class CurvePoint(NamedTuple):
-    """A held-out loss along a run."""
+    """A loss along a run."""
 
     run: RunRow
     #: How much text was read by then, in tokens, or in bytes where variants differ in their tokens.
@@ -198,19 +198,24 @@ class TableFrames(PairedTable):
             if not variant.baseline
         }
 
-    def curves(self, labels: Collection[str]) -> list[CurvePoint]:
-        """Return the held-out losses along the reported runs of some variants."""
+    def curves(self, labels: Collection[str], split: str = "validation") -> list[CurvePoint]:
+        """Return the losses along the reported runs of some variants, on a split or `train`."""
         points, variants = [], {variant.id: variant for variant in self.plan.variants}
         for run in (run for run in self.reported if run.label in labels):
             variant = variants[run.variant]
-            text, scale = self.plan.text_of(variant), self.plan.scale(variant, "validation")
-            size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
+            scale = self.plan.scale(variant, split)
+            size = self.size_of_token(variant)
             points += [
                 CurvePoint(run, size * point["tokens"], loss)
                 for point in self.curve(run.id)
-                if math.isfinite(loss := scale * point[_LOSS])
+                if math.isfinite(loss := scale * point.get(f"{split}_loss_nats", math.nan))
             ]
         return points
+
+    def size_of_token(self, variant: PlannedVariant) -> float:
+        """Return how much text a training token is: in bytes where tokenizers differ, else 1."""
+        text = self.plan.text_of(variant)
+        return text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ def write(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> Path:
         stated=ledger.opened.experiment,
         told=told(ledger, rows),
         table=replace(Shown.of(cells(rows)), about=explained(rows)) if rows else None,
-        image=_image(ledger, rows),
+        picture=_draw(ledger, rows),
         policy=embedding.policy(style, []),
         style=style,
     )
@@ -61,8 +61,8 @@ def write(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> Path:
     return page
 
 
-def _image(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> str:
-    """Return what gates showed, as the address of an image; "" before there is any."""
+def _draw(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> str:
+    """Return what gates showed, as an element of the page; "" before there is any."""
     marks = [
         Dot(f"{row.number} {row.label}", Estimate(own.difference, own.low, own.high), own.verdict)
         for row in rows
@@ -70,5 +70,8 @@ def _image(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> str:
     ]
     if not marks:
         return ""
-    figure = plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))]))
-    return embedding.image(plots.svg(figure).decode())
+    drawing = plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))]))
+    sheet = embedding.Sheet()
+    label = "Difference of each candidate from the best, with its interval"
+    svg = sheet.add(plots.write_svg(drawing.figure), drawing.about, label, **{"class": "only"})
+    return sheet.letters + svg

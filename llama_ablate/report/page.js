@@ -1,265 +1,269 @@
 "use strict";
-// What the page does: draws the charts, shows one table of the experiment at a time, lights a variant
-// everywhere, sorts, filters and copies tables, and opens a panel with the runs of a variant. Nothing
-// here computes a number: the data are those of the report.
+// What pictures and tables of the page do together. A variant is `data-v` wherever it stands, a seed
+// `data-seed`. Nothing here computes a result: the numbers are those of the report. Without this script
+// the first pictures and all tables stand as they are, and browsers show the titles of marks.
 (async () => {
-  // Library and data are packed, the library as it is most of the page; the policy names the hash of
-  // what comes out.
-  async function unpacked(id) {
-    const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  }
-  const library = make("script", { textContent: await unpacked("vega") });
-  document.head.append(library);
-
-  const { charts, runs } = JSON.parse(await unpacked("data"));
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-  function make(tag, properties = {}, ...children) {
-    const made = Object.assign(document.createElement(tag), properties);
+  const make = (tag, given = {}, ...children) => {
+    const made = Object.assign(document.createElement(tag), given);
     made.append(...children);
     return made;
-  }
-  const views = new Map(); // by figure
+  };
+  const set = (element, given) => {
+    for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
+    return element;
+  };
+  const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const { variants, pictures, curves } = JSON.parse(await new Response(unpacked).text());
+  const nameOf = (v) => variants[v.slice(1)];
+  const root = document.documentElement;
   const tables = document.getElementById("table");
-  const POINTS = 50; // of a run's curve
-  let lit = "";
+  const tip = make("div", { id: "tip", hidden: true });
+  const panel = make("dialog", { id: "panel" });
+  document.body.append(tip, panel);
+  root.classList.add("js");
 
-  document.documentElement.classList.add("js");
+  // ---- pictures: put in their places
 
-  // ---- charts
+  const stem = (figure) => figure.id.replace("figure-", "");
+  const runsOf = (axes) => curves.runs[stem(axes.closest("figure"))] ?? [];
 
-  const faint = "#88888844";
-  const config = {
-    background: "transparent",
-    font: "system-ui, sans-serif",
-    view: { stroke: null },
-    axis: { labelColor: "currentColor", titleColor: "currentColor", titleFontWeight: "normal", titleFontSize: 12,
-      labelFontSize: 11, domainColor: "#888888", tickColor: "#888888", gridColor: faint, tickCount: 6 },
-    legend: { labelColor: "currentColor", titleColor: "currentColor", labelFontSize: 11, labelLimit: 0, symbolLimit: 60,
-      symbolOpacity: 1, symbolStrokeWidth: 2.5, symbolSize: 80 },
-    text: { color: "currentColor" },
+  // A title would show a second time beside the tip.
+  function prepare(picture) {
+    for (const title of all("title", picture)) {
+      title.parentNode.dataset.title = title.textContent;
+      title.remove();
+    }
+  }
+
+  function place(figure) {
+    if (!("packed" in figure.dataset) || !figure.getClientRects().length) return;
+    delete figure.dataset.packed;
+    const picture = figure.querySelector(".picture");
+    picture.innerHTML = pictures[stem(figure)];
+    prepare(picture);
+    apply();
+  }
+
+  // ---- hover: what lies below the pointer, or at most six pixels from it
+
+  function near({ clientX, clientY }) {
+    const found = new Map();
+    for (const [far, turns] of [[0, 1], [3, 8], [6, 8]]) {
+      for (let turn = 0; turn < turns; turn++) {
+        const angle = (turn * 2 * Math.PI) / turns;
+        for (const element of document.elementsFromPoint(clientX + far * Math.cos(angle), clientY + far * Math.sin(angle))) {
+          const mark = element.closest("svg [data-title]");
+          const key = mark && `${mark.dataset.v} ${mark.closest("[data-raw]") ? mark.dataset.seed : mark.dataset.title}`;
+          if (mark && !found.has(key)) found.set(key, mark);
+        }
+      }
+    }
+    return [...found.values()].slice(0, 8);
+  }
+
+  // Where a value stands along an axis: its ends in the picture and in numbers, and whether it is logarithmic.
+  const placed = ([from, to, low, high, log], value) =>
+    from + (to - from) * (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+  const median = (values) => {
+    const sorted = [...values].sort((a, b) => a - b);
+    return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
   };
 
-  const tip = make("div", { id: "tip", hidden: true });
-  document.body.append(tip);
+  // The loss of a run, or the median of a variant's runs, at the pointer.
+  function lossAt(mark, event) {
+    const axes = mark.closest("[data-raw]");
+    if (!axes || mark.dataset.end !== undefined) return "";
+    const own = runsOf(axes).filter(([v, seed]) => v === mark.dataset.v && (mark.dataset.seed ?? `${seed}`) === `${seed}`);
+    if (!own.length) return "";
+    const { x } = new DOMPoint(event.clientX, event.clientY).matrixTransform(axes.getScreenCTM().inverse());
+    const scale = JSON.parse(axes.dataset.scale).x;
+    const far = curves.places[own[0][2]].map((read) => Math.abs(placed(scale, read) - x));
+    const at = far.indexOf(Math.min(...far));
+    const loss = median(own.map(([, , , losses]) => losses[Math.min(at, losses.length - 1)]));
+    return `: ${loss.toFixed(3)} at ${curves.places[own[0][2]][at].toLocaleString("en")}`;
+  }
 
-  function tooltip(_handler, event, _item, value) {
-    tip.hidden = value === null || value === undefined || value === "";
+  let pinned = null;
+  let lit = null;
+  function light(v) {
+    if (v === lit) return;
+    lit = v;
+    root.classList.toggle("some", v !== null);
+    for (const seed of all(".seeds")) seed.remove();
+    for (const element of all("[data-v]")) element.classList.toggle("lit", element.dataset.v === v);
+    for (const line of v === null ? [] : all("[data-raw=medians] path.lit")) drawSeeds(line);
+  }
+  function pin(v) {
+    pinned = v === pinned ? null : v;
+    for (const row of all("tr[data-v]")) row.setAttribute("aria-current", row.dataset.v === pinned);
+    light(pinned);
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const marks = near(event).filter((mark) => !mark.closest("[data-off]"));
+    light(pinned ?? marks.find((mark) => mark.dataset.v)?.dataset.v ?? event.target.closest?.("tr[data-v]")?.dataset.v ?? null);
+    tip.hidden = !marks.length;
     if (tip.hidden) return;
-    const list = make("dl");
-    for (const [key, text] of Object.entries(Object(value))) {
-      if (/^(null|undefined|NaN|)$/.test(String(text))) continue;
-      list.append(make("dt", { textContent: key }), make("dd", { textContent: text }));
-    }
-    tip.replaceChildren(list);
+    tip.textContent = marks.map((mark) => mark.dataset.title + lossAt(mark, event)).join("\n");
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - width - 4))}px`;
     tip.style.top = `${event.clientY + 14 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 14}px`;
-  }
-
-  // Every encoding of a channel, in layers too.
-  function encodings(spec, channel) {
-    const own = spec.encoding?.[channel];
-    return [...(own ? [own] : []), ...(spec.layer ?? []).flatMap((layer) => encodings(layer, channel))];
-  }
-
-  function lines(title, most) {
-    const at = title.length > most ? title.lastIndexOf(" ", most) : -1;
-    return at > 0 ? [title.slice(0, at), ...[lines(title.slice(at + 1), most)].flat()] : title;
-  }
-
-  // A chart that has a row for each of a table has its rows in the table's order, as far as it shows them.
-  function follow(made, figure) {
-    const table = figure.closest("section").querySelector("[data-table]:not([hidden]) table, .beside > div:not([data-table]) table");
-    const listed = encodings(made, "y").filter(({ field, scale }) => field === "variant" && scale?.domain);
-    if (!table || !listed.length) return;
-    const order = all("tbody tr", table).map((row) => row.cells[0].textContent);
-    const left = new Set(all("tbody tr[hidden]", table).map((row) => row.cells[0].textContent));
-    const at = (name) => (order.includes(name) ? order.indexOf(name) : order.length);
-    const domain = listed[0].scale.domain.filter((name) => !left.has(name)).sort((a, b) => at(a) - at(b));
-    for (const { scale } of listed) scale.domain = domain;
-    for (const [name, rows] of Object.entries(made.datasets)) made.datasets[name] = rows.filter(({ variant }) => domain.includes(variant));
-    made.height *= domain.length / (domain.length + left.size || 1);
-  }
-
-  function specification({ spec, data }, logarithmic, width, figure) {
-    const made = structuredClone(spec);
-    made.datasets = structuredClone(data); // a view writes into what it draws
-    follow(made, figure);
-    made.params = [...(made.params ?? []), { name: "lit", value: lit }];
-    for (const channel of logarithmic) {
-      for (const encoding of encodings(made, channel)) {
-        const field = encoding.field ?? encoding.datum;
-        encoding.scale = { ...encoding.scale, type: "log" };
-        delete encoding.scale.zero;
-        if (typeof field === "string") made.transform = [...(made.transform ?? []), { filter: `!isNumber(datum['${field}']) || datum['${field}'] > 0` }];
-      }
-    }
-    // A title that is longer than its axis has two lines; a legend as many columns as have room.
-    const longest = { x: 0.62 * width, y: made.height };
-    for (const [channel, room] of Object.entries(longest)) {
-      for (const encoding of encodings(made, channel)) {
-        if (typeof encoding.title === "string") encoding.title = lines(encoding.title, room / 6.2);
-      }
-    }
-    for (const channel of ["color", "shape", "strokeDash"]) {
-      for (const { legend, scale, condition } of encodings(made, channel)) {
-        const names = legend?.values ?? scale?.domain ?? condition?.scale?.domain ?? [];
-        const wide = 40 + 6.4 * Math.max(8, ...names.map((name) => name.length));
-        for (const one of [legend, condition?.legend]) if (one) one.columns = Math.max(1, Math.floor((0.86 * width) / wide));
-      }
-    }
-    return compiled(made, width);
-  }
-
-  function compiled(made, width) {
-    const axisY = { labelLimit: Math.max(90, 0.42 * width), minExtent: 30 };
-    return vega.parse(vega.compile(made, { config: { ...config, axisY } }).spec, null, { ast: true });
-  }
-
-  function draw(figure) {
-    const plot = figure.querySelector(".plot");
-    const controls = figure.querySelector(".controls");
-    const kept = Object.fromEntries((views.get(figure)?.kept ?? []).map((name) => [name, views.get(figure).view.signal(name)]));
-    views.get(figure)?.view.finalize();
-    views.delete(figure);
-    const of = charts[figure.dataset.chart];
-    const chart = of[tables?.value] ?? of[""];
-    figure.hidden = !chart;
-    plot.replaceChildren();
-    all("form", controls).forEach((form) => form.remove());
-    if (!chart) return;
-    const logarithmic = all("input[data-log]:checked", controls).map((box) => box.dataset.log);
-    if (plot.closest("details:not([open])")) return; // drawn when its part is opened
-    const bound = make("form");
-    controls.append(bound);
-    const view = new vega.View(
-      specification(chart, logarithmic, plot.clientWidth, figure),
-      { expr: vega.expressionInterpreter, renderer: "svg", container: plot, bind: bound, hover: true, tooltip },
-    );
-    const names = (chart.spec.params ?? []).map((param) => param.name);
-    for (const name of names) if (name in kept) view.signal(name, kept[name]);
-    view.addEventListener("click", (_event, item) => { if (item?.datum?.variant) light(item.datum.variant); });
-    views.set(figure, { view, kept: names });
-    view.run();
-  }
-
-  // Of names beside points that lie over one another the first is shown.
-  function tidy(plot) {
-    const placed = [];
-    for (const text of all(".role-mark.mark-text text", plot)) {
-      const box = text.getBoundingClientRect();
-      const free = placed.every((other) => box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom);
-      text.setAttribute("visibility", free ? "visible" : "hidden");
-      if (free) placed.push(box);
-    }
-  }
-
-  const figures = all("figure[data-chart]");
-  for (const figure of figures) {
-    const plot = figure.querySelector(".plot");
-    new MutationObserver(() => tidy(plot)).observe(plot, { subtree: true, childList: true, attributes: true, attributeFilter: ["transform"] });
-    const controls = figure.querySelector(".controls");
-    for (const channel of new Set(Object.values(charts[figure.dataset.chart]).flatMap(({ log }) => log))) {
-      const box = make("input", { type: "checkbox", onchange: () => draw(figure) });
-      box.dataset.log = channel;
-      controls.append(make("label", {}, box, ` logarithmic ${channel} axis`));
-    }
-  }
-
-  // ---- a variant, lit everywhere
-
-  function light(variant) {
-    lit = variant === lit ? "" : variant;
-    for (const row of all("tr[data-variant]")) {
-      row.classList.toggle("lit", row.dataset.variant === lit);
-      row.setAttribute("aria-current", row.dataset.variant === lit);
-    }
-    for (const { view } of views.values()) view.signal("lit", lit).runAsync();
-  }
-
-  for (const row of all("tr[data-variant]")) {
-    row.tabIndex = 0;
-    row.addEventListener("click", (event) => { if (!event.target.closest("a, button")) light(row.dataset.variant); });
-    row.addEventListener("keydown", (event) => {
-      if (event.target === row && (event.key === "Enter" || event.key === " ")) {
-        event.preventDefault();
-        light(row.dataset.variant);
-      }
-    });
-  }
-
-  // ---- the runs of a variant
-
-  const panel = make("dialog", { id: "panel" });
-  panel.setAttribute("aria-labelledby", "of-panel");
-  document.body.append(panel);
-  let opener = null;
-
-  function close() {
-    panel.close();
-    opener?.focus();
-  }
-
-  // Rows of a table of the page that are about a variant, as a table: with some of its columns.
-  function copied(section, variant, without, keep = () => true) {
-    const table = document.querySelector(`#${section} table`);
-    const shown = all("thead th", table).map((head) => !without.includes(head.textContent.trim()));
-    const kept = (row) => make("tr", {}, ...[...row.cells].filter((_, at) => shown[at]).map((cell) => {
-      const made = make(cell.tagName, { className: cell.className });
-      made.append(...(cell.querySelector("a") ? [cell.querySelector("a").cloneNode(true)] : [cell.textContent]));
-      return made;
-    }));
-    const rows = all("tbody tr[data-variant]", table).filter((row) => row.dataset.variant === variant && keep(row)).map(kept);
-    return rows.length && make("div", { className: "wide" }, make("table", {}, make("thead", {}, kept(table.tHead.rows[0])), make("tbody", {}, ...rows)));
-  }
-
-  function open(variant, button) {
-    opener = button;
-    const ids = new Set();
-    const of = (row) => {
-      const id = [...row.cells].map((cell) => cell.textContent.trim()).find((text) => text in runs);
-      const own = !tables || !id || runs[id].tables.includes(tables.value);
-      if (own && id) ids.add(id);
-      return own;
-    };
-    const seeds = all("#runs thead th").findIndex((head) => head.dataset.name === "seed");
-    const seed = {};
-    const list = copied("runs", variant, ["variant"], of);
-    for (const row of all("#runs tbody tr")) for (const cell of row.cells) if (ids.has(cell.textContent.trim())) seed[cell.textContent.trim()] = row.cells[seeds].textContent;
-    const recipe = copied("recipes", variant, ["variant"], (row) => !tables || [...row.cells].some((cell) => cell.textContent === tables.value));
-    const plot = make("div", { className: "plot" });
-    const points = [...ids].flatMap((run) => runs[run].points.map(([tokens, train, norm, heldout]) => ({ run, seed: `seed ${seed[run]}`, tokens, train, norm, heldout })));
-    const most = Math.max(0, ...[...ids].map((id) => runs[id].of));
-    panel.replaceChildren(
-      make("header", {}, make("h2", { id: "of-panel", textContent: variant }), make("button", { textContent: "close", onclick: close })),
-      ...(list ? [make("h3", { textContent: "Runs" }), list] : []),
-      ...(points.length ? [plot, make("p", { className: "facts", textContent:
-        `Held-out loss (thick, with points), training loss (thin) and norm of the gradient of each run${most > POINTS ? `; of ${most} points of a curve at most ${POINTS} are drawn` : ""}.` })] : []),
-      make("h3", { textContent: "What it changes of the baseline's recipe" }), recipe || "Nothing.",
-    );
-    panel.show();
-    panel.querySelector("button").focus();
-    if (!points.length) return;
-    const width = plot.clientWidth - 70;
-    const at = (field, title) => ({ field, type: "quantitative", title, scale: { zero: false }, axis: field === "tokens" ? { format: "~s" } : {} });
-    const color = { field: "seed", type: "nominal", title: null, legend: { orient: "bottom", columns: Math.max(1, Math.floor(width / 90)) } };
-    const line = (field, title, mark, transform = []) => ({ transform: [{ filter: `isValid(datum.${field})` }, ...transform], mark: { type: "line", ...mark },
-      encoding: { x: at("tokens", "tokens"), y: at(field, title), color, detail: { field: "run" }, tooltip: ["run", "seed", "tokens", field].map((name) => ({ field: name })) } });
-    const view = (height, ...layer) => ({ width, height, layer });
-    const spec = { data: { values: points }, vconcat: [
-      view(190, line("train", "loss (nats)", { strokeWidth: 0.7, opacity: 0.6 }), line("heldout", "loss (nats)", { strokeWidth: 2, point: true })),
-      view(90, line("norm", "norm of the gradient", { strokeWidth: 1 }))] };
-    new vega.View(compiled(spec, width), { expr: vega.expressionInterpreter, renderer: "svg", container: plot, hover: true, tooltip }).run();
-  }
-
-  addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    if (panel.open) close();
-    else if (lit) light(lit);
   });
 
-  // ---- tables: sorted, filtered, copied, some of their columns hidden
+  // ---- loss curves: smoothed, with logarithmic axes, and the seeds behind a median
+
+  function outline(axes, places, losses, share) {
+    const { x, y } = JSON.parse(axes.dataset.scale);
+    let last = losses[0];
+    const points = losses.map((loss, i) => {
+      last = share * last + (1 - share) * loss;
+      return `${placed(x, places[i]).toFixed(1)} ${placed(y, last).toFixed(1)}`;
+    });
+    return `M${points.join("L")}`;
+  }
+
+  function drawSeeds(line) {
+    const axes = line.closest("[data-raw]");
+    for (const [v, , at, losses] of runsOf(axes)) {
+      if (v !== line.dataset.v) continue;
+      const seed = set(line.cloneNode(), { d: outline(axes, curves.places[at], losses, 0), class: "seeds", "stroke-width": 0.6 });
+      seed.removeAttribute("data-v");
+      line.before(seed);
+    }
+  }
+
+  function smooth(figure, share) {
+    for (const axes of all("[data-raw]", figure)) {
+      for (const mark of all("[data-v]:not([data-end])", axes)) {
+        const path = mark.matches("path") ? mark : mark.querySelector("path");
+        const own = runsOf(axes).filter(([v, seed]) => v === mark.dataset.v && (mark.dataset.seed ?? `${seed}`) === `${seed}`);
+        if (!path || !own.length) continue;
+        path.dataset.d ??= path.getAttribute("d");
+        const losses = own[0][3].map((_, i) => median(own.map((run) => run[3][Math.min(i, run[3].length - 1)])));
+        path.setAttribute("d", share ? outline(axes, curves.places[own[0][2]], losses, share) : path.dataset.d);
+      }
+    }
+  }
+
+  function addCurveTools(figure, tools) {
+    const slider = make("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, oninput: () => smooth(figure, +slider.value) });
+    const box = make("input", { type: "checkbox", onchange: () => {
+      const picture = figure.querySelector(".picture");
+      let log = picture.querySelector(".log");
+      if (!log) {
+        log = make("div", { className: "log", innerHTML: pictures[stem(figure).replace("loss_curves", "loss_curves_log")] });
+        prepare(log);
+        picture.append(log);
+      }
+      for (const drawn of picture.children) drawn.toggleAttribute("data-off", (drawn === log) !== box.checked);
+      smooth(figure, +slider.value);
+      apply();
+    } });
+    tools.append(make("label", {}, "smooth ", slider), make("label", {}, box, " logarithmic axes"));
+    tools.append(make("button", { textContent: "CSV", onclick: () => {
+      const rows = curves.runs[stem(figure)].flatMap(([v, seed, at, losses]) => losses.map((loss, i) => [nameOf(v), seed, curves.places[at][i], loss]));
+      download(written.CSV([["variant", "seed", "read", "training loss"], ...rows].map((row) => row.map(String))), "text/csv", `${stem(figure)}.csv`);
+    } }));
+  }
+
+  // ---- pictures saved
+
+  function download(content, type, name) {
+    const link = make("a", { href: URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type })), download: name });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+  const seen = (figure) => all("svg", figure).find((svg) => svg.getBoundingClientRect().width);
+
+  // A picture as a file: as it is shown, in its own colours, with the letters that the page holds once.
+  function alone(svg) {
+    const copy = svg.cloneNode(true);
+    for (const element of all("[data-off], .seeds", copy)) element.remove();
+    for (const element of all("[data-title]", copy)) {
+      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+      title.textContent = element.dataset.title;
+      element.prepend(title);
+    }
+    const used = new Set(all("use", copy).map((use) => use.getAttribute("href")));
+    const defs = document.createElementNS("http://www.w3.org/2000/svg", "defs");
+    defs.append(...all("#letters path").filter((letter) => used.has(`#${letter.id}`)).map((letter) => letter.cloneNode()));
+    copy.prepend(defs);
+    const [, , width, height] = copy.getAttribute("viewBox").split(" ");
+    return { text: new XMLSerializer().serializeToString(set(copy, { width, height })), width, height };
+  }
+
+  async function save(figure, kind) {
+    const { text, width, height } = alone(seen(figure));
+    if (kind === "svg") return download(text, "image/svg+xml", `${stem(figure)}.svg`);
+    const image = make("img", { src: `data:image/svg+xml,${encodeURIComponent(text)}` }); // the policy refuses blobs
+    await image.decode();
+    const canvas = make("canvas", { width: 3 * width, height: 3 * height });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => download(blob, "image/png", `${stem(figure)}.png`));
+  }
+
+  const figures = all("figure[id]");
+  for (const figure of figures) {
+    prepare(figure);
+    const tools = make("div", { className: "tools" });
+    for (const kind of ["svg", "png"]) tools.append(make("button", { textContent: kind.toUpperCase(), title: "save", onclick: () => save(figure, kind) }));
+    if (curves.runs[stem(figure)]) addCurveTools(figure, tools);
+    figure.prepend(tools);
+  }
+
+  // ---- tables and pictures show the same variants, in one order
+
+  const off = new Set();
+  const filter = document.getElementById("filter");
+  const shownTable = (section) => all("table", section).find((table) => !table.closest("[data-table][hidden]"));
+
+  function apply() {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    for (const row of all("main tbody tr")) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = row.dataset.base === undefined && !words.every((word) => text.includes(word));
+      row.toggleAttribute("data-off", off.has(row.dataset.v));
+    }
+    const rows = all("tr[data-v]", shownTable(document.querySelector("main section")));
+    const without = new Set([...off, ...rows.filter((row) => row.hidden).map((row) => row.dataset.v)]);
+    for (const mark of all("svg [data-v]")) mark.toggleAttribute("data-off", without.has(mark.dataset.v));
+    for (const svg of all("svg[data-rows]")) order(svg, without);
+  }
+
+  // Rows of a picture stand in the order of the table beside it.
+  function order(svg, without) {
+    const table = shownTable(svg.closest("section"));
+    const names = all("[data-y]", svg);
+    const from = Object.fromEntries(names.map(({ dataset }) => [dataset.v, +dataset.y]));
+    const rows = all("tbody tr[data-v]", table).map((row) => row.dataset.v).filter((v) => v in from && !without.has(v));
+    if (!rows.length) return;
+    const places = names.map(({ dataset }) => +dataset.y).sort((a, b) => a - b);
+    for (const mark of all("[data-v]", svg)) {
+      const at = rows.indexOf(mark.dataset.v);
+      if (at >= 0) mark.setAttribute("transform", `translate(0 ${(places[at] - from[mark.dataset.v]).toFixed(1)})`);
+    }
+  }
+  filter.addEventListener("input", apply);
+  filter.closest("label").hidden = false;
+
+  for (const row of all("tr[data-v]")) {
+    row.tabIndex = 0;
+    row.addEventListener("click", (event) => { if (!event.target.closest("a, button")) pin(row.dataset.v); });
+    row.addEventListener("keydown", (event) => { if (event.target === row && event.key === "Enter") pin(row.dataset.v); });
+    const dash = row.querySelector(".dash");
+    if (!dash || row.dataset.base !== undefined) continue;
+    const button = make("button", { title: "show or hide in all pictures", ariaPressed: "true", onclick: () => {
+      off[off.has(row.dataset.v) ? "delete" : "add"](row.dataset.v);
+      for (const other of all(`tr[data-v=${row.dataset.v}] .switch`)) other.ariaPressed = `${!off.has(row.dataset.v)}`;
+      apply();
+    }, className: "switch" });
+    dash.replaceWith(button);
+    button.append(dash);
+  }
+
+  // ---- tables: sorted, copied, some of their columns hidden
 
   const number = (text) => parseFloat(text.replace(/^[<>]\s*|,/g, ""));
   const tex = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
@@ -274,54 +278,37 @@
     },
   };
 
-  for (const table of all("table")) {
-    const heads = all("thead th", table);
-    const body = table.tBodies[0];
-    const planned = [...body.rows];
-    if (planned.length < 2) continue;
-    const arranged = () => all("figure[data-chart]", table.closest("section")).forEach(draw);
+  function sort(table, planned, head, at) {
+    const way = { undefined: "ascending", ascending: "descending" }[head.getAttribute("aria-sort") ?? undefined];
+    for (const other of all("thead th", table)) other.removeAttribute("aria-sort");
+    if (way) head.setAttribute("aria-sort", way);
+    const text = (row) => row.cells[at].textContent.trim();
+    const known = planned.filter((row) => text(row) && text(row) !== "-");
+    const numeric = known.every((row) => !Number.isNaN(number(text(row))));
+    const sign = way === "descending" ? -1 : 1;
+    const compare = (a, b) => sign * (numeric ? number(text(a)) - number(text(b)) : text(a).localeCompare(text(b), "en", { numeric: true }));
+    table.tBodies[0].append(...(way ? [...known.sort(compare), ...planned.filter((row) => !known.includes(row))] : planned));
+    apply();
+  }
 
+  for (const table of all("main table")) {
+    const heads = all("thead th", table);
+    const planned = [...table.tBodies[0].rows];
     heads.forEach((head, at) => {
       head.dataset.name = head.textContent;
-      const button = make("button", { textContent: head.textContent, title: head.title });
-      const tell = (event) => { if (head.title && button.matches(":focus-visible")) tooltip(null, { clientX: button.getBoundingClientRect().x, clientY: button.getBoundingClientRect().bottom }, null, { [head.dataset.name]: head.title }); };
-      button.addEventListener("focus", tell);
-      button.addEventListener("blur", () => { tip.hidden = true; });
-      button.addEventListener("click", () => {
-        const way = { undefined: "ascending", ascending: "descending" }[head.getAttribute("aria-sort") ?? undefined];
-        for (const other of heads) other.removeAttribute("aria-sort");
-        if (way) head.setAttribute("aria-sort", way);
-        const text = (row) => row.cells[at].textContent.trim();
-        const known = planned.filter((row) => text(row) && text(row) !== "-");
-        const numeric = known.every((row) => !Number.isNaN(number(text(row))));
-        const sign = way === "descending" ? -1 : 1;
-        const order = (a, b) => sign * (numeric ? number(text(a)) - number(text(b)) : text(a).localeCompare(text(b), "en", { numeric: true }));
-        body.append(...(way ? [...known.sort(order), ...planned.filter((row) => !known.includes(row))] : planned));
-        arranged();
-      });
-      head.replaceChildren(button);
+      if (planned.length > 1) head.replaceChildren(make("button", { textContent: head.textContent, onclick: () => sort(table, planned, head, at) }));
     });
-
     const tools = make("div", { className: "tools" });
     const show = (at, shown) => { for (const row of table.rows) row.cells[at].hidden = !shown; };
-    if (heads.some((head) => "more" in head.dataset)) {
-      const shown = heads.filter((head) => !("more" in head.dataset)).length;
-      const chooser = make("details", { className: "columns" }, make("summary", { textContent: `columns (${shown} of ${heads.length})` }));
+    const more = heads.filter((head) => "more" in head.dataset);
+    if (more.length) {
+      const chooser = make("details", { className: "columns" }, make("summary", { textContent: `columns (${heads.length - more.length} of ${heads.length})` }));
       heads.forEach((head, at) => {
-        const more = "more" in head.dataset;
-        const box = make("input", { type: "checkbox", checked: !more, disabled: at === 0, onchange: () => show(at, box.checked) });
+        const box = make("input", { type: "checkbox", checked: !more.includes(head), disabled: at === 0, onchange: () => show(at, box.checked) });
         chooser.append(make("label", {}, box, ` ${head.dataset.name}`));
-        if (more) show(at, false);
+        if (more.includes(head)) show(at, false);
       });
       tools.append(chooser);
-    }
-    if (planned.length > 5) {
-      const filter = make("input", { type: "search", placeholder: "filter rows", ariaLabel: "filter rows", oninput: () => {
-        const words = filter.value.toLowerCase().split(/\s+/);
-        for (const row of planned) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-        arranged();
-      } });
-      tools.append(filter);
     }
     const copy = make("span", { textContent: "copy as" });
     for (const [form, write] of Object.entries(written)) {
@@ -336,40 +323,76 @@
     }
     tools.append(copy);
     table.parentElement.before(tools);
-  }
-
-  // A verdict leads to the runs that it rests on.
-  for (const table of all("table")) {
-    const at = all("thead th", table).findIndex(({ dataset, textContent }) => (dataset.name ?? textContent) === "verdict");
-    if (at < 0) continue;
-    for (const row of all("tbody tr[data-variant]", table)) {
-      const cell = row.cells[at];
-      const button = make("button", { title: "its runs", onclick: () => open(row.dataset.variant, button) }, ...cell.childNodes);
-      cell.append(button);
+    // A verdict leads to the runs that it rests on.
+    const at = heads.findIndex(({ dataset }) => dataset.name === "verdict");
+    for (const row of at < 0 ? [] : planned.filter((one) => one.dataset.v)) {
+      const button = make("button", { title: "its runs", onclick: () => open(row.dataset.v, button) }, ...row.cells[at].childNodes);
+      row.cells[at].append(button);
     }
   }
 
-  // ---- one table of the experiment
+  // ---- the runs of a variant, its curves, and what it changes
+
+  let opener = null;
+  function close() {
+    panel.close();
+    opener?.focus();
+  }
+
+  // Rows of a table of the page that are about a variant, with the columns that say something of it.
+  function copied(section, v) {
+    const table = document.querySelector(`#${section} table`);
+    const at = all("thead th", table).findIndex((head) => head.dataset.name === "table");
+    const rows = all("tbody tr[data-v]", table).filter((row) => row.dataset.v === v && (!tables || at < 0 || row.cells[at].textContent === tables.value));
+    const clone = (row) => make("tr", {}, ...[...row.cells].filter((cell, i) => i && i !== at).map((cell) => {
+      const own = cell.cloneNode(true);
+      own.hidden = false;
+      if (own.dataset.name) own.textContent = own.dataset.name;
+      return own;
+    }));
+    return rows.length && make("div", { className: "wide" }, make("table", {}, make("thead", {}, clone(table.tHead.rows[0])), make("tbody", {}, ...rows.map(clone))));
+  }
+
+  function open(v, button) {
+    opener = button;
+    const figure = figures.find((one) => curves.runs[stem(one)]?.length && one.getClientRects().length);
+    if (figure) place(figure);
+    const picture = figure && seen(figure)?.cloneNode(true);
+    const base = document.querySelector("tr[data-base]")?.dataset.v;
+    for (const mark of picture ? all("[data-v]", picture) : []) {
+      if (![v, base].includes(mark.dataset.v)) mark.remove();
+      mark.removeAttribute("data-off");
+    }
+    const runs = copied("runs", v);
+    panel.replaceChildren(
+      make("header", {}, make("h2", { id: "of-panel", textContent: nameOf(v) }), make("button", { textContent: "close", onclick: close })),
+      ...(runs ? [make("h3", { textContent: "Runs" }), runs] : []),
+      ...(picture ? [make("h3", { textContent: "Training loss, beside the baseline's" }), picture] : []),
+      make("h3", { textContent: "What it changes of the baseline's recipe" }), copied("recipes", v) || "Nothing.",
+    );
+    panel.show();
+    panel.querySelector("button").focus();
+  }
+  panel.setAttribute("aria-labelledby", "of-panel");
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    if (panel.open) close();
+    else if (pinned) pin(pinned);
+  });
+
+  // ---- one table of the experiment; parts that are folded, opened by a link to them and on paper
 
   function choose() {
     for (const part of all("[data-table]")) part.hidden = part.dataset.table !== tables.value;
-    figures.forEach(draw);
+    for (const figure of figures) place(figure);
+    apply();
   }
   if (tables) {
     tables.closest("label").hidden = false;
     tables.addEventListener("change", choose);
     choose();
-  } else {
-    figures.forEach(draw);
   }
-
-  // ---- parts that are folded: opened by a link to them, and on paper
-
-  for (const part of all("details.part")) {
-    part.addEventListener("toggle", () => {
-      for (const figure of all("figure[data-chart]", part)) if (part.open && !views.has(figure)) draw(figure);
-    });
-  }
+  for (const part of all("details.part")) part.addEventListener("toggle", () => { for (const figure of all("figure", part)) place(figure); });
   function reveal() {
     const part = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))?.querySelector("details.part");
     if (part) part.open = true;
@@ -377,12 +400,13 @@
   addEventListener("hashchange", reveal);
   for (const link of all("nav a")) link.addEventListener("click", () => setTimeout(reveal));
   reveal();
+  for (const figure of figures) place(figure);
 
   const opened = [];
   addEventListener("beforeprint", () => {
     opened.push(...all("details:is(.part, .facts, .note):not([open])"));
     for (const details of opened) details.open = true;
-    for (const figure of figures) if (!views.has(figure)) draw(figure);
+    for (const figure of figures) place(figure);
   });
   addEventListener("afterprint", () => { for (const details of opened.splice(0)) details.open = false; });
 })();

@@ -1,17 +1,17 @@
 """The report's files: tables, figures, Markdown, and one page that needs nothing beside itself.
 
 The first screen of the page is question, answer, limits, one picture and one table in the same
-order; all else is folded below to a line. Tables are sorted, filtered and copied by the page's own
-script. Two libraries were measured for that: Tabulator 6.5 is 165 kB in a page, a sixth of it, and
-takes a page's tables, with their heads and links, for its own elements (56 rows in 0.2 s);
-simple-datatables 10.3 is under the LGPL, which binds whoever hands a page on.
+order; the loss curves follow, and all else is folded below to a line. Two pictures stand in the
+page as they are; the others are packed, and unpacked when their part is opened.
 """
 
+import itertools
+import json
 import math
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import resources
@@ -21,22 +21,23 @@ from urllib.parse import quote
 
 import jinja2
 import pandas as pd
+from markupsafe import escape
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import grouped
 from llama_ablate.report import columns, details, embedding, plots, tables
-from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import answer, facts, further, headline
 from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
-from llama_ablate.report.picture import Picture
-from llama_ablate.report.sections import FIGURES, Section
-from llama_ablate.results import FINAL
+from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, style_variants
+from llama_ablate.report.pictures import LOG, thin
+from llama_ablate.report.sections import Section
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -48,25 +49,31 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
 }
 _LONG = 44  # letters of a cell beyond which it may break
 _JUDGED = ("verdict", "test result", "result", "outcome")
-#: What is drawn of a run; in at most 50 points, half of them with a held-out loss, with both ends.
-_CURVE, _POINTS = ("tokens", "train_loss_nats", "grad_norm", "validation_loss_nats"), 24
-_MOST = 7  # columns of a table that has leading ones, before a reader asks for more
+#: Of a table that has leading columns, before a reader asks for more: columns, and of the first
+#: screen's table pixels: of its width, of a letter, and around a cell.
+_MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.3, 15
+_CURVES = "loss_curves"
 
 
 @dataclass(frozen=True)
-class DrawnFigure:
-    """A figure of the report on disk."""
+class PageFigure:
+    """A figure of the report: its files, and how it stands in the page."""
 
     name: str
     table: str
-    title: str
+    #: Of its files, and of its element in the page.
+    stem: str
+    section: str
     caption: str
-    svg: Path
+    #: What stands in the page: pictures, or why there is none; "" where it is packed.
+    html: str = ""
+    #: The names that the picture shows shortened, in full.
+    shortened: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def source(self) -> str:
-        """The figure as the address of an image."""
-        return embedding.image(self.svg.read_text("utf-8"))
+    def title(self) -> str:
+        """Its name in words."""
+        return self.stem.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Shown:
     variants: Sequence[str] = ()
     links: Sequence[str] = ()
     link_at: int = 0
+    #: Pixels that its leading columns may take; 0: as many as they need.
+    room: float = 0
 
     @cached_property
     def words(self) -> list[bool]:
@@ -106,9 +115,19 @@ class Shown:
     @cached_property
     def more(self) -> list[bool]:
         """Whether each column is hidden until a reader asks for it."""
-        leading = range(self.short or len(self.columns))
-        first = [at for at in leading if at not in self.alike][: _MOST if self.short else None]
+        leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
+        first = set(leading[:_MAX_COLUMNS] if self.short else leading)
+        if self.room:
+            widths = itertools.accumulate(self._measure(at) for at in sorted(first))
+            first = {
+                at for at, width in zip(sorted(first), widths, strict=True) if width < self.room
+            }
         return [at not in first for at in range(len(self.columns))]
+
+    def _measure(self, column: int) -> float:
+        """Return about how many pixels a column takes: of its cells, and of the words above."""
+        words = (len(word) + 3 for word in self.columns[column].split())
+        return _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
 
     @property
     def verdicts(self) -> list[str]:
@@ -120,7 +139,7 @@ class Shown:
     def kind(self, column: int, cell: str) -> str:
         """Return the classes of a cell: a verdict's name, and how text stands."""
         judged = cell and self.columns[column] in _JUDGED
-        verdict = cell.split(maxsplit=1)[0].rstrip(":") if judged else ""
+        verdict = cell.split(maxsplit=1)[0].rstrip(":,") if judged else ""
         word = "why" if len(cell) > _LONG else "word long" if len(cell) > _LONG // 2 else "word"
         return f"{verdict} {word if self.words[column] else ''}".strip()
 
@@ -135,12 +154,18 @@ class Shown:
 
 @dataclass(frozen=True)
 class Group:
-    """Sections of one kind, one for each table, with the charts beside them."""
+    """Sections of one kind, one for each table, with the figures beside them."""
 
     id: str
     title: str
-    charts: Sequence[Mapping[str, Any]]
+    figures: Sequence[PageFigure] = ()
     sections: Sequence[Shown] = ()
+    said: str = ""
+
+    @property
+    def lead(self) -> str:
+        """The name of the figure that stands beside its tables."""
+        return self.figures[0].name if self.figures else ""
 
     @property
     def answer(self) -> str:
@@ -149,7 +174,7 @@ class Group:
         verdicts = Counter(word for section in self.sections for word in section.verdicts)
         counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
         noted = [section.note.partition(". ")[0] for section in self.sections if section.note]
-        return " ".join(said) or counted or " ".join(noted[:1])
+        return self.said or " ".join(said) or counted or " ".join(noted[:1])
 
 
 def write(
@@ -163,11 +188,11 @@ def write(
         tables.save(section.cells, section.frame, *told)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
-    made = list(FIGURES.make(frames))
-    figures = _draw(frames, made, folder / "figures")
+    pictures = PagePictures(frames, [section.key for section in sections])
+    figures = list(pictures.draw(folder / "figures"))
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    pieces = _html(frames, sections, warnings, made, figures, folder)
+    pieces = _html(frames, sections, warnings, figures, pictures, folder)
 
     def write_page(file: disk.Writer) -> None:
         for piece in pieces:
@@ -177,25 +202,69 @@ def write(
     return page
 
 
-def _draw(frames: Frames, made: Sequence[Made[Picture]], folder: Path) -> list[DrawnFigure]:
-    """Draw every picture to its files."""
-    figures = []
-    for one in made:
-        first = one.table in ("", frames.table.plan.name)
-        name = one.name if first else f"{one.name}_{slug(one.table, 160)}"
-        figure = plots.draw(one.part)
-        svg, _png = plots.save(figure, disk.below(folder, name))
-        figure.clear()  # its thousands of lines refer to one another
-        title = name.replace("_", " ")
-        figures.append(DrawnFigure(one.name, one.table, title, plots.caption(one), svg))
-    return figures
+class PagePictures:
+    """Pictures of a page: drawn once for their files and for the page."""
+
+    def __init__(self, frames: Frames, keys: Sequence[str]) -> None:
+        self._frames, self._sections = frames, keys
+        self.keys, self.sheet = key_variants(frames.plan), embedding.Sheet()
+        #: Elements that are packed, by the ids of their figures.
+        self.packed: dict[str, str] = {}
+        self._has_lead = False
+
+    def draw(self, folder: Path) -> Iterator[PageFigure]:
+        """Draw every picture to its files, and yield how it stands in the page."""
+        first = self._frames.table.plan.name
+        for made in FIGURES.make(self._frames):
+            of_first = made.table in ("", first)
+            stem = made.name if of_first else f"{made.name}_{slug(made.table, 160)}"
+            section = made.part.section if made.part.section in self._sections else ""
+            table = made.table if len(self._frames.tables) > 1 else ""
+            said = " ".join(filter(None, (made.about, made.part.note)))
+            figure = PageFigure(made.name, table, stem, section, said)
+            try:
+                yield self._embed(figure, made, folder, in_place=of_first and self._stands(figure))
+            except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as error:
+                why = f"This figure could not be drawn: {type(error).__name__}: {error}"
+                yield replace(figure, html=f"<p>{escape(why)}</p>")
+
+    def _stands(self, figure: PageFigure) -> bool:
+        """Return whether a figure stands in the page: the answer's, and the loss curves."""
+        is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
+        self._has_lead |= is_lead
+        return is_lead or figure.name == _CURVES
+
+    def _embed(
+        self, figure: PageFigure, made: Made[Picture], folder: Path, *, in_place: bool
+    ) -> PageFigure:
+        """Draw a figure to its files and for the page; the answer's also for a phone."""
+        drawing = plots.draw(made.part, plots.WIDTH, self.keys)
+        svg, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
+        has_two = in_place and figure.name != _CURVES
+        html = self._add(drawing, svg.read_bytes(), figure.title, "broad" if has_two else "only")
+        shortened = drawing.shortened
+        drawing.figure.clear()  # its thousands of lines refer to one another
+        if has_two:
+            drawing = plots.draw(made.part, plots.NARROW, self.keys)
+            narrow = plots.write_svg(drawing.figure)
+            html += self._add(drawing, narrow, figure.title, "narrow")
+            shortened |= drawing.shortened
+            drawing.figure.clear()
+        if not in_place:
+            self.packed[figure.stem], html = html, ""
+        return replace(figure, html=html, shortened=shortened)
+
+    def _add(self, drawing: plots.Drawing, svg: bytes, title: str, width: str) -> str:
+        has_rows = any("data-y" in own for own in drawing.about.values())
+        more = {"class": width} | ({"data-rows": ""} if has_rows else {})
+        return self.sheet.add(svg, drawing.about, title, **more)
 
 
 def _markdown(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    figures: Sequence[DrawnFigure],
+    figures: Sequence[PageFigure],
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
@@ -205,7 +274,7 @@ def _markdown(
     for section in sections:
         title = f"## {tables.literal(section.title)}"
         lines += ["", title, "", tables.markdown(section.cells), section.note, ""]
-    lines += [f"![{figure.svg.stem}](figures/{figure.svg.stem}.png)\n" for figure in figures]
+    lines += [f"![{figure.stem}](figures/{figure.stem}.png)\n" for figure in figures]
     return "\n".join(lines)
 
 
@@ -213,23 +282,24 @@ def _html(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    pictures: Sequence[Made[Picture]],
-    figures: Sequence[DrawnFigure],
+    figures: Sequence[PageFigure],
+    pictures: PagePictures,
     folder: Path,
 ) -> Iterable[str]:
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
-    shown = [one for one in pictures if one.part.interactive]
-    made = [Made(one.name, one.table, chart(one.part, one.about), one.about) for one in shown]
-    groups = _groups(sections, shown, figures)
-    style = packaged("page.css")
-    library, script = packaged("vega/vega.min.js"), packaged("page.js")
-    left = [figure for figure in figures if all(figure.name != one.name for one in shown)]
+    groups = _groups(sections, figures)
     groups.append(Group("runs", "Runs", (), [_runs(frames, folder)]))
     if (speeds := _speeds(frames)).rows:
         groups.append(Group("measured", "Speed and memory", (), [speeds]))
+    style, script = packaged("page.css"), packaged("page.js")
     base = frames.table.plan.baseline
     recipe = [[key, entry_text(value)] for key, value in base.model.items()]
+    data = {
+        "variants": [*pictures.keys],
+        "pictures": pictures.packed,
+        "curves": _curves(frames, pictures.keys),
+    }
     return template("page.html").generate(
         name=experiment.name,
         question=experiment.question,
@@ -237,20 +307,21 @@ def _html(
         further=further(frames),
         facts=facts(frames),
         warnings=warnings,
-        policy=embedding.policy(style, [library, script] if made else []),
+        policy=embedding.policy(style, [script]),
         style=style,
-        library=embedding.packed(library),
         script=script,
+        letters=pictures.sheet.letters,
+        keys=pictures.keys,
+        styles=style_variants(frames.plan),
         tables=[table.plan.name for table in frames.tables],
         groups=groups,
-        figures=left,
         recipes=_recipes(frames),
         baseline=base.label,
         recipe=Shown.of(pd.DataFrame(recipe, columns=["key", "value"])),
         experiment=frames.experiment_text,
         environment=to_json({"compute": compute, "environment": frames.environment}),
         glossary=GLOSSARY,
-        data=embedding.packed(embedding.charts(made, _curves(frames))) if made else "",
+        data=embedding.pack(json.dumps(data, ensure_ascii=False, separators=(",", ":"))),
     )
 
 
@@ -261,7 +332,16 @@ def template(name: str) -> jinja2.Template:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["dash"] = draw_dash
     return environment.get_template(name)
+
+
+def draw_dash(style: Style) -> str:
+    """Return a short line in a variant's colour and dash, as an element of the page."""
+    dashes = {"-": "", "--": ' stroke-dasharray="5 2"', ":": ' stroke-dasharray="2 2"'}
+    dash = dashes.get(style.dash, ' stroke-dasharray="5 2 2 2"')
+    line = f'<path d="M0 4h18" stroke="{style.colour}" stroke-width="2.5"{dash}/>'
+    return f'<svg class="dash" viewBox="0 0 18 8" aria-hidden="true">{line}</svg>'
 
 
 def packaged(name: str) -> str:
@@ -269,33 +349,40 @@ def packaged(name: str) -> str:
     return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
 
 
-def _groups(
-    sections: Sequence[Section], made: Sequence[Made[Picture]], figures: Sequence[DrawnFigure]
-) -> list[Group]:
-    """Put sections of one kind and their charts together; charts of no section come last."""
-    keys = list(dict.fromkeys(section.key for section in sections))
-    charts: dict[str, dict[str, Any]] = {}  # by section, then by the chart's name
-    for one in made:
-        beside = one.part.section if one.part.section in keys else "charts"
-        charts.setdefault(beside, {})[one.name] = {
-            "name": one.name,
-            "description": one.name.replace("_", " "),
-            "caption": one.about,
-            "figures": [f for f in figures if f.name == one.name],
-        }
-    groups = []
-    for key in keys:
-        own = [section for section in sections if section.key == key]
+def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[Group]:
+    """Put sections of one kind and their figures together; figures of no section come last."""
+    groups: list[Group] = []
+    for key, own in grouped(sections, lambda section: section.key).items():
         title = own[0].title.removesuffix(f": {own[0].table}")
-        drawn = list(charts.pop(key, {}).values())
-        groups.append(Group(slug(key, 80), title, drawn, [_shown(section) for section in own]))
-    return groups + [Group(key, "Charts", list(own.values())) for key, own in charts.items()]
+        beside = [figure for figure in figures if figure.section == key]
+        shown = [_shown(section, room=0 if groups else _WIDTH) for section in own]
+        if groups:
+            groups.append(Group(slug(key, 80), title, beside, shown))
+            continue
+        in_place = {figure.name for figure in beside if figure.html}
+        first = [figure for figure in beside if figure.name in in_place]
+        groups.append(Group(slug(key, 80), title, first, shown))
+        groups += _group_figures("more", "More pictures", beside, in_place)
+    names = {f"{_CURVES}_{LOG}"}  # which the page shows in place of the curves
+    return groups + _group_figures(
+        "figures", "Figures", [f for f in figures if not f.section], names
+    )
 
 
-def _shown(section: Section) -> Shown:
+def _group_figures(
+    id_: str, title: str, figures: Sequence[PageFigure], without: Collection[str]
+) -> list[Group]:
+    """Return a group of figures, but for some; none where there are no others."""
+    own = [figure for figure in figures if figure.name not in without]
+    said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in own))
+    return [Group(id_, title, own, said=said)] if own else []
+
+
+def _shown(section: Section, room: float) -> Shown:
     """Return a section as the template needs it."""
     shared = {one.name for one in fields(Shown)} & vars(section).keys()
-    return replace(Shown.of(section.cells), **{name: vars(section)[name] for name in shared})
+    known: dict[str, Any] = {name: vars(section)[name] for name in shared}
+    return replace(Shown.of(section.cells), **known, room=room)
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:
@@ -321,33 +408,33 @@ def _runs(frames: Frames, folder: Path) -> Shown:
     return replace(Shown.of(cells), links=links, link_at=1)
 
 
-def _curves(frames: Frames) -> dict[str, dict[str, object]]:
-    """Return the curve of each finished run, by its id, with the tables that have it.
-
-    Of a long curve, `of` points, some are left out: evenly, and of those with a held-out loss by
-    themselves, so that both are drawn whole.
-    """
-    found, placed = dict[str, dict[str, object]](), defaultdict[str, list[str]](list)
+def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
+    """Return the training losses of each finished run by table, at places that many runs share."""
+    places: dict[tuple[float, ...], int] = {}
+    found = {}
     for table in frames.tables:
-        for run in (run.id for run in table.runs if run.outcome in FINAL):
-            placed[run].append(table.plan.name)
-            if run in found:  # of a table before
-                continue
-            curve = table.curve(run)
-            every = range(len(curve))
-            read = [at for at in every if math.isfinite(curve[at][_CURVE[-1]])]
-            thin = [at for of in (every, read) for at in (*of[:: len(of) // _POINTS + 1], *of[-1:])]
-            points = [
-                [embedding.plain(curve[at].get(k), 4) for k in _CURVE] for at in sorted({*thin})
-            ]
-            found[run] = {"tables": placed[run], "of": len(curve), "points": points}
-    return found
+        runs = []
+        for own in grouped(table.curves(keys, "train"), lambda point: point.run.id).values():
+            curve = thin(own)
+            read = tuple(float(f"{point.read:.6g}") for point in curve)
+            at = places.setdefault(read, len(places))
+            losses = [round(point.loss, 4) for point in curve]
+            runs.append([keys[own[0].run.label], own[0].run.seed, at, losses])
+        found[_stem_of_curves(frames, table)] = runs
+    return {"places": [*places], "runs": found}
+
+
+def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
+    """Return the stem of a table's figure of loss curves."""
+    is_first = table.plan.name == frames.table.plan.name
+    return _CURVES if is_first else f"{_CURVES}_{slug(table.plan.name, 160)}"
 
 
 def _speeds(frames: Frames) -> Shown:
     """Return every number of the variants themselves, with the lowest and highest round."""
     shown = [
-        [row.label, row.table, row.name] + [f"{v:,.4g}" for v in (row.value, *row.ends)]
+        [row.label, row.table, row.name]
+        + [written.plain(value, 4) for value in (row.value, *row.ends)]
         for table in frames.tables
         for row in table.metrics.of_variants
     ]

@@ -65,20 +65,27 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         """Return what one maker makes of a table, by name: nothing, one part, or several."""
         made = self._makers[name][0](frames)
         if isinstance(made, Mapping):
-            return {f"{name}_{own}": part for own, part in made.items()}
+            return {"_".join(filter(None, (name, own))): part for own, part in made.items()}
         return {} if made is None else {name: made}
 
     def make(self, frames: Frames) -> Iterator[Made[Part]]:
-        """Yield every part that has something to show.
+        """Yield every part that has something to show, in the order of `arrange`."""
+        kinds = {name: every_table for name, (_, every_table) in self._makers.items()}
+        for name, table, only in arrange(kinds, frames):
+            about = " ".join((inspect.getdoc(self._makers[name][0]) or "").split())
+            about = about.removeprefix("Show ")
+            for own, part in self.parts(name, only).items():
+                yield Made(own, table, part, about[:1].upper() + about[1:])
 
-        Neighbours that are made for every table stay together: all of the first table, then all of
-        the second.
-        """
-        for every_table, entries in groupby(self._makers.items(), lambda entry: entry[1][1]):
-            makers = [(name, maker) for name, (maker, _) in entries]
-            for only in map(frames.only, frames.tables) if every_table else [frames]:
-                table = only.table.plan.name if every_table else ""
-                for name, maker in makers:
-                    about = " ".join((inspect.getdoc(maker) or "").split()).removeprefix("Show ")
-                    for own, part in self.parts(name, only).items():
-                        yield Made(own, table, part, about[:1].upper() + about[1:])
+
+def arrange(kinds: Mapping[str, bool], frames: Frames) -> Iterator[tuple[str, str, Frames]]:
+    """Yield names in order, each with the table that its part is of, and that table's frames.
+
+    `kinds` says of each name whether its part is made for every table, or for all at once (of the
+    table ""). Neighbours made for every table stay together: all of the first, then the second.
+    """
+    for every_table, group in groupby(kinds, lambda name: kinds[name]):
+        names = list(group)
+        for only in map(frames.only, frames.tables) if every_table else [frames]:
+            for name in names:
+                yield name, only.table.plan.name if every_table else "", only

@@ -1,113 +1,120 @@
-"""Pictures, described once: `plots` draws them to files, `charts` on the page."""
+"""Typed descriptions of pictures, which `plots` draws for files, page and papers."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from llama_ablate.evidence.student import quantile, standard_error
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import grouped, mean
 from llama_ablate.report.parts import Parts
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import plural
 
-MANY = 12  # variants beyond which a legend no longer helps
+MAX_NAMED = 12  # lines of a picture that its legend names
 _BEST = 5  # of many variants, which are named beside the worst
 _SAME = 1e-3  # of the largest, within which numbers are drawn alike
 
-
-class Look(NamedTuple):
-    """How a verdict is drawn: its colour, its marker in files and its shape on the page."""
-
-    colour: str
-    marker: str
-    shape: str
-
-
-#: Colours that all eyes tell apart (Okabe & Ito 2008, Color Universal Design); the shapes of better
-#: and worse point to their side of the line. A terminal's colours are in `terminal`.
+#: The marker of each verdict; those of better and worse point to their side of the line.
 VERDICTS = {
-    "better": Look("#0072b2", "<", "triangle-left"),
-    "worse": Look("#d55e00", ">", "triangle-right"),
-    "equivalent": Look("#009e73", "s", "square"),
-    "equal": Look("#009e73", "s", "square"),
-    "lower together": Look("#0072b2", "<", "triangle-left"),
-    "higher together": Look("#d55e00", ">", "triangle-right"),
-    "add up": Look("#009e73", "s", "square"),
-    "inconclusive": Look("#808080", "o", "circle"),
-    "no verdict": Look("#808080", "P", "cross"),
-    "too short": Look("#808080", "^", "triangle-up"),
-    "diverged": Look("#cc79a7", "X", "cross"),
-    "collapsed": Look("#e69f00", "v", "triangle-down"),
-    "failed": Look("#707070", "x", "cross"),
-    "pending": Look("#a0a0a0", "d", "diamond"),
-    "baseline": Look("#808080", "o", "circle"),
-    "": Look("#0072b2", "o", "circle"),
+    "better": "<",
+    "worse": ">",
+    "equivalent": "s",
+    "equal": "s",
+    "lower together": "<",
+    "higher together": ">",
+    "add up": "s",
+    "inconclusive": "o",
+    "no verdict": "P",
+    "too short": "^",
+    "diverged": "X",
+    "collapsed": "v",
+    "failed": "x",
+    "pending": "d",
+    "baseline": "D",
+    "": "o",
 }
-BASELINE, FAINT = "#555555", "#c4c4c4"
-#: Colours of lines, without yellow, which is lost on white.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
-MARKERS = ("^", "s", "v", "D", "X", "<", "P", ">", "p", "*", "h", "d")
+#: Colours with a contrast of at least 3 to white and to the page's dark ground. Neighbours differ
+#: for colour-blind eyes too (after Okabe & Ito 2008, Color Universal Design).
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#8a63c9"),
+    *("#a06a00", "#cc79a7", "#2a9bd6", "#5b8c00"),
+)
+INK, BASELINE, GRID, WHITE = "#262626", "#555555", "#cccccc", "#ffffff"
+DASHES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a line is drawn: no two of one picture have the same marker."""
+    """Colour and dash of a variant, the same in all pictures of a report."""
 
-    colour: str
-    marker: str = ""
+    colour: str = INK
     dash: str = "-"
 
 
-def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return a style for each of some names, twelve at most: six colours, solid and then dashed."""
+def style_names(names: Iterable[str]) -> dict[str, Style]:
+    """Return a style for each name: eight colours, solid, then dashed, dotted and both."""
+    many = len(COLOURS)
     return {
-        name: Style(COLOURS[i % len(COLOURS)], marker, "--" if i >= len(COLOURS) else "-")
-        for i, (name, marker) in enumerate(zip(names, MARKERS, strict=False))
+        name: Style(COLOURS[i % many], DASHES[i // many % len(DASHES)])
+        for i, name in enumerate(names)
     }
+
+
+def key_variants(plan: PlanDocument) -> dict[str, str]:
+    """Return a short key for the label of each variant of any table: `v0`, `v1`, ..."""
+    labels = dict.fromkeys(variant.label for table in plan.tables for variant in table.variants)
+    return {label: f"v{i}" for i, label in enumerate(labels)}
+
+
+def style_variants(plan: PlanDocument) -> dict[str, Style]:
+    """Return the style of each variant by its label; that of baselines is grey."""
+    baselines = {table.baseline.label: Style(BASELINE) for table in plan.tables}
+    return style_names(label for label in key_variants(plan) if label not in baselines) | baselines
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The lines that a picture shows: those with a style of their own, and all others, thin."""
+    """The lines of a picture: their styles by name, and those that its legend names."""
 
-    named: Mapping[str, Style]
-    thin: Collection[str] = ()
-
-    @property
-    def all(self) -> list[str]:
-        """The names, the thin ones first: they are drawn below the others."""
-        return [*self.thin, *self.named]
+    styles: Mapping[str, Style]
+    named: Collection[str]
 
     def __getitem__(self, name: str) -> Style:
-        return self.named.get(name, Style(FAINT))
+        return self.styles.get(name, Style())
 
     @property
     def remark(self) -> str:
         """What a reader must know of the lines that have no name."""
-        if not self.thin:
+        unnamed = len(self.styles) - len(self.named)
+        if not unnamed:
             return ""
         return (
-            f"{len(self.thin):,} of {len(self.all):,} variants are thin and light: named are the "
-            "baseline, those of the lowest losses, and that of the highest"
+            f"{unnamed:,} of {len(self.styles):,} variants are thin and have no name: named are "
+            "the baseline, those of the lowest losses, and that of the highest"
         )
 
+    def without(self, name: str) -> "Cast":
+        """Return the cast without one line."""
+        styles = {key: style for key, style in self.styles.items() if key != name}
+        return Cast(styles, [one for one in self.named if one != name])
 
-def cast(table: TableFrames) -> Cast:
+
+def cast(frames: Frames) -> Cast:
     """Return the variants of a table: all but the positive control, which would set the scale.
 
     Of many the baseline, the best and the worst are named.
     """
-    others = [row for row in table.comparison if not row.baseline and row.role != "positive"]
-    named = [row.label for row in others]
-    if len(named) > MANY:
-        known = [row for row in others if not math.isnan(row.loss)]
+    table, styles = frames.table, style_variants(frames.plan)
+    rows = [row for row in table.comparison if row.role != "positive"]
+    named = [row.label for row in rows]
+    if len(named) > MAX_NAMED + 1:
+        known = [row for row in rows if not (row.baseline or math.isnan(row.loss))]
         ranked = [row.label for row in sorted(known, key=lambda row: row.loss)]
-        chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:]}
+        chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:], table.plan.baseline.label}
         named = [label for label in named if label in chosen]
-    base = {table.plan.baseline.label: Style(BASELINE, "o")}
-    return Cast(base | styles(named), [row.label for row in others if row.label not in named])
+    return Cast({row.label: styles[row.label] for row in rows}, named)
 
 
 @dataclass(frozen=True)
@@ -134,20 +141,19 @@ class Dot:
     #: A text beside the mark.
     remark: str = ""
     hollow: bool = False
-    #: Where it stands along the other axis, of marks with two.
+    #: Where it stands along the other axis, of marks with two, by the cost's name.
     cost: Mapping[str, Estimate] = field(default_factory=dict)
-    #: Its tooltip on the page: values by their names.
-    told: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Tick:
-    """The value of one seed, beside a mark."""
+    """The value of one run, of a seed."""
 
     name: str
     value: float
-    seed: int = 0
-    run: str = ""
+    seed: int
+    #: How the run ended, where it did not end ok.
+    outcome: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,22 +166,19 @@ class Dots:
     #: Half the width of the band in which a difference counts as none.
     margin: float | None = None
     title: str = ""
-
-
-#: Parts of a line that are fitted, and how they are drawn in files and on the page.
-LAWS: Mapping[str, tuple[str, Sequence[int]]] = {"law": ("-", (1, 0)), "projection": (":", (2, 4))}
+    #: Of names that are variants.
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    remark = ""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mean along a line, with its interval; of a `part` that is drawn otherwise, without one."""
+    """A mean along a line, with its interval over `n` seeds."""
 
     name: str
     x: float
     at: Estimate
     n: int = 0
-    #: One of `LAWS`, or how a run ended that did not end ok; else "".
-    part: str = ""
     #: Whether a ring is drawn around it.
     chosen: bool = False
 
@@ -188,24 +191,30 @@ class Lines:
     x: Axis
     y: Axis
     cast: Cast
-    #: Single seeds.
+    #: Values along single runs.
     ticks: Sequence[tuple[float, Tick]] = ()
+    #: What the table reports, drawn behind the end of each line.
+    reported: Sequence[Point] = ()
     title: str = ""
     #: Whether the first steep part is left out of sight.
     zoom: bool = False
     #: What is not drawn.
     remark: str = ""
+    #: Whether the page's script knows the values of all runs, and may smooth them.
+    raw: bool = False
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Dots against a cost, of which there are several: each has a panel, or a choice."""
+    """Dots against a cost, of which there are several: each has a panel."""
 
     marks: Sequence[Dot]
-    costs: Mapping[str, Axis]
+    cost: str
+    x: Axis
     y: Axis
-    cast: Cast
+    styles: Mapping[str, Style]
     remark: str = ""
+    title: str = ""
 
 
 Panel = Dots | Lines | Costs
@@ -213,17 +222,15 @@ Panel = Dots | Lines | Costs
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels beside one another; the page draws the first one anew for those who have scripts."""
+    """Panels beside one another, of one kind."""
 
     panels: Sequence[Panel]
     #: The section that it stands beside.
     section: str = ""
     #: What is added to the caption: what the bars are, and over how many seeds.
     note: str = ""
-    #: Panels of a row; 0: all.
-    columns: int = 0
-    #: Whether the page draws it, or shows its file.
-    interactive: bool = True
+    #: Panels of a row.
+    columns: int = 1
 
 
 #: The pictures of a report: functions of frames; what their docstring says first is the caption.
@@ -253,19 +260,11 @@ def differ(values: Iterable[float], share: float = _SAME) -> bool:
     return bool(finite) and max(finite) - min(finite) > share * max(map(abs, finite))
 
 
-def counted(seeds: Iterable[float]) -> str:
-    """Write over how many seeds intervals are: `12 seeds`, `3 to 12 seeds`."""
-    counts = sorted({int(n) for n in seeds if n > 0})
-    if not counts:
-        return "no seeds"
-    some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    return f"{some} {plural(counts[-1], 'seed')}"
-
-
 def over(seeds: Iterable[float], *, rows: bool = False) -> str:
     """Say what bars are: intervals over so many seeds, of `rows` at once; none for one seed."""
-    known = [n for n in seeds if n > 0]
-    if max(known, default=0) < 2:
+    counts = sorted({int(n) for n in seeds if n > 0})
+    if not counts or counts[-1] < 2:
         return "One seed: no intervals."
     what = "intervals that hold for all rows at once," if rows else "intervals over"
-    return f"Bars are 95% {what} n = {counted(known)}."
+    some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"Bars are 95% {what} n = {some} {plural(counts[-1], 'seed')}."

@@ -1,13 +1,19 @@
-"""Pictures as files: matplotlib figures, in seaborn's style."""
+"""Pictures drawn by matplotlib in seaborn's style, the same for files, page and papers.
 
+A figure has 72 pixels to the inch and a fixed size, so that a letter of ten points is ten pixels
+high in the page. Each artist about a variant or a run has attributes for the page, by its gid.
+"""
+
+import json
 import math
 import textwrap
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -16,23 +22,23 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as Ruler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, MultipleLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.transforms import Bbox, ScaledTranslation
 
-from llama_ablate.evidence.written import Estimate
+from llama_ablate.evidence.written import Estimate, interval
 from llama_ablate.files import disk
 from llama_ablate.findings.rows import grouped
 from llama_ablate.report import tables
-from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
     BASELINE,
-    FAINT,
-    LAWS,
+    GRID,
+    INK,
     VERDICTS,
+    WHITE,
     Axis,
     Costs,
     Dot,
@@ -43,261 +49,277 @@ from llama_ablate.report.picture import (
     Point,
     Style,
 )
-from llama_ablate.terminal import listed, visible
+from llama_ablate.terminal import visible
 
+#: Pixels of a picture's width on a screen and on a phone, and points of its letters.
+WIDTH, NARROW, POINTS = 700, 328, 10
+#: Pixels of a row, and above the first row: the page's table beside it has them too.
+ROW, HEAD = 26, 50
+MAX_ROWS = 64  # marks of a picture; of more, those at both ends are drawn
+_PANEL_HEIGHT = 250  # pixels of a panel of lines or costs
+_LETTER = 0.62  # of its points that a letter is wide, on average
+_MAX_SHARE = 0.42  # of a picture's width for the labels of rows
 _FAR = 8  # times as large as an effect, another hides it
 _ROOM = 1.15  # between the farthest mark and the frame
-_BEYOND = 2  # lines at most, which leave the frame for the others' sake
-_ROWS, _COSTS = 40, 2  # of marks, and of costs, that are drawn
-_TICKS = 8  # at most, one for each place
-_LINE = 72  # letters of a remark
-_LETTER = 0.08  # inches of a label
+_MAX_BEYOND = 2  # lines that may leave the frame for the others' sake
+_MAX_POINTS = 400  # of a panel that are marked one by one
 _BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
-_NAME, _TITLE = 48, 44  # letters of a line in a legend, and of an axis
-#: Of a figure in a paper: points of its letters, how many letters an inch has room for, and inches
-#: of a panel's height, of a row of marks, and of a page.
-_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 7.2
-#: Inches of a panel that has the figure to itself, one of two, and one of many.
-_SIZES = ((8.0, 4.8), (5.4, 4.6), (4.2, 3.4))
+_MAX_NAMES = 24  # points of a panel that are named; more have numbers
+_NUMBER = "{:,.4g}".format
+#: Of a figure in a paper: points of its letters, and the most inches of its height.
+_PAPER_POINTS, _PAGE = 7, 7.2
 
 
-def draw(picture: Picture) -> Figure:
-    """Return a picture as a figure."""
-    figure, panels, named = _drawn(picture, picture.columns)
-    corner = max(panels, key=lambda panel: panel.get_position().p1.tolist()[::-1])
-    _beside(corner, named)
-    return figure
+@dataclass
+class Drawing:
+    """A figure, and the attributes of its artists in the page by their gids."""
+
+    figure: Figure
+    keys: Mapping[str, str]
+    points: float
+    about: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: The names in full of those that are drawn shortened.
+    shortened: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def width(self) -> float:
+        """The width in pixels."""
+        return float(self.figure.bbox.width)
+
+    def tag(self, artist: Artist, name: str, title: str, **more: str) -> None:
+        """Give an artist its variant, and a title that is shown on hover."""
+        gid = f"a{len(self.about)}"
+        artist.set_gid(gid)
+        own = {"data-v": self.keys[name]} if name in self.keys else {}
+        self.about[gid] = own | {"title": visible(title)} | more
+
+    def measure(self, text: str) -> float:
+        """Return how many pixels a line of text is wide."""
+        canvas = self.figure.canvas
+        assert isinstance(canvas, FigureCanvasAgg)
+        renderer: Any = canvas.get_renderer()  # type: ignore[no-untyped-call] # as matplotlib has it
+        font = FontProperties(size=self.points)
+        lines = text.split("\n")
+        sizes = (renderer.get_text_width_height_descent(line, font, ismath=False) for line in lines)
+        return max(float(width) for width, _height, _descent in sizes)
+
+    def shorten(self, names: Iterable[str], room: float) -> dict[str, str]:
+        """Return names that fit a number of pixels, no two alike."""
+        with _quiet():
+            short = shorten_names([*names], int(room / (_LETTER * self.points)), self._fits(room))
+        self.shortened |= {text: name for name, text in short.items() if text != visible(name)}
+        return short
+
+    def _fits(self, room: float) -> Any:
+        return lambda text: self.measure(text) <= room
+
+    def wrap(self, text: str, room: float) -> str:
+        """Return text in lines of at most so many pixels."""
+        return textwrap.fill(visible(text), max(8, int(room / (_LETTER * self.points))))
 
 
-def _drawn(picture: Picture, columns: int) -> tuple[Figure, list[Axes], dict[str, Artist]]:
-    """Draw a picture, so many panels a row (0: as fits); return what its legend is to name, too."""
-    alone = len(picture.panels) == 1
-    drawn = [(panel, view) for panel in picture.panels for view in _views(panel, alone=alone)]
-    first = picture.panels[0]
-    rows = [mark.name for mark in shown(first)[0]] if isinstance(first, Dots) else []
-    width, height = _SIZES[min(len(drawn), 3) - 1]
-    if rows:
-        width, height = (6.0 if len(drawn) == 1 else 4.3), 1.4 + 0.34 * len(rows)
-    columns = columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
-    figure, panels = grid(len(drawn), width, height, columns=columns, rows=rows)
-    for axes, (panel, view) in zip(panels, drawn, strict=True):
-        _draw(panel, axes, view)
-    _remark(panels[0], first)
-    return figure, panels, _verdicts(first.marks) if isinstance(first, Dots) else _named(panels)
+def shorten_names(names: Sequence[str], most: int, fits: Any = None) -> dict[str, str]:
+    """Return names of at most so many letters, no two alike: a number tells shortened ones apart.
 
-
-#: How a panel is shown: whole, or as far from 0 as the small effects reach; and which cost.
-_View = tuple[float | None, str]
-
-
-def _views(panel: Panel, *, alone: bool) -> list[_View]:
-    """Return how a panel is shown: also enlarged where it is alone and one effect hides others."""
-    if isinstance(panel, Lines):
-        return [(None, "")]
-    reach = small([mark.at for mark in panel.marks if mark.verdict]) if alone else None
-    costs = [*panel.costs][:_COSTS] if isinstance(panel, Costs) else [""]
-    return [
-        (limit, cost) for limit in ([None] if reach is None else [None, reach]) for cost in costs
-    ]
-
-
-@singledispatch
-def _draw(panel: Panel, axes: Axes, view: _View) -> None:
-    """Draw a panel."""
-    raise NotImplementedError
-
-
-@_draw.register
-def _(panel: Dots, axes: Axes, view: _View) -> None:
-    marks, _left = shown(panel)
-    ticks = grouped(panel.ticks, lambda tick: tick.name)
-    if panel.margin:
-        axes.axvspan(-panel.margin, panel.margin, color="#bbbbbb", alpha=0.3, lw=0)
-    if panel.x.at is not None:
-        axes.axvline(panel.x.at, color=BASELINE, lw=1, zorder=1)
-    for y, mark in enumerate(marks):
-        _mark(axes, y, mark)
-        colour = VERDICTS[mark.verdict].colour
-        own = [tick.value for tick in ticks.get(mark.name, ())]
-        axes.plot(own, [y - 0.28] * len(own), "|", ms=5, mew=0.8, color=colour, alpha=0.7)
-        if y and mark.hollow != marks[y - 1].hollow:
-            axes.axhline(y - 0.5, color=BASELINE, lw=0.6)
-    axes.set_yticks(range(len(marks)), [visible(mark.name) for mark in marks])
-    axes.set_ylim(len(marks) - 0.4, -0.6)
-    axes.set_xlabel(panel.x.title)
-    axes.set_title(panel.title, fontsize=9)
-    _ruled(axes.xaxis, panel.x, ())
-    reach, _ = view
-    if reach is not None:
-        axes.set_xlim(-_ROOM * reach, _ROOM * reach)
-        axes.set_title("the small ones, enlarged", fontsize=9)
-        for y, mark in enumerate(marks):
-            if abs(mark.at.value) > _ROOM * reach:
-                _beyond(axes, y, mark.at.value)
-
-
-def _mark(axes: Axes, y: int, mark: Dot) -> None:
-    """Draw an estimate in its row, with its remark."""
-    look = VERDICTS[mark.verdict]
-    value, low, high = mark.at
-    if math.isfinite(value):
-        if math.isfinite(low):
-            axes.plot([low, high], [y, y], color=look.colour, lw=2 if mark.verdict else 1.2)
-        fill = "none" if mark.hollow else "full"
-        axes.plot(value, y, look.marker, ms=6, color=look.colour, fillstyle=fill)
-    if mark.remark:
-        at = (max(0.0, high if math.isfinite(high) else 0.0), y)
-        axes.annotate(
-            f" {mark.remark}", at, va="center", color=look.colour, fontsize=8, clip_on=True
-        )
-
-
-def _beyond(axes: Axes, y: int, value: float) -> None:
-    """Write an effect that is beyond the frame at its edge."""
-    right = value > 0
-    arrow = "\N{RIGHTWARDS ARROW}" if right else "\N{LEFTWARDS ARROW}"
-    axes.annotate(
-        f"{value:+.3g} {arrow}" if right else f"{arrow} {value:+.3g}",
-        (0.98 if right else 0.02, y),
-        xycoords=("axes fraction", "data"),
-        ha="right" if right else "left",
-        va="center",
-        fontsize=8,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-    )
-
-
-@_draw.register
-def _(panel: Lines, axes: Axes, _view: _View) -> None:
-    of = grouped(panel.points, lambda point: point.name)
-    means = {name: [point for point in own if not point.part] for name, own in of.items()}
-    thin = [[(p.x, p.at.value) for p in means[name]] for name in panel.cast.thin if name in means]
-    axes.add_collection(LineCollection(thin, colors=FAINT, linewidths=0.7, zorder=1))
-    named = [name for name in panel.cast.named if means.get(name)]
-    has_bars = any(math.isfinite(p.at.low) for own in means.values() for p in own)
-    for place, name in enumerate(named):
-        beside = place / (len(named) - 1) - 0.5 if len(named) > 1 and has_bars else 0.0
-        _line(axes, means[name], panel.cast[name], name, beside)
-    for name, own in of.items():
-        colour = panel.cast[name].colour
-        for part, (dash, _) in LAWS.items():
-            if along := [(p.x, p.at.value) for p in own if p.part == part]:
-                axes.plot(*zip(*along, strict=True), dash, color=colour, lw=1)
-        lost = [(p.x, p.at.value) for p in own if p.part and p.part not in LAWS]
-        if lost:
-            label = f"{name}: {own[-1].part}"
-            axes.plot(*zip(*lost, strict=True), ":x", markevery=[-1], color=colour, label=label)
-        for ring in (p for p in own if p.chosen and name in panel.cast.named):
-            axes.plot(ring.x, ring.at.value, "o", ms=11, mfc="none", color=colour)
-    if panel.y.at is not None:
-        axes.axhline(panel.y.at, color=BASELINE, lw=0.9, zorder=1)
-    axes.set(xlabel=panel.x.title, ylabel=textwrap.fill(panel.y.title, _TITLE))
-    axes.set_title(panel.title, fontsize=9)
-    axes.margins(x=0.07)
-    _ruled(axes.xaxis, panel.x, sorted({point.x for point in panel.points if not point.part}))
-    _ruled(axes.yaxis, panel.y, ())
-    if panel.zoom:
-        _zoomed(axes, panel)
-
-
-def _line(axes: Axes, means: Sequence[Point], style: Style, name: str, place: float) -> None:
-    """Draw a line through means with their intervals.
-
-    `place` is its own among its neighbours, from -0.5 to 0.5: bars at one x stand beside one
-    another.
+    A longer name that `fits` stays as it is.
     """
-    beside = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
-    x = np.array([point.x for point in means])
-    ends = np.array([point.at for point in means])
-    axes.errorbar(
-        x,
-        ends[:, 0],
-        yerr=[ends[:, 0] - ends[:, 1], ends[:, 2] - ends[:, 0]],
-        elinewidth=0.9,
-        label=textwrap.fill(name, _NAME),
-        transform=axes.transData + beside,
-        color=style.colour,
-        marker=style.marker,
-        linestyle=style.dash,
-        markersize=4.5,
-        linewidth=1.4,
-    )
-    for end in ends.T:  # what is shifted does not count for the frame by itself
-        axes.update_datalim(np.column_stack([x, end]))
-    axes.autoscale_view()
+    most = max(most, 8)
+    plain = {name: visible(name).replace("\n", " ").replace("\t", " ") for name in names}
+    short = {
+        name: text if len(text) <= most or (fits and fits(text)) else f"{text[: most - 1]}…"
+        for name, text in plain.items()
+    }
+    taken = [text.casefold() for text in short.values()]
+    for number, (name, text) in enumerate(short.items(), 1):
+        if taken.count(text.casefold()) > 1 and text != name:
+            short[name] = f"{plain[name][: most - 2 - len(str(number))]}… {number}"
+    return short
 
 
-def _zoomed(axes: Axes, panel: Lines) -> None:
-    """Leave out of sight how training began, and effects beside which the others are nothing."""
-    if panel.y.at is None:  # losses
-        losses = [point.at.value for point in panel.points]
-        if len(losses) > 20:
-            low, high = min(losses), float(np.quantile(losses, 0.9))
-            axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
-        return
-    last = {point.name: point for point in panel.points}
-    reach = small([point.at for point in last.values()])
-    outside = [n for n, p in last.items() if reach is not None and abs(p.at.value) > reach]
-    outside = outside if len(outside) <= _BEYOND else []
-    early = max(point.x for point in panel.points) / 4
-    inside = [p for p in panel.points if p.x > early and p.name not in outside]
-    ends = [0.0, *(end for point in inside for end in point.at if math.isfinite(end))]
-    low, high = min(ends), max(ends)
-    if high > low:
-        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    if outside:
-        axes.set_title(f"beyond the frame: {listed(outside, 3)}", fontsize=8, loc="left")
+def draw(
+    picture: Picture,
+    width: float = WIDTH,
+    keys: Mapping[str, str] | None = None,
+    points: float = POINTS,
+) -> Drawing:
+    """Draw a picture in a width of pixels; `keys` are those of variants in the page, by label."""
+    with _style(points), _quiet():
+        drawing = Drawing(blank(width / 72, 1), keys or {}, points)
+        first = picture.panels[0]
+        if isinstance(first, Dots):
+            _draw_rows(drawing, picture)
+        else:
+            _draw_panels(drawing, picture)
+        _turn_off_formulas(drawing.figure)
+    return drawing
 
 
-@_draw.register
-def _(panel: Costs, axes: Axes, view: _View) -> None:
-    reach, cost = view
-    marks = {mark.name: mark for mark in panel.marks if math.isfinite(mark.cost[cost].value)}
-    for name in filter(marks.__contains__, panel.cast.all):
-        (value, *ends), (x, *x_ends) = marks[name].at, marks[name].cost[cost]
-        style = panel.cast[name]
-        if name not in panel.cast.named:
-            axes.plot(x, value, ".", color=FAINT, zorder=1)
-            continue
-        axes.errorbar(
-            x,
-            value,
-            yerr=_sides(value, ends),
-            xerr=_sides(x, x_ends),
-            fmt=style.marker,
-            ms=7,
-            elinewidth=1,
-            color=style.colour,
-            fillstyle="none" if style.dash != "-" else "full",
-            label=name,
+@contextmanager
+def _style(points: float = POINTS) -> Iterator[None]:
+    """Draw in seaborn's style, with letters of one size."""
+    sizes = ("font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize")
+    ink = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+    look: Any = dict.fromkeys((*sizes, "legend.fontsize"), points) | dict.fromkeys(ink, INK)
+    look |= {"axes.spines.right": False, "axes.spines.top": False, "grid.color": GRID}
+    look |= {"axes.edgecolor": GRID, "xtick.major.size": 0, "ytick.major.size": 0}
+    with sns.axes_style("whitegrid"), mpl.rc_context(look | {"path.simplify_threshold": 0.3}):
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Draw a box for a character without a glyph, and warn of none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+# ---- rows: a mark for each name
+
+
+def _draw_rows(drawing: Drawing, picture: Picture) -> None:
+    """Draw panels of rows: each row as high as that of the page's table beside it."""
+    panels = [panel for panel in picture.panels if isinstance(panel, Dots)]
+    marks = choose_marks(panels[0])[0]
+    width, letter = drawing.width, drawing.points / POINTS
+    names = drawing.shorten((mark.name for mark in marks), _MAX_SHARE * width)
+    left = 10 + max(map(drawing.measure, names.values()), default=0)
+    columns = min(picture.columns, len(panels), max(1, int((width - left) / (110 * letter))))
+    room = (width - left) / columns - 14
+    row = (ROW if len(panels) == 1 else 20) * letter
+    titles = [drawing.wrap(panel.x.title, room + left / columns) for panel in panels]
+    heads = [drawing.wrap(_above(panel), room) for panel in panels]
+    line = 1.35 * drawing.points
+    bottom = line * (2 + max(title.count("\n") + 1 for title in titles))
+    head = max(HEAD * letter, line * (1 + max(text.count("\n") + 1 for text in heads)))
+    high = head + row * len(marks) + bottom
+    height = high * math.ceil(len(panels) / columns)
+    drawing.figure.set_size_inches(width / 72, height / 72)
+    drawing.figure.set_layout_engine("none")
+    for at, panel in enumerate(panels):
+        x = left + (at % columns) * (room + 14)
+        y = height - (at // columns) * high - head - row * len(marks)
+        axes = drawing.figure.add_axes(
+            (x / width, y / height, room / width, row * len(marks) / height)
         )
-    axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
-    axes.set(xlabel=panel.costs[cost].title, ylabel=textwrap.fill(panel.y.title, _TITLE))
-    _ruled(axes.xaxis, panel.costs[cost], ())
-    if panel.costs[cost].whole:
-        axes.set_xlim(left=0)
-    if reach is not None:
-        axes.set_ylim(-_ROOM * reach, _ROOM * reach)
-        axes.set_title("the small ones, enlarged", fontsize=9)
+        _draw_dots(drawing, axes, panel)
+        is_first = at % columns == 0
+        axes.set_yticks(range(len(marks)), [names[m.name] if is_first else "" for m in marks])
+        axes.set_xlabel(titles[at])
+        axes.set_title(heads[at], loc="left", fontsize=drawing.points)
+        _tag_names(drawing, axes, panel)
+    if verdicts := _name_verdicts(panels[0]):
+        drawing.figure.legend(
+            handles=verdicts,
+            loc="upper left",
+            bbox_to_anchor=(0, 1),
+            ncols=max(1, int(width / (105 * letter))),
+            frameon=False,
+            borderpad=0.2,
+            columnspacing=1,
+            handletextpad=0.2,
+        )
 
 
-def _sides(value: float, ends: Sequence[float]) -> list[list[float]] | None:
-    """Return how far an interval reaches to both sides; None where there is none."""
-    low, high = ends
-    return None if math.isnan(low) else [[value - low], [high - value]]
+def _above(panel: Dots) -> str:
+    """Write what stands above a panel: its title, and how many rows are left out."""
+    left = choose_marks(panel)[1]
+    shown = (
+        f"{left:,} of {left + MAX_ROWS:,} rows are left out: drawn are both ends" if left else ""
+    )
+    return "; ".join(filter(None, (panel.title, shown)))
 
 
-def shown(panel: Dots) -> tuple[list[Dot], int]:
+def choose_marks(panel: Dots) -> tuple[list[Any], int]:
     """Return the marks that are drawn, of many those at both ends; and how many are left out."""
-    known = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
-    if len(panel.marks) <= _ROWS:
+    if len(panel.marks) <= MAX_ROWS:
         return list(panel.marks), 0
-    side = _ROWS // 2
+    known = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
+    side = MAX_ROWS // 2
     kept = known[:side] + known[side:][-side:]
     return kept, len(panel.marks) - len(kept)
 
 
-def small(effects: Iterable[Estimate]) -> float | None:
+def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
+    """Draw the marks of a panel with their intervals and seeds."""
+    marks, _left = choose_marks(panel)
+    ticks = grouped(panel.ticks, lambda tick: tick.name)
+    if panel.margin:
+        axes.axvspan(-panel.margin, panel.margin, color=GRID, alpha=0.4, lw=0)
+    if panel.x.at is not None:
+        axes.axvline(panel.x.at, color=BASELINE, lw=1, zorder=1)
+    reach = find_small([mark.at for mark in marks if mark.verdict]) if panel.x.at == 0 else None
+    frame = math.inf if reach is None else _ROOM * reach
+    for y, mark in enumerate(marks):
+        colour = panel.styles.get(mark.name, Style()).colour
+        _draw_dot(drawing, axes, y, mark, colour, frame)
+        for tick in ticks.get(mark.name, ()):
+            if abs(tick.value) <= frame:
+                (stroke,) = axes.plot(tick.value, y - 0.3, "|", ms=5, mew=0.9, color=colour)
+                about = f"{mark.name}, seed {tick.seed}: {tick.value:+.4f}"
+                drawing.tag(stroke, mark.name, about, **{"data-seed": str(tick.seed)})
+        if y and mark.hollow != marks[y - 1].hollow:
+            axes.axhline(y - 0.5, color=BASELINE, lw=0.6)
+    axes.set_ylim(len(marks) - 0.5, -0.5)
+    _rule(axes.xaxis, panel.x, (), axes.bbox.width / drawing.points)
+    if math.isfinite(frame):
+        axes.set_xlim(-frame, frame)
+
+
+def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, frame: float) -> None:
+    """Draw a mark with its interval and its remark, or its number at the edge of the frame."""
+    value, low, high = mark.at
+    known = ", ".join(filter(None, (interval(*mark.at), mark.verdict)))
+    title = f"{mark.name}: {known if mark.verdict else _write_estimate(mark.at)}"
+    if abs(value) > frame:
+        _draw_beyond(drawing, axes, y, mark, title)
+    elif math.isfinite(value):
+        if math.isfinite(low):
+            (bar,) = axes.plot([low, high], [y, y], color=colour, lw=2)
+            drawing.tag(bar, mark.name, title)
+        fill = WHITE if mark.hollow else colour
+        (dot,) = axes.plot(value, y, VERDICTS[mark.verdict], ms=6.5, mec=colour, mfc=fill)
+        drawing.tag(dot, mark.name, title)
+    if mark.remark:
+        at = (max(0.0, high if math.isfinite(high) else 0.0), y)
+        text = axes.annotate(f" {mark.remark}", at, va="center", clip_on=True)
+        drawing.tag(text, mark.name, mark.remark)
+
+
+def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) -> None:
+    """Write an effect that is beyond the frame at its edge."""
+    right, text = mark.at.value > 0, interval(*mark.at)
+    written = axes.annotate(
+        f"{text} \N{RIGHTWARDS ARROW}" if right else f"\N{LEFTWARDS ARROW} {text}",
+        (0.99 if right else 0.01, y),
+        xycoords=("axes fraction", "data"),
+        ha="right" if right else "left",
+        va="center",
+    )
+    drawing.tag(written, mark.name, title)
+
+
+def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
+    """Tag the names of rows with where each row stands: the page sorts them with its table."""
+    height = drawing.figure.bbox.height
+    marks, _left = choose_marks(panel)
+    for y, (mark, text) in enumerate(zip(marks, axes.get_yticklabels(), strict=True)):
+        place = height - float(axes.transData.transform((0, y))[1])
+        drawing.tag(text, mark.name, mark.name, **{"data-y": f"{place:.1f}"})
+
+
+def _name_verdicts(panel: Dots) -> list[Artist]:
+    """Return the verdicts of a panel for its legend: a shape and a word."""
+    verdicts = {mark.verdict for mark in panel.marks} - {""}
+    look: Any = {"color": BASELINE, "ls": "", "ms": 6}
+    return [
+        Line2D([], [], marker=shape, label=verdict, **look)
+        for verdict, shape in VERDICTS.items()
+        if verdict in verdicts
+    ]
+
+
+def find_small(effects: Iterable[Estimate]) -> float | None:
     """Return how far from 0 the small of some effects reach, where larger ones hide them.
 
     None unless half of them reach no farther than an eighth of the largest; those that reach up to
@@ -312,77 +334,330 @@ def small(effects: Iterable[Estimate]) -> float | None:
     return max(one for one in reach if one < 2 * largest / _FAR)
 
 
-def _ruled(ruler: Ruler, axis: Axis, places: Sequence[float]) -> None:
-    """Write the numbers along an axis; of a few places each its own."""
-    which: Literal["x", "y"] = "x" if ruler is ruler.axes.xaxis else "y"
+def _write_estimate(at: Estimate) -> str:
+    """Write an estimate of any size, with its interval where it has one."""
+    value, *ends = map(_NUMBER, at)
+    return value if math.isnan(at.low) else f"{value} [{', '.join(ends)}]"
+
+
+# ---- panels of lines, and of costs
+
+
+def _draw_panels(drawing: Drawing, picture: Picture) -> None:
+    """Draw panels of lines or costs in a grid, with one legend below."""
+    letter = drawing.points / POINTS
+    columns = min(picture.columns, len(picture.panels), max(1, int(drawing.width / 220 / letter)))
+    rows = math.ceil(len(picture.panels) / columns)
+    width = drawing.width / columns
+    made = drawing.figure.subplots(rows, columns, squeeze=False).ravel()
+    for empty in made[len(picture.panels) :]:
+        empty.remove()
+    drawing.figure.set_size_inches(drawing.width / 72, rows * _PANEL_HEIGHT * letter / 72)
+    panels = list(zip(made, picture.panels, strict=False))
+    for axes, panel in panels:
+        if isinstance(panel, Lines):
+            _draw_lines(drawing, axes, panel, width)
+        elif isinstance(panel, Costs):
+            _place_costs(drawing, axes, panel, width)
+        above = "; ".join(filter(None, (panel.title, _remark(panel))))
+        axes.set_title(drawing.wrap(above, 0.8 * width), loc="left", fontsize=drawing.points)
+    handles = _name_lines(drawing, [panel for _, panel in panels if isinstance(panel, Lines)])
+    if handles:
+        longest = max(drawing.measure(str(handle.get_label())) for handle in handles)
+        many = max(1, min(len(handles), int(drawing.width / (longest + 42 * letter))))
+        lines = math.ceil(len(handles) / many)
+        more = 1.35 * drawing.points * (lines + 1)
+        width, height = drawing.figure.get_size_inches()
+        drawing.figure.set_size_inches(width, height + more / 72)
+        look: Any = {"frameon": False, "ncols": many, "handlelength": 2.2, "columnspacing": 1}
+        drawing.figure.legend(handles=handles, loc="outside lower left", **look)
+    if engine := drawing.figure.get_layout_engine():
+        engine.execute(drawing.figure)
+    drawing.figure.set_layout_engine("none")  # places stay as they are now
+    for axes, panel in panels:
+        if isinstance(panel, Costs):
+            _name_points(drawing, axes, panel)
+        elif isinstance(panel, Lines) and panel.raw:
+            gid = f"axes{len(drawing.about)}"
+            axes.set_gid(gid)
+            kind = "runs" if panel.ticks else "medians"
+            drawing.about[gid] = {"data-scale": _write_scale(axes), "data-raw": kind}
+
+
+def _remark(panel: Panel) -> str:
+    """Say what is not drawn, or not named."""
+    cast = panel.cast.remark if isinstance(panel, Lines) else ""
+    return "; ".join(filter(None, (cast, panel.remark)))
+
+
+def _draw_lines(drawing: Drawing, axes: Axes, panel: Lines, width: float) -> None:
+    """Draw lines through means with their intervals, and through single runs."""
+    means = grouped(panel.points, lambda point: point.name)
+    runs = grouped(panel.ticks, lambda place: (place[1].name, place[1].seed))
+    for (name, seed), own in runs.items():
+        style, lost = panel.cast[name], own[-1][1].outcome
+        (line,) = axes.plot(
+            [x for x, _ in own],
+            [tick.value for _, tick in own],
+            ":x" if lost else style.dash,
+            markevery=[-1],
+            color=style.colour,
+            lw=0.7,
+            alpha=0.7,
+            zorder=1,
+        )
+        title = f"{name}, seed {seed}" + (f": {lost}" if lost else "")
+        drawing.tag(line, name, title, **{"data-seed": str(seed)})
+    many = len(panel.points) > _MAX_POINTS
+    named = [name for name in means if name in panel.cast.named]
+    has_bars = any(math.isfinite(p.at.low) for p in panel.points) and not runs
+    for name, points in means.items():
+        place = 0.0
+        if has_bars and name in named and len(named) > 1:
+            place = named.index(name) / (len(named) - 1) - 0.5
+        _draw_line(drawing, axes, panel, name, points, place, many=many)
+    for point in panel.reported:
+        colour = panel.cast[point.name].colour
+        (dot,) = axes.plot(point.x, point.at.value, "D", color=colour, ms=5, mec=WHITE, mew=0.6)
+        text = f"{point.name}: {_write_estimate(point.at)}, as the table reports"
+        drawing.tag(dot, point.name, text, **{"data-end": ""})
+    if panel.y.at is not None:
+        axes.axhline(panel.y.at, color=BASELINE, lw=0.9, zorder=1)
+    axes.set_xlabel(drawing.wrap(panel.x.title, 0.8 * width))
+    axes.set_ylabel(drawing.wrap(panel.y.title, 0.9 * _PANEL_HEIGHT * drawing.points / POINTS))
+    axes.margins(x=0.04)
+    places = sorted({point.x for point in panel.points})
+    room = 0.8 * width / drawing.points
+    _rule(axes.xaxis, panel.x, places, room)
+    _rule(axes.yaxis, panel.y, (), _PANEL_HEIGHT / POINTS)
+    if panel.zoom:
+        _zoom(axes, panel)
+
+
+def _draw_line(
+    drawing: Drawing,
+    axes: Axes,
+    panel: Lines,
+    name: str,
+    own: Sequence[Point],
+    place: float,
+    *,
+    many: bool,
+) -> None:
+    """Draw a line through means; `place`, from -0.5 to 0.5, sets bars at one x side by side."""
+    style, is_named = panel.cast[name], name in panel.cast.named
+    shift = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
+    beside: Any = {"transform": axes.transData + shift, "color": style.colour}
+    x, ends = np.array([p.x for p in own]), np.array([p.at for p in own])
+    width = 1.5 if is_named else 0.7
+    (line,) = axes.plot(x, ends[:, 0], ls=style.dash, lw=width, zorder=2 + is_named, **beside)
+    drawing.tag(line, name, f"{name}, {'median' if panel.raw else 'mean'} of seeds")
+    for point in () if many else own:
+        title = f"{name} at {_NUMBER(point.x)}: {_write_estimate(point.at)}"
+        title += f", n = {point.n}" * bool(point.n)
+        if is_named and not panel.ticks and math.isfinite(point.at.low):
+            (bar,) = axes.plot([point.x] * 2, point.at[1:], lw=0.9, zorder=2, **beside)
+            drawing.tag(bar, name, title)
+        size = 4.5 if is_named else 2
+        (dot,) = axes.plot(point.x, point.at.value, "o", ms=size, zorder=3, **beside)
+        drawing.tag(dot, name, title)
+        if point.chosen and is_named:
+            (ring,) = axes.plot(point.x, point.at.value, "o", ms=11, mfc="none", **beside)
+            drawing.tag(ring, name, f"{title}, chosen")
+    for end in ends.T:  # what is shifted does not count for the frame by itself
+        axes.update_datalim(np.column_stack([x, end])[np.isfinite(end)])
+    axes.autoscale_view()
+
+
+def _zoom(axes: Axes, panel: Lines) -> None:
+    """Leave out of sight how training began, and effects beside which the others are nothing."""
+    values = [*((p.x, p.at, p.name) for p in panel.points)]
+    values += [(x, Estimate(tick.value), tick.name) for x, tick in panel.ticks]
+    finite = [one for one in values if math.isfinite(one[1].value)]
+    if panel.y.at is None:  # losses
+        losses = [at.value for _, at, _ in finite]
+        if len(losses) > 20:
+            ends = [*losses, *(point.at.value for point in panel.reported)]
+            low, high = min(ends), float(np.quantile(losses, 0.9))
+            axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+        return
+    last = {point.name: point for point in panel.points}
+    reach = find_small([point.at for point in last.values()])
+    outside = [n for n, p in last.items() if reach is not None and abs(p.at.value) > reach]
+    outside = outside if len(outside) <= _MAX_BEYOND else []
+    early = max(x for x, _, _ in finite) / 4
+    inside = [at for x, at, name in finite if x > early and name not in outside]
+    inside += [point.at for point in panel.reported if point.name not in outside]
+    ends = [0.0, *(end for at in inside for end in at if math.isfinite(end))]
+    low, high = min(ends), max(ends)
+    if high > low:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+
+
+def _name_lines(drawing: Drawing, panels: Sequence[Lines]) -> list[Artist]:
+    """Return the legend of lines: each name once, in its colour and dash."""
+    drawn = {p.name for panel in panels for p in panel.points}
+    drawn |= {tick.name for panel in panels for _, tick in panel.ticks}
+    named = dict.fromkeys(n for panel in panels for n in panel.cast.named if n in drawn)
+    short = drawing.shorten(named, drawing.width - 50)
+    look = {name: panel.cast[name] for panel in panels for name in named}
+    handles: list[Artist] = [
+        Line2D([], [], color=look[n].colour, ls=look[n].dash, lw=1.8, label=short[n]) for n in named
+    ]
+    if any(panel.reported for panel in panels):
+        mark: Any = {"ls": "", "marker": "D", "ms": 5, "color": BASELINE}
+        handles.append(Line2D([], [], label="the loss that the table reports", **mark))
+    return handles
+
+
+def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> None:
+    """Draw marks against a cost, with the intervals of both."""
+    for mark in panel.marks:
+        value, *ends = mark.at
+        x, *x_ends = mark.cost[panel.cost]
+        colour = panel.styles[mark.name].colour
+        title = f"{mark.name}: {interval(*mark.at)}, {panel.x.title} {_NUMBER(x)}"
+        bars = [([x, x], ends), (x_ends, [value, value])]
+        for across, along in bars:
+            if all(map(math.isfinite, (*across, *along))):
+                (bar,) = axes.plot(across, along, color=colour, lw=1.2)
+                drawing.tag(bar, mark.name, title)
+        (dot,) = axes.plot(x, value, VERDICTS[mark.verdict], ms=7, color=colour)
+        drawing.tag(dot, mark.name, title)
+    axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
+    axes.set_xlabel(drawing.wrap(panel.x.title, 0.8 * width))
+    axes.set_ylabel(drawing.wrap(panel.y.title, 0.9 * _PANEL_HEIGHT * drawing.points / POINTS))
+    axes.margins(0.12)
+    _rule(axes.xaxis, panel.x, (), 0.8 * width / drawing.points)
+    reach = find_small([mark.at for mark in panel.marks])
+    if reach is not None:
+        axes.set_ylim(-_ROOM * reach, _ROOM * reach)
+
+
+def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
+    """Name each point of a panel, where no name lies over another one, or over a point."""
+    shown = [mark for mark in panel.marks if axes.viewLim.containsy(mark.at.value)]
+    names = [mark.name for mark in panel.marks]
+    short = drawing.shorten(names, 150 * drawing.points / POINTS)
+    if len(shown) > _MAX_NAMES:
+        short = {name: str(number) for number, name in enumerate(names, 1)}
+        drawing.shortened |= {text: name for name, text in short.items()}
+    places = {
+        m.name: axes.transData.transform((m.cost[panel.cost].value, m.at.value)) for m in shown
+    }
+    high = 1.2 * drawing.points
+    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in places.values()]
+    bars = [box for mark in shown for box in _box_bars(axes, panel, mark)]
+    for name, (x, y) in places.items():
+        wide = drawing.measure(short[name])
+        boxes = [
+            Bbox.from_bounds(x + dx - (1 - side / 2) * wide, y + dy - high / 2, wide, high)
+            for far in range(9, 140, 9)
+            for side, dx, dy in _around(far)
+        ]
+        inside = [box for box in boxes if axes.bbox.padded(2).count_contains(box.corners()) == 4]
+        free = [box for box in inside if not any(map(box.overlaps, taken))]
+        clear = (box for box in free if not any(map(box.overlaps, bars)))
+        box = next(clear, next(iter(free), None))
+        if box is None:
+            continue
+        taken.append(box)
+        look: Any = {"ha": "left", "va": "center", "transform": None}
+        text = axes.text(box.x0, (box.y0 + box.y1) / 2, short[name], **look)
+        drawing.tag(text, name, name)
+        near = (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1))
+        if math.dist(near, (x, y)) > 2 * 9:
+            line = Line2D([x, near[0]], [y, near[1]], color=BASELINE, lw=0.5, transform=None)
+            axes.add_artist(line)
+            drawing.tag(line, name, name)
+
+
+def _box_bars(axes: Axes, panel: Costs, mark: Dot) -> Iterator[Bbox]:
+    """Yield where the intervals of a mark are drawn."""
+    (x, left, right), (y, low, high) = mark.cost[panel.cost], mark.at
+    for ends in (((left, y), (right, y)), ((x, low), (x, high))):
+        if np.isfinite(ends).all():
+            yield Bbox(axes.transData.transform(ends)).padded(1)
+
+
+def _around(far: int) -> Iterator[tuple[int, float, float]]:
+    """Yield where a name may stand around a point: whose side faces it, and how far it is."""
+    for turn in (1, 7, 3, 5, 0, 4, 2, 6):
+        dx, dy = far * math.cos(turn * math.pi / 4), far * math.sin(turn * math.pi / 4)
+        yield 0 if dx < -1 else 2 if dx > 1 else 1, dx, dy
+
+
+def _write_scale(axes: Axes) -> str:
+    """Write where the ends of both axes stand in the SVG, and what they are, as JSON."""
+    height = float(axes.figure.bbox.height)
+    (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
+    x = (left, right, *axes.get_xlim(), axes.get_xscale() == "log")
+    y = (height - bottom, height - top, *axes.get_ylim(), axes.get_yscale() == "log")
+    ends = {key: [float(f"{n:.6g}") for n in own] for key, own in (("x", x), ("y", y))}
+    return json.dumps(ends, separators=(",", ":"))
+
+
+def _rule(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) -> None:
+    """Write the numbers along an axis that has room for so many letters.
+
+    Few places have each its own.
+    """
+    is_x = ruler is ruler.axes.xaxis
     if axis.log:
-        (ruler.axes.set_xscale if which == "x" else ruler.axes.set_yscale)("log", base=2)
-    if axis.form == "bytes":
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: tables.size(value)))
-    elif axis.form == "count" or axis.log:
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    if 1 < len(places) <= _TICKS:
-        ruler.set_ticks(places, [short(place) for place in places])
-        ruler.set_ticks([], minor=True)
-    elif not axis.log and axis.form == "bytes":  # two to four steps, which are round in KiB
-        step = 2 ** math.floor(math.log2(float(np.ptp(ruler.get_view_interval())) / 2))
-        ruler.set_major_locator(MultipleLocator(step))
-    elif not axis.log:
-        ruler.axes.locator_params(axis=which, nbins=5)
+        (ruler.axes.set_xscale if is_x else ruler.axes.set_yscale)("log", base=2)
+    write = tables.size if axis.form == "bytes" else shorten_number
+    if axis.form or axis.log:
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+    ruler.set_minor_locator(NullLocator())
+    low, high = sorted(ruler.get_view_interval())
+    if axis.whole or (axis.form == "bytes" and not axis.log):
+        (ruler.axes.set_xlim if is_x else ruler.axes.set_ylim)(0, high)
+        low = 0.0
+    most = max(2, int(room / 7))
+    letters = sum(len(write(place)) + 1.5 for place in places)
+    if (
+        is_x
+        and 1 < len(places) <= 8
+        and letters * _LETTER < room
+        and _are_apart(places, axis, room)
+    ):
+        ruler.set_ticks(places, [write(place) for place in places])
+    elif axis.log and low > 0:
+        first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+        if last - first > 1:
+            steps = max(1, math.ceil((last - first) / most))
+            ruler.set_ticks([2.0**n for n in range(first, last + 1, steps)])
+        else:
+            ruler.set_major_locator(MaxNLocator(4))
+    elif axis.form == "bytes":  # two to four steps, which are round in KiB
+        ruler.set_major_locator(MultipleLocator(2 ** math.floor(math.log2((high - low) / 2))))
+    else:
+        ruler.set_major_locator(MaxNLocator(min(most, 7)))
 
 
-def short(value: float) -> str:
+def _are_apart(places: Sequence[float], axis: Axis, room: float) -> bool:
+    """Return whether the numbers at some places along an axis do not touch."""
+    at = np.log(places) if axis.log else np.array(places, float)
+    least = float(np.diff(at).min()) / float(at[-1] - at[0])
+    return least * room * 0.9 > _LETTER * max(len(shorten_number(place)) + 1.5 for place in places)
+
+
+def shorten_number(value: float) -> str:
     """Write a number in a few letters: 0.003, 64, 1.2M."""
+    if 1e4 <= value < 1e6 and not value % 1024:
+        return f"{value:,.0f}"
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
+        if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
     return f"{value:,.6g}"
 
 
-def _remark(axes: Axes, panel: Panel) -> None:
-    """Write above the axes what is not drawn, or not named."""
-    if isinstance(panel, Dots):
-        left = shown(panel)[1]
-        what = "rows are left out: drawn are the lowest and the highest"
-        text = f"{left:,} of {left + _ROWS:,} {what}" if left else ""
-    else:
-        text = "; ".join(filter(None, (panel.cast.remark, panel.remark)))
-    if text:
-        axes.set_title(textwrap.fill(text, _LINE), fontsize=8, loc="left")
-
-
-def legend(*panels: Axes) -> None:
-    """Put one legend beside the last of some panels, of all that they name, each once."""
-    _beside(panels[-1], _named(panels))
-
-
-def _named(panels: Sequence[Axes]) -> dict[str, Artist]:
-    """Return what panels name, each once."""
-    found = [axes.get_legend_handles_labels() for axes in panels]
-    return {
-        label: handle
-        for handles, labels in found
-        for handle, label in zip(handles, labels, strict=True)
-    }
-
-
-def _verdicts(marks: Sequence[Dot]) -> dict[str, Artist]:
-    return {
-        verdict: Line2D([], [], color=look.colour, marker=look.marker)
-        for verdict, look in VERDICTS.items()
-        if verdict and verdict in {mark.verdict for mark in marks}
-    }
-
-
-def _beside(panel: Axes, named: Mapping[str, Artist]) -> None:
-    if named:
-        look: Any = {"frameon": False, "fontsize": 8, "bbox_to_anchor": (1.01, 1)}
-        panel.legend([*named.values()], [*named], loc="upper left", **look)
+# ---- files
 
 
 def blank(width: float, height: float) -> Figure:
     """Return an empty figure, in inches, without pyplot: nothing to close, no display needed."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
     # Its one renderer is kept: without, matplotlib makes another for every label that is measured.
     FigureCanvasAgg(figure)
     return figure
@@ -390,106 +665,53 @@ def blank(width: float, height: float) -> Figure:
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes, in inches."""
-    figure, (axes,) = grid(1, width, height)
-    return figure, axes
-
-
-def grid(
-    panels: int, width: float, height: float, *, columns: int = 0, rows: Sequence[str] = ()
-) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of some panels, each of a size in inches; `columns` of them a row.
-
-    `rows` are the labels of rows that panels beside one another share; there is room for them.
-    """
-    room = _LETTER * max(map(len, map(visible, rows)), default=0)
-    columns = min(panels, columns or panels)
-    lines = math.ceil(panels / columns)
-    with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
-        figure = blank(width * columns + room, height * lines)
-        made = figure.subplots(lines, columns, squeeze=False, sharey=bool(rows)).ravel()
-    for empty in made[panels:]:
-        empty.remove()
-    return figure, list(made[:panels])
-
-
-def caption(made: Made[Picture]) -> str:
-    """Return a picture's caption: what its maker says that it shows, its note, and its table."""
-    table = f"Table: {made.table}." if made.table else ""
-    return " ".join(filter(None, (made.about, made.part.note, table)))
+    with _style():
+        figure = blank(width, height)
+        return figure, figure.subplots()
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
-    drawn = {".svg": svg(figure), ".png": _saved(figure, "png", bbox_inches="tight", dpi=150)}
-    written = []
-    for ending, content in drawn.items():
-        target = base.with_name(base.name + ending)
+    drawn = {".svg": write_svg(figure), ".png": _save(figure, "png", dpi=144)}
+    paths = [base.with_name(base.name + ending) for ending in drawn]
+    for target, content in zip(paths, drawn.values(), strict=True):
         disk.replace(target, content)
-        written.append(target)
-    return written
+    return paths
+
+
+def write_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG, the same bytes each time."""
+    return _save(figure, "svg", metadata={"Date": None})
 
 
 def for_paper(picture: Picture, width: float) -> bytes:
     """Return a picture as PDF of a paper's width, in inches: its letters have 7 points.
 
-    Its legend stands below; fonts are embedded as outlines of TrueType, which publishers ask for.
+    Fonts are embedded as outlines of TrueType, which publishers ask for.
     """
-    columns = max(1, int(width / 3))
-    figure, panels, named = _drawn(picture, columns)
-    letters, height, legend = int(width / columns * _PER_INCH), _PANEL, 0
-    if isinstance(picture.panels[0], Dots):
-        names = [textwrap.fill(at.get_text(), letters // 2) for at in panels[0].get_yticklabels()]
-        panels[0].set_yticks(panels[0].get_yticks(), names)
-        height = 0.7 + _MARK * len(names) * max(1 + name.count("\n") for name in names)
-    if named:
-        longest = min(max(map(len, named)), letters) + 8
-        look: Any = {"ncols": max(1, columns * letters // longest), "frameon": False}
-        figure.legend([*named.values()], [*named], loc="outside lower center", **look)
-        legend = math.ceil(len(named) / look["ncols"]) * math.ceil(max(map(len, named)) / letters)
-    for panel in panels:
-        panel.tick_params(labelsize=_POINTS, pad=1)
-    for text in (one for one in figure.findobj(Text) if isinstance(one, Text)):
-        text.set_text(textwrap.fill(text.get_text(), letters // (2 if text.get_rotation() else 1)))
-        text.set_fontsize(_POINTS)
-    height = height * math.ceil(len(panels) / columns) + _MARK * legend
-    figure.set_size_inches(width, min(height, _PAGE))
-    drawn = _saved(figure, "pdf", metadata={"CreationDate": None})
+    figure = draw(picture, 72 * width, points=_PAPER_POINTS).figure
+    height = figure.get_size_inches()[1]
+    if height > _PAGE:
+        figure.set_size_inches(width, _PAGE)
+    drawn = _save(figure, "pdf", metadata={"CreationDate": None})
     figure.clear()
     return drawn
 
 
-def svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, the same bytes each time."""
-    return _saved(figure, "svg", bbox_inches="tight", metadata={"Date": None})
-
-
-def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
+def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     drawn = BytesIO()
-    _without_formulas(figure)
-    with (
-        mpl.rc_context({"svg.hashsalt": "llama_ablate", "pdf.fonttype": 42}),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands for it
+    _turn_off_formulas(figure)
+    settings: Any = {"svg.hashsalt": "llama_ablate", "svg.fonttype": "path", "pdf.fonttype": 42}
+    with mpl.rc_context(settings), _quiet():
         figure.savefig(drawn, format=kind, **options)
     return drawn.getvalue()
 
 
-def _without_formulas(figure: Figure) -> None:
-    """Turn off formulas between two $, and spell out control characters, which have no glyphs.
-
-    Matplotlib may still write powers of ten along a logarithmic axis.
-    """
-    powers = {
-        label
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        if isinstance(axis.get_major_formatter(), LogFormatterMathtext)
-        for label in axis.get_ticklabels(which="both")
-    }
+def _turn_off_formulas(figure: Figure) -> None:
+    """Turn off formulas between two $, and spell out control characters, which have no glyphs."""
     for text in figure.findobj(Text):
-        if isinstance(text, Text) and text not in powers:
+        if isinstance(text, Text) and "$\\mathdefault" not in text.get_text():
             text.set_parse_math(False)
             text.set_text(visible(text.get_text()))

@@ -13,10 +13,9 @@ from llama_ablate.evidence.medians import Turns, compare_column
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import frame, grouped
+from llama_ablate.findings.rows import Row, frame, grouped
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.findings.values import MetricRow
-from llama_ablate.report.columns import OWN
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,
@@ -31,7 +30,6 @@ from llama_ablate.report.picture import (
     over,
     over_seeds,
 )
-from llama_ablate.report.section import SECTIONS, Section
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.results.record import Coordinate
 from llama_ablate.terminal import listed
@@ -42,30 +40,28 @@ _ELSEWHERE = {"perplexity"}
 #: Quantities that say how sure another is, or that it is computed from.
 _OF_OTHERS = ("_se", "_by_document")
 _UNITS = {"context": "tokens", "tokens": "training", "last_position": "tokens"}
-_COLUMNS, _PANELS = 3, 12  # of a picture
+_COLUMNS, _PANELS = 2, 12  # of a picture
 _STEEP = 1.5  # from one place to the next, from where on an axis is logarithmic
 _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 
 
-@SECTIONS.register("metrics")
-def metrics(frames: Frames) -> Section | None:
-    """Return every measured value: each is a row of the CSV, the cells are means by variant."""
-    values = frames.metrics
-    means = [row for table in frames.tables for row in of_reported(table)]
-    if all(math.isnan(row.value) for row in means):
-        return None
+def find_measured(frames: Frames) -> Sequence[MetricRow]:
+    """Return every measured value; none where no reported run has any."""
+    means = (row for table in frames.tables for row in of_reported(table))
+    return frames.metrics if any(not math.isnan(row.value) for row in means) else ()
+
+
+def note_unmeasured(frames: Frames, _rows: Sequence[Row]) -> str:
+    """Say what the cells are, and what was not measured and why."""
     missing = dict.fromkeys(why for table in frames.tables for why in reasons(table))
-    note = f"""Everything that was measured, as the mean over a variant's reported runs that ended
+    return f"""Everything that was measured, as the mean over a variant's reported runs that ended
         ok. The values of each run are in tables/metrics.csv.
         {"Not measured: " * bool(missing)}{" ".join(missing)}"""
-    return Section(
-        "Metrics",
-        means_of(means),
-        " ".join(note.split()),
-        frame(values).rename(columns=OWN),
-        printed=False,
-        folded=True,
-    )
+
+
+def average(frames: Frames) -> pd.DataFrame:
+    """Return the mean of each measured value over a variant's reported runs."""
+    return means_of([row for table in frames.tables for row in of_reported(table)])
 
 
 def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
@@ -119,13 +115,13 @@ def reasons(table: TableFrames) -> list[str]:
 def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     """Show what a metric measured of each variant.
 
-    The mean over seeds: lines along a coordinate, marks where there is one value. Speeds are
-    relative to the baseline's, turn by turn, with intervals over processes. A quantity in which no
-    variant differs is left out.
+    A quantity in which no variant differs is left out; speeds are relative to the baseline's.
     """
-    table, shown = frames.table, cast(frames.table)
+    table, shown = frames.table, cast(frames)
     values = [
-        row for row in of_reported(table) if row.label in shown.all and row.metric not in _ELSEWHERE
+        row
+        for row in of_reported(table)
+        if row.label in shown.styles and row.metric not in _ELSEWHERE
     ]
     drawn: dict[str, Picture] = {}
     for metric, own in grouped(values, lambda row: row.metric).items():
@@ -169,7 +165,7 @@ def _picture(
     more = f"{left:,} more panels are left out." if left > 0 else ""
     note = " ".join(filter(None, (f"Metric: {metric}.", bars, more)))
     panels = [_panel(one, table, shown) for one in quantities[:_PANELS]]
-    return Picture(panels, note=note, columns=min(len(panels), _COLUMNS), interactive=False)
+    return Picture(panels, note=note, columns=min(len(panels), _COLUMNS))
 
 
 def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Quantity]:
@@ -222,9 +218,10 @@ def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
         y = replace(measured, at=1 if one.is_timed else None)
         return Lines(one.points, x, y, shown, title=one.place)
     of = {point.name: point.at for point in one.points}
-    marks = [Dot(v.label, of[v.label]) for v in table.plan.variants if v.label in of]
+    marks = [Dot(label, of.get(label, Estimate())) for label in shown.styles]  # rows of all panels
     base = of.get(table.plan.baseline.label)
-    return Dots(marks, replace(measured, at=base.value if base else None), title=one.place)
+    x = replace(measured, at=base.value if base else None)
+    return Dots(marks, x, title=one.place, styles=shown.styles)
 
 
 def _along(at: Mapping[str, Collection[Coordinate]]) -> str:

@@ -1,0 +1,406 @@
+"""The pictures of a report, in reading order: what each docstring says first is its caption."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from llama_ablate.evidence.written import Estimate
+from llama_ablate.findings import effects, sizes, tuning
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import CurvePoint, Frames, TableFrames
+from llama_ablate.findings.rows import grouped
+from llama_ablate.findings.speeds import Ratio
+from llama_ablate.report.picture import (
+    DASHES,
+    FIGURES,
+    MAX_NAMED,
+    Axis,
+    Cast,
+    Costs,
+    Dot,
+    Dots,
+    Lines,
+    Picture,
+    Point,
+    Style,
+    Tick,
+    cast,
+    differ,
+    over,
+    over_seeds,
+    style_variants,
+)
+from llama_ablate.report.tables import size
+from llama_ablate.results.plan_document import CONTEXTS
+from llama_ablate.terminal import listed
+
+MAX_EFFECTS = 10  # interactions, beyond which those that are decided are drawn alone
+MAX_CURVES, MAX_CURVE_POINTS = 64, 100  # of a picture, and of each curve
+_MAX_COSTS = 3  # panels of costs
+_MAX_RATES = 6  # panels of learning rates; more are too small to read
+_SAME_COST = 0.02  # of a cost, within which variants do not differ
+_SIZE = Axis("parameters without embeddings", "count", log=True)
+
+
+@FIGURES.register("steps", every_table=True)
+def draw_steps(frames: Frames) -> Picture | None:
+    """Show what each step of the path changes against the one before; left is better."""
+    rows = effects.steps(frames.table)
+    marks = [
+        Dot(row.step, Estimate(row.marginal, row.marginal_low, row.marginal_high), row.verdict)
+        for row in rows
+    ]
+    if all(math.isnan(mark.at.value) for mark in marks):
+        return None
+    x = Axis(f"loss minus that of the step before ({frames.table.unit.name})", at=0)
+    return Picture([Dots(marks, x)], "steps", over((row.n for row in rows), rows=True))
+
+
+@FIGURES.register("factors", every_table=True)
+def draw_factors(frames: Frames) -> Picture | None:
+    """Show what each change does to the loss on average; left of the line is better.
+
+    Interactions of two changes are hollow; the grey band is the margin.
+    """
+    table = frames.table
+    rows = [row for row in effects.factors(table) if row.verdict != "not estimable"]
+    few = sum(bool(row.changed) for row in rows) <= MAX_EFFECTS
+    marks = [
+        Dot(
+            row.effect,
+            Estimate(row.difference, row.low, row.high),
+            row.verdict,
+            hollow=bool(row.changed),
+        )
+        for row in rows
+        if few or not row.changed or "together" in row.verdict
+    ]
+    if not marks:
+        return None
+    runs = sum(row.n for row in table.comparison)
+    return Picture(
+        [Dots(marks, Axis(f"effect on the loss ({table.unit.name})", at=0), margin=table.margin)],
+        "axes" if has_ranges(table) else "factors",
+        f"Bars are 95% intervals that hold for all rows at once, n = {runs} runs.",
+    )
+
+
+def has_ranges(table: TableFrames) -> bool:
+    """Return whether an axis has more than two levels; of two the range is their effect."""
+    return any(row.levels > 2 for row in effects.axes(table))
+
+
+@FIGURES.register("effects", every_table=True)
+def draw_effects(frames: Frames) -> Picture | None:
+    """Show each variant's paired difference in loss from the baseline; left is better.
+
+    The shape is the verdict, thin strokes are seeds.
+    """
+    table = frames.table
+    if effects.factors(table) or effects.steps(table):
+        return None
+    rows = order_rows(table)
+    marks = [
+        Dot(
+            row.label,
+            Estimate(row.difference, row.low, row.high),
+            str(row.verdict),
+            row.outcome if row.of_runs() else "",
+        )
+        for row in rows
+    ]
+    base = table.losses[table.plan.baseline.id]
+    ticks = [
+        Tick(variant.label, loss - base[seed], seed)
+        for variant in table.plan.variants
+        if not variant.baseline
+        for seed, loss in table.losses[variant.id].items()
+        if seed in base
+    ]
+    x = Axis(f"{_against(table)} ({table.unit.name})", at=0)
+    panel = Dots(marks, x, ticks, table.margin, styles=style_variants(frames.plan))
+    counts = (row.n for row in rows if not (row.baseline or row.role))
+    return Picture([panel], "comparison", over(counts, rows=True))
+
+
+def order_rows(table: TableFrames) -> list[ComparisonRow]:
+    """Return a table's rows as they are shown: the baseline, the others by loss, then controls.
+
+    The steps of a path stay in their order.
+    """
+    if table.experiment.variants.design == "path":
+        return table.comparison
+    by_loss = sorted(table.comparison, key=lambda row: (math.isnan(row.difference), row.difference))
+    return sorted(by_loss, key=lambda row: (not row.baseline, bool(row.role)))
+
+
+def _against(table: TableFrames) -> str:
+    return f"loss minus that of {table.plan.baseline.label}"
+
+
+@FIGURES.register("loss_curves", every_table=True)
+def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
+    """Show the training loss of every run, and the loss that the table reports as a last point."""
+    table, shown = frames.table, cast(frames)
+    curves = grouped(table.curves(shown.styles, "train"), lambda point: point.run.id)
+    runs = [thin(own) for own in curves.values()]
+    if not runs:
+        return {}
+    points, ticks = list[Point](), list[tuple[float, Tick]]()
+    if len(runs) > MAX_CURVES:
+        places = ((p.run.label, p.read, p.run.seed, p.loss) for own in runs for p in own)
+        points = [_median(own) for own in grouped(places, lambda one: one[:2]).values()]
+        points.sort(key=lambda point: point.x)
+    else:
+        ticks = [(p.read, _tick(p)) for own in runs for p in own]
+    last = max(point.read for own in runs for point in own)
+    reported = [
+        Point(row.label, 1.02 * last, Estimate(row.loss))
+        for row in table.comparison
+        if row.label in shown.styles and math.isfinite(row.loss)
+    ]
+    x, y = Axis(table.unit.text, "count"), Axis(f"training loss ({table.unit.full})")
+    panel = Lines(points, x, y, shown, ticks, reported, zoom=True, raw=True)
+    what = "medians over seeds" if points else "one line a run"
+    note = f"{what.capitalize()}; the diamond is the {table.split_name} loss of the table."
+    logarithmic = replace(panel, x=replace(x, log=True), y=replace(y, log=True), zoom=False)
+    return {"": Picture([panel], "comparison", note), LOG: Picture([logarithmic], "", note)}
+
+
+LOG = "log"  # the loss curves with logarithmic axes
+
+
+def thin(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
+    """Return a curve with at most 100 points, evenly apart, with its last."""
+    return [*curve[:: len(curve) // MAX_CURVE_POINTS + 1], *curve[-1:]]
+
+
+def _median(own: Sequence[tuple[str, float, int, float]]) -> Point:
+    values = sorted(loss for *_, loss in own)
+    middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+    return Point(own[0][0], own[0][1], Estimate(middle), len(values))
+
+
+def _tick(point: CurvePoint) -> Tick:
+    outcome = "" if point.run.outcome == "ok" else point.run.outcome
+    return Tick(point.run.label, point.loss, point.run.seed, outcome)
+
+
+@FIGURES.register("learning_curves", every_table=True)
+def draw_learning_curves(frames: Frames) -> Picture | None:
+    """Show the loss on 8,192 validation tokens along training, and how variants differ there.
+
+    Differences are from the baseline's run of the same seed. Diamonds are what the table reports.
+    """
+    table, shown = frames.table, cast(frames)
+    curves = [point for point in table.curves(shown.styles) if point.run.outcome == "ok"]
+    if len({point.read for point in curves}) < 2:
+        return None
+    base = {(p.run.seed, p.read): p.loss for p in curves if p.run.baseline}
+    paired = over_seeds(
+        (p.run.label, p.read, p.run.seed, p.loss - base[p.run.seed, p.read])
+        for p in curves
+        if not p.run.baseline and (p.run.seed, p.read) in base
+    )
+    losses = over_seeds((p.run.label, p.read, p.run.seed, p.loss) for p in curves)
+    losses = [replace(point, at=Estimate(point.at.value)) for point in losses]
+    rows = [row for row in table.comparison if row.label in shown.styles]
+    last = 1.02 * max(point.read for point in curves)
+    ends = [Point(row.label, last, Estimate(row.loss)) for row in rows if math.isfinite(row.loss)]
+    x, text = Axis(table.unit.text, "count"), "loss on 8,192 validation tokens"
+    panels = [Lines(losses, x, Axis(f"{text} ({table.unit.full})"), shown, (), ends, zoom=True)]
+    if len({point.x for point in paired}) > 1:
+        differences = [
+            Point(row.label, last, Estimate(row.difference, row.low, row.high))
+            for row in rows
+            if not row.baseline and math.isfinite(row.difference)
+        ]
+        y = Axis(f"{text} minus that of the baseline ({table.unit.name})", at=0)
+        others = shown.without(table.plan.baseline.label)
+        panels.insert(0, Lines(paired, x, y, others, (), differences, zoom=True))
+    note = f"Differences: {over(p.n for p in paired)}" if paired else ""
+    return Picture(panels, "comparison", note, columns=2)
+
+
+@FIGURES.register("costs", every_table=True)
+def draw_costs(frames: Frames) -> Picture | None:
+    """Show the difference in loss from the baseline against what a variant costs.
+
+    Below the line is better, to the left is cheaper. Costs that differ by less than 2% are left
+    out.
+    """
+    table, styles = frames.table, style_variants(frames.plan)
+    known = [row for row in table.comparison if row.role != "positive"]
+    lost = [row.label for row in known if math.isnan(row.difference)]
+    known = [row for row in known if not math.isnan(row.difference)]
+    costs = {row.label: _costs(row) for row in known}
+    axes = {
+        name: axis
+        for name, axis in _cost_axes(table.comparison[0]).items()
+        if differ([of[name].value for of in costs.values()], _SAME_COST)
+    }
+    if len(known) < 2 or not axes:
+        return None
+    y = Axis(f"{_against(table)} ({table.unit.name})", at=0)
+    marks = [
+        Dot(
+            row.label,
+            Estimate(row.difference, row.low, row.high),
+            str(row.verdict),
+            cost=costs[row.label],
+        )
+        for row in known
+    ]
+    without = f"without a loss: {listed(lost)}" if lost else ""
+    panels = [Costs(marks, name, axis, y, styles, without) for name, axis in axes.items()]
+    left = [axis.title for axis in [*axes.values()][_MAX_COSTS:]]
+    note = over((row.n for row in known if not (row.baseline or row.role)), rows=True)
+    note += f" Not drawn: {listed(left)}." * bool(left)
+    return Picture(panels[:_MAX_COSTS], "comparison", note)
+
+
+def _cost_axes(row: ComparisonRow) -> dict[str, Axis]:
+    """Return the axis of each cost of a variant, of which less is better."""
+    state = "state of one sequence of {:,} tokens"
+    further = f"what one token adds to a state of {row.context:,}"
+    return {
+        "train_time": Axis("training time, multiple of the baseline's"),
+        "asked_state_bytes": Axis(state.format(row.asked_context or 0), "bytes", whole=True),
+        "state_bytes": Axis(state.format(row.context), "bytes", whole=True),
+        "decode_time": Axis("decoding time, multiple of the baseline's"),
+        "parameters": Axis("parameters", "count"),
+        "active_parameters": Axis("parameters that a token passes", "count"),
+        "flops_per_token": Axis("FLOPs of a forward pass per token", "count"),
+        "kv_bytes_per_token": Axis(further, "bytes", whole=True),
+        "peak_memory_bytes": Axis("peak memory in training", "bytes", whole=True),
+    }
+
+
+def _costs(row: ComparisonRow) -> dict[str, Estimate]:
+    """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
+    times = {"train_time": _time(row.train_speed), "decode_time": _time(row.decode_speed)}
+    counts = _cost_axes(row).keys() - times.keys()
+    return times | {name: Estimate(getattr(row, name)) for name in counts}
+
+
+def _time(speed: Ratio) -> Estimate:
+    """Return a ratio of speeds as one of times."""
+    return Estimate(1 / speed.ratio, 1 / speed.high, 1 / speed.low)
+
+
+@FIGURES.register("cache_growth")
+def draw_cache_growth(frames: Frames) -> Picture | None:
+    """Show the bytes that each variant keeps for one sequence, by its length.
+
+    They are computed, in 16-bit numbers; both axes are logarithmic. A line is labelled with the
+    bytes at the longest context, and with the variants that keep those.
+    """
+    plan, styles = frames.table.plan, style_variants(frames.plan)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for variant in plan.variants:
+        if growth := variant.state_growth:
+            groups.setdefault(tuple(growth[n] for n in CONTEXTS), []).append(variant.label)
+    if len(groups) < 2:
+        return None
+    ordered = sorted(groups.items(), key=lambda group: group[0][-1])
+    left = len(ordered) - MAX_NAMED
+    if left > 0:
+        ordered = ordered[: MAX_NAMED // 2] + ordered[-MAX_NAMED // 2 :]
+    named = {
+        f"{size(sizes[-1])} at {CONTEXTS[-1]:,}: {listed(labels, 4)}": (sizes, styles[labels[0]])
+        for sizes, labels in ordered
+    }
+    drawn = [
+        Point(name, n, Estimate(of))
+        for name, (sizes, _) in named.items()
+        for n, of in zip(CONTEXTS, sizes, strict=True)
+    ]
+    x = Axis("context (tokens)", "count", log=True)
+    y = Axis("state of one sequence (16-bit)", "bytes", log=True)
+    more = f"{left:,} of {len(groups):,} sizes are left out: drawn are the ends" * (left > 0)
+    shown = Cast({name: style for name, (_, style) in named.items()}, [*named])
+    return Picture([Lines(drawn, x, y, shown, remark=more)], "comparison")
+
+
+@FIGURES.register("sensitivity", every_table=True)
+def draw_sensitivity(frames: Frames) -> Picture | None:
+    """Show the loss against the learning rate; the ring marks the rate that was chosen.
+
+    A run that diverged, or that has no loss, stands at the loss of chance.
+    """
+    table, shown = frames.table, cast(frames)
+    if "lr" not in table.experiment.tune:
+        return None
+    rates = tuning.rates(table.runs, table.loss, table.chance)
+    chosen = {run.label: json.loads(run.tuned).get("lr") for run in reversed(table.reported)}
+    means = over_seeds(
+        (rate.label, rate.lr, rate.seed, rate.loss) for rate in rates if rate.label in shown.styles
+    )
+    if not means:
+        return None
+    drawn = [replace(point, chosen=chosen.get(point.name) == point.x) for point in means]
+    y = Axis(f"{table.split_name} loss ({table.unit.full})")
+    panel = Lines(drawn, Axis("learning rate", log=True), y, shown)
+    return Picture([panel], "tuning", over(point.n for point in means))
+
+
+@FIGURES.register("sizes")
+def draw_sizes(frames: Frames) -> Picture | None:
+    """Show the loss of each variant against its size: means over seeds with 95% intervals."""
+    ends = [point for point in frames.ladder if not (point.branch or point.role)]
+    if not ends:
+        return None
+    shown = cast(frames)
+    means = over_seeds(
+        (point.label, point.parameters, point.seed, point.loss)
+        for point in ends
+        if point.label in shown.styles
+    )
+    panel = Lines(means, _SIZE, Axis(f"loss ({frames.table.unit.full})"), shown)
+    return Picture([panel], "sizes", over(point.n for point in means))
+
+
+@FIGURES.register("gaps")
+def draw_gaps(frames: Frames) -> Picture | None:
+    """Show each variant's difference from the baseline by size, with the interval of its table."""
+    drawn = [
+        Point(row.label, row.non_embedding, Estimate(row.difference, row.low, row.high), row.n)
+        for rung in frames.rungs
+        for row in rung.comparison
+        if not (row.baseline or row.role or math.isnan(row.difference))
+    ]
+    if len({point.x for point in drawn}) < 2:
+        return None
+    base, unit = frames.table.plan.baseline.label, frames.table.unit.name
+    y = Axis(f"loss minus that of {base} ({unit})", at=0)
+    panel = Lines(drawn, _SIZE, y, cast(frames).without(base))
+    return Picture([panel], "sizes", over((point.n for point in drawn), rows=True))
+
+
+@FIGURES.register("transfer")
+def draw_transfer(frames: Frames) -> Picture | None:
+    """Show loss against learning rate, a panel for each variant and a line for each size."""
+    losses = sizes.by_rate(frames)
+    if not losses:
+        return None
+    styles = _style_sizes(one.rung for one in losses)
+    y = Axis(f"{frames.table.split_name} loss ({frames.table.unit.full})")
+    panels = []
+    for label, own in list(grouped(losses, lambda one: one.rate.label).items())[:_MAX_RATES]:
+        best = {(one.rung, one.rate.lr) for one in own if one.best}
+        means = over_seeds((one.rung, one.rate.lr, one.rate.seed, one.rate.loss) for one in own)
+        drawn = [replace(point, chosen=(point.name, point.x) in best) for point in means]
+        shown = Cast(styles, [*styles])
+        panels.append(Lines(drawn, Axis("learning rate", log=True), y, shown, title=label))
+    note = over(point.n for panel in panels for point in panel.points)
+    return Picture(panels, "transfer", note, columns=2)
+
+
+def _style_sizes(names: Iterable[str]) -> Mapping[str, Style]:
+    """Return a style for each size, in the order of sizes: none has a variant's colour and dash."""
+    unlike = dict.fromkeys(names)
+    return {name: Style(_SHADES[i % 4], DASHES[(i + i // 4) % 4]) for i, name in enumerate(unlike)}
+
+
+_SHADES = ("#8c8c8c", "#767676", "#555555", "#262626")

@@ -1,0 +1,519 @@
+"""The sections of a report: what each shows, for all tables together or for each, in order."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from llama_ablate.evidence.sequential import spending
+from llama_ablate.evidence.written import interval, plain
+from llama_ablate.findings import controls, effects, heldout, hypotheses, outcomes, power, tuning
+from llama_ablate.findings import sizes as by_sizes
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.diagnostics import diagnostics
+from llama_ablate.findings.effects import FactorRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import DIFFERENCE, Row, cells, explained, frame, grouped, leading
+from llama_ablate.findings.sizes import LengthRow, RateRow, SizeRow
+from llama_ablate.findings.winners import find_winners
+from llama_ablate.report import measurements
+from llama_ablate.report.columns import OWN
+from llama_ablate.report.parts import arrange
+from llama_ablate.report.picture import FIGURES
+from llama_ablate.report.pictures import MAX_EFFECTS, has_ranges, order_rows
+from llama_ablate.report.warnings import of_text
+from llama_ablate.results import protocol
+from llama_ablate.results.plan_document import NATS
+from llama_ablate.terminal import listed, plural
+
+__all__ = ["FIGURES", "SECTIONS", "Section", "SectionKind", "sections"]
+
+#: Columns of a comparison that the combinations of a factorial design lack: factors are tested.
+_TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
+_MANY_CELLS = 20  # of a grid, beyond which they are folded away
+Halved = TypeVar("Halved", ComparisonRow, FactorRow)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its title, and what a reader must know to read it."""
+
+    title: str
+    cells: pd.DataFrame
+    note: str
+    #: All numbers behind the cells, for machines.
+    frame: pd.DataFrame
+    #: Of each row its variant, and whether that is the baseline; empty where rows are about none.
+    variants: Sequence[str] = ()
+    baseline: Sequence[bool] = ()
+    key: str = ""
+    #: Of which of the experiment's tables; empty where it is about all of them, or the only one.
+    table: str = ""
+    #: Whether `run` and `report` print it.
+    printed: bool = True
+    #: Whether it is folded away on the page.
+    folded: bool = False
+    #: How many columns, from the left, are leading ones; 0: all. Columns stand in order of
+    #: importance: a narrow terminal prints as many as it has room for, and so does a page.
+    short: int = 0
+    #: What it shows, in a line; where it is empty, its verdicts or its rows are counted.
+    answer: str = ""
+    #: What columns hold, by their heads.
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
+Kind = TypeVar("Kind", bound=Row)
+#: A part of a section that is stated, or follows from its rows.
+Text = str | Callable[[Frames, Sequence[Kind]], str]
+Flag = bool | Callable[[Frames, Sequence[Kind]], bool]
+
+
+@dataclass(frozen=True)
+class SectionKind(Generic[Kind]):
+    """Declaration of a section: its title, rows and note, and how they are shown."""
+
+    title: Text[Kind]
+    rows: Callable[[Frames], Sequence[Kind]]
+    note: Text[Kind]
+    #: Writes the cells, where they are not those of the rows as they stand.
+    cells: Callable[[Frames, Sequence[Kind]], pd.DataFrame] = lambda _, rows: cells(rows)
+    every_table: bool = False
+    printed: Flag[Kind] = True
+    folded: Flag[Kind] = False
+    answer: Text[Kind] = ""
+
+    def make(self, frames: Frames) -> Section | None:
+        """Return the section of some frames; None where there are no rows."""
+        rows = self.rows(frames)
+        if not rows:
+            return None
+        title, note, answer = (
+            part if isinstance(part, str) else part(frames, rows)
+            for part in (self.title, self.note, self.answer)
+        )
+        printed, folded = (
+            flag if isinstance(flag, bool) else flag(frames, rows)
+            for flag in (self.printed, self.folded)
+        )
+        shown, first = self.cells(frames, rows), leading(rows)
+        aligned = rows if len(shown) == len(rows) else ()
+        return Section(
+            title,
+            shown,
+            " ".join(note.split()),
+            frame(rows).rename(columns=OWN),
+            variants=[str(getattr(row, "variant", getattr(row, "label", ""))) for row in aligned],
+            baseline=[bool(getattr(row, "baseline", False)) for row in aligned],
+            printed=printed,
+            folded=folded,
+            short=sum(head in first for head in shown),
+            answer=answer,
+            about=explained(rows),
+        )
+
+
+def sections(frames: Frames) -> list[Section]:
+    """Return every section that has something to show; a note stands where it is first needed."""
+    noted: set[str] = set()
+    every = []
+    for key, table, only in arrange({k: kind.every_table for k, kind in SECTIONS.items()}, frames):
+        if part := SECTIONS[key].make(only):
+            title = f"{part.title}: {table}" if table else part.title
+            note = "" if part.note in noted else part.note
+            noted.add(part.note)
+            every.append(replace(part, title=title, key=key, table=table, note=note))
+    return every
+
+
+# ---- notes and cells that follow from what was run
+
+
+def _with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
+    """Return rows with how their verdicts at half the length compare, where runs branch there."""
+    half = by_sizes.at_half(by_sizes.by_length(table))
+    if not half:
+        return rows
+    return [replace(row, half=half.get(by_sizes.name_of(row), "")) for row in rows]
+
+
+def _factors(frames: Frames, *, of_two: bool) -> Sequence[FactorRow]:
+    rows = [row for row in effects.factors(frames.table) if bool(row.changed) == of_two]
+    return _with_half(rows, frames.table)
+
+
+def _design(frames: Frames) -> str:
+    """Return how a comparison is read: `factors`, `path`, or `plain`."""
+    if effects.factors(frames.table):
+        return "factors"
+    return "path" if frames.plan.experiment.variants.design == "path" else "plain"
+
+
+def _title_comparison(frames: Frames, _rows: Sequence[Row]) -> str:
+    titles = {"factors": "Combinations", "path": "All steps so far", "plain": "Comparison"}
+    return titles[_design(frames)]
+
+
+def _show_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> pd.DataFrame:
+    shown, design = cells(rows), _design(frames)
+    if design == "factors":
+        return shown.drop(columns=[*_TESTED], errors="ignore")
+    if design == "path":
+        shown["variant"] = [
+            row.label if row.baseline or row.role else f"up to {row.label}" for row in rows
+        ]
+    return shown
+
+
+def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
+    table, design = frames.table, _design(frames)
+    loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
+    costs = """Speeds are ratios to the baseline's, above 1 faster, with intervals over processes
+        that hold for a whole column at once; state bytes are what one sequence of so many tokens
+        keeps, in 16-bit numbers, bytes/token what one further token adds there."""
+    if table.plan.has_tokenizers:
+        costs += " Speeds are of text; bytes are of tokens, which differ in how much text they are."
+    costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])
+    if design == "factors":
+        return f"""{loss}, and what each combination of the factors costs. Each rests on its own few
+            runs: the factors above rest on all of them, and are what is tested. {costs}"""
+    if design == "path":
+        return f"""{loss}, of the model with a step and all before it: the difference is from where
+            the path starts, over the n seeds that both finished; what a step alone does stands
+            above. Intervals and verdicts are as in a comparison: of all rows at once.
+            {_note_ends(rows)} {costs}"""
+    margin = frames.plan.experiment.margin
+    equivalent = f" equivalent where it lies within {margin} of 0," if margin else ""
+    return f"""{loss}; lower is better. The difference is variant minus baseline over the n seeds
+        that both finished: runs of one seed see the same batches and share the initial values of
+        all weights that they have in common. All intervals of the table hold at once in 95% of
+        tables (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read
+        off the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
+        corrected p is below 0.05 just where the interval leaves out 0. {_note_ends(rows)}
+        {_note_looks(frames)} {_note_expected(frames)} {costs}"""
+
+
+def _note_expected(frames: Frames) -> str:
+    """Say which half width was to be expected before the first run, and which the rows have."""
+    table, margin = frames.table, frames.table.margin
+    halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
+    if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
+        return ""
+    found = power.expect(frames.plan, None, margin)
+    low, high = (plain(found[name], 2) for name in ("half_low", "half_high"))
+    return f"""Before the first run half an interval of {low} to {high} nats was to be expected; the
+        rows have {plain(min(halves), 2)} to {plain(max(halves), 2)}."""
+
+
+def _note_ends(rows: Sequence[ComparisonRow]) -> str:
+    """Say how rows are judged whose runs, or whose baseline's, were too short or lost."""
+    said = ""
+    if any(row.too_short for row in rows):
+        said += """Too short: a run of the variant or of the baseline ended near or above the loss
+            of token frequencies, and still fell; more training decides. """
+    if any(row.lost for row in rows):
+        said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
+            the difference that of the seeds that both kept: it shows no arm to be better than its
+            lost seeds let it be. The share of the lost has an exact interval, and an exact p
+            against the baseline's, corrected for the rows: p below 0.05, or all of them and none of
+            the baseline's, is the verdict."""
+    return said
+
+
+def _note_looks(frames: Frames) -> str:
+    """Say how seeds come: by looks that were planned, or how many more would decide."""
+    experiment = frames.plan.experiment
+    if len(experiment.looks) == 1:
+        return """Seeds that are added after a look at the results make false verdicts more likely,
+        unless they are planned from the start (seeds: {looks: [3, 6, 12]})."""
+    shares = experiment.spend or spending(experiment.looks)
+    planned = ", ".join(
+        f"{share:.0%} at {seeds}" for share, seeds in zip(shares, experiment.looks, strict=True)
+    )
+    return f"""Seeds come in looks: a variant stops at the first that decides it, so n differs. Each
+    look spends a share of the 5%, fixed before the first run ({planned} seeds); a row is pending
+    until it is decided or has had its last look."""
+
+
+def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
+    """Return differences by length, a column a length, and what half of it says."""
+    order = list(dict.fromkeys(row.name for row in rows))
+    shown = {"row": order}
+    for tokens in sorted({row.tokens for row in rows}):
+        own = {
+            row.name: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
+            for row in rows
+            if row.tokens == tokens and not math.isnan(row.difference)
+        }
+        shown[f"{plain(tokens / 1e6, 3)}M tokens"] = [own.get(name, "") for name in order]
+    if half := by_sizes.at_half(rows):
+        shown["at half the length"] = [half.get(name, "") for name in order]
+    if contrary := by_sizes.contrary(rows):
+        shown["with length"] = ["reverses" if name in contrary else "" for name in order]
+    return pd.DataFrame(shown)
+
+
+def _answer_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> str:
+    return f"Reversed with length: {listed([*by_sizes.contrary(rows)]) or 'none'}."
+
+
+def _note_other_metrics(frames: Frames, _rows: Sequence[Row]) -> str:
+    rows = frames.table.secondary
+    tasks = """Of a task the share of its items that are answered right; higher is better. Near
+        chance no variant has learned the task. Items that are cut are longer than the model's
+        context, and lose their beginning."""
+    guards = """Of a guard: worse where the whole interval lies beyond what the file allows, holds
+        where it lies within, else undecided."""
+    return f"""The difference is variant minus baseline over the n seeds that both finished
+        (processes of a speed), on tasks paired by item too. The intervals hold for all rows of this
+        table at once (Bonferroni; a control's alone), with the error of the items or of the text.
+        The verdict is read off them. {tasks * any(row.task for row in rows)}
+        {guards * any(row.result for row in rows)}"""
+
+
+def _note_hypotheses(frames: Frames, _rows: Sequence[Row]) -> str:
+    return f"""{_date_hypotheses(frames)} Supported: the whole interval lies inside what was stated;
+        refuted: it lies outside; else undecided. A hypothesis about a row of a table has that row's
+        interval; all other comparisons of the file share 5% among them (Bonferroni). Where
+        a run was too short, no variant has learned the task, or all have solved it, a difference of
+        losses is undecidable. Of two arms that which lost more runs is worse (Fisher's exact test).
+        Shares of runs that diverged or collapsed are over all finished runs, at every tuned point,
+        with exact intervals."""
+
+
+def _date_hypotheses(frames: Frames) -> str:
+    """Say when the hypotheses were stated, as far as that is known."""
+    versions, experiment = frames.protocol, frames.plan.experiment
+    if not versions or versions[0].after_runs:
+        return "It is not known whether they were stated before the runs."
+    changed = [
+        change
+        for change in protocol.changes(versions, experiment)
+        if any(protocol.HYPOTHESIS in line for line in change.lines)
+    ]
+    if not changed:
+        return "Stated in the file before the first run had finished."
+    return f"Changed {changed[0].when}: see the warnings."
+
+
+def _note_diagnostics(frames: Frames, _rows: Sequence[Row]) -> str:
+    if effects.factors(frames.table):
+        more = """Where the variance is pooled, it is what is left in all cells after cells and
+        seeds; the effect of a factor that varies over seeds has its own."""
+    else:
+        more = """The error of each row is estimated from its own seeds and, with the weight of
+        about three more, from the other rows (pooled; a row much noisier than they are takes less
+        of them). r is the correlation over seeds of variant and baseline; beside it, how many times
+        the runs an unpaired design would need: rough figures, shown from five pairs on."""
+    return f"""What each interval is made of: its standard errors, over seeds and over held-out
+        text, its degrees of freedom, and the level at which it holds alone. {more}"""
+
+
+def _splits(frames: Frames) -> Sequence[Row]:
+    by_text = grouped(frames.tables, lambda table: table.plan.evaluated_on)
+    return [
+        row
+        for tables in by_text.values()
+        for row in heldout.splits(tables, tables[0].plan.name if len(by_text) > 1 else "")
+    ]
+
+
+def _note_tuning(frames: Frames, _rows: Sequence[Row]) -> str:
+    race = frames.plan.experiment.race
+    seeds = f", on {race} {plural(race, 'seed')} that no table reports" if race else ""
+    return f"""Every variant is tried at the same points{seeds}; the other tables report the
+        one with the lowest validation loss. LR sensitivity is the mean loss over the grid of
+        learning rates, less its minimum (Wortsman et al. 2023, arXiv:2309.14322)."""
+
+
+def _count_lost(rows: Sequence[outcomes.StabilityRow]) -> int:
+    return round(sum(row.diverged.value + row.collapsed.value for row in rows))
+
+
+def _answer_stability(_frames: Frames, rows: Sequence[outcomes.StabilityRow]) -> str:
+    none = f"None of {sum(row.runs for row in rows)} runs diverged or collapsed."
+    return "" if _count_lost(rows) else none
+
+
+def _show_sizes(_frames: Frames, rows: Sequence[SizeRow]) -> pd.DataFrame:
+    """Lay out differences with a column for each size, then the trend."""
+    by_label = grouped(rows, lambda row: row.label)
+    shown: dict[str, list[str]] = {"variant": [*by_label]}
+    for rung in dict.fromkeys(row.rung for row in rows):
+        own = {
+            row.label: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
+            for row in rows
+            if row.rung == rung
+        }
+        shown[rung] = [own.get(label, "") for label in by_label]
+    if any(row.trend for row in rows):
+        shown["gap"] = [own[0].trend for own in by_label.values()]
+        shown["per tenfold size"] = [str(own[0].slope) for own in by_label.values()]
+    return pd.DataFrame(shown)
+
+
+def _show_rates(_frames: Frames, rows: Sequence[RateRow]) -> pd.DataFrame:
+    """Return best rates, a column a size, with how far each moves."""
+    by_label: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shown = by_label.setdefault(row.label, {"variant": row.label})
+        shown[row.rung] = f"{row.lr:g}{'*' if row.edge else ''} ({row.moved:+d})"
+    return pd.DataFrame(by_label.values())
+
+
+def _note_axes(frames: Frames, _rows: Sequence[Row]) -> str:
+    table = frames.table
+    return f"""How far apart the {table.split_name} losses ({table.unit.full}) of an axis' levels
+        lie, on average over the settings of the others: the highest less the lowest, with an
+        interval that holds for all axes at once, read off those of all pairs of levels below. Where
+        the intervals of two axes do not meet, one surely matters more."""
+
+
+def _note_factors(frames: Frames, _rows: Sequence[Row]) -> str:
+    table = frames.table
+    return f"""What each change does to the {table.split_name} loss ({table.unit.full}; below 0 is
+        better), on average over all settings of the other factors: every run counts in every row.
+        The intervals hold for all rows, and those of interactions, at once (Bonferroni); verdict
+        and p are read off them. {effects.confounding(table)}"""
+
+
+#: Every section, in reading order.
+SECTIONS: dict[str, SectionKind[Any]] = {
+    "steps": SectionKind(
+        "Steps",
+        lambda frames: effects.steps(frames.table),
+        """What each step changes against the step before it, over the n seeds that both finished,
+        and all steps so far against the baseline. The intervals of the steps hold for all steps at
+        once (Bonferroni); verdict and p are read off them.""",
+        every_table=True,
+    ),
+    "axes": SectionKind(
+        "Which axis matters",
+        lambda frames: effects.axes(frames.table) if has_ranges(frames.table) else (),
+        _note_axes,
+        every_table=True,
+    ),
+    "factors": SectionKind(
+        "Factors", lambda frames: _factors(frames, of_two=False), _note_factors, every_table=True
+    ),
+    "interactions": SectionKind(
+        "Interactions",
+        lambda frames: _factors(frames, of_two=True),
+        """What the second change does to the effect of the first: the difference of the two
+        differences. 0 where effects add up.""",
+        every_table=True,
+        printed=lambda _, rows: len(rows) <= MAX_EFFECTS,
+        folded=lambda _, rows: len(rows) > MAX_EFFECTS,
+    ),
+    "comparison": SectionKind(
+        _title_comparison,
+        lambda frames: _with_half(order_rows(frames.table), frames.table),
+        _note_comparison,
+        _show_comparison,
+        every_table=True,
+        folded=lambda frames, rows: _design(frames) == "factors" and len(rows) > _MANY_CELLS,
+    ),
+    "lengths": SectionKind(
+        "By length of training",
+        lambda frames: by_sizes.by_length(frames.table),
+        """The same rows after fewer tokens: a branch is the run cooled down early. The intervals of
+        the branches hold at once over all rows and lengths (Bonferroni), without the error between
+        held-out texts; those of the last length are the table's. Beside them stands whether half
+        the length gave the same verdict (`turned` is better for worse), and which rows were surely
+        the contrary at some length: they reverse.""",
+        _show_lengths,
+        every_table=True,
+        answer=_answer_lengths,
+    ),
+    "winners": SectionKind(
+        "Who wins where",
+        lambda frames: find_winners({t.plan.name: t.comparison for t in frames.tables}),
+        """The variant of the lowest loss in each table, with its row's interval. No winner: the
+        interval of the lowest holds 0. Flips: the winner is not that of the tables before.""",
+    ),
+    "other_metrics": SectionKind(
+        "Other metrics",
+        lambda frames: frames.table.secondary,
+        _note_other_metrics,
+        every_table=True,
+    ),
+    "hypotheses": SectionKind(
+        "Hypotheses",
+        lambda frames: [*hypotheses.results(frames), *hypotheses.unjudged(frames)],
+        _note_hypotheses,
+    ),
+    "controls": SectionKind(
+        "Controls",
+        lambda frames: controls.check_controls(frames.table),
+        """Repeat: the baseline trained again with nothing changed; equal bit for bit, the harness
+        adds no difference between arms, else every row is wider by its interval. Positive: a change
+        of known harm; without a control that is seen to hurt, "no difference" proves nothing.
+        Redraw: the baseline with other random draws; 1 in 20 such intervals is wrong by chance.""",
+        every_table=True,
+    ),
+    "heldout": SectionKind(
+        "Held-out text",
+        _splits,
+        """Other held-out documents would give another difference: the intervals contain that error
+        too. It is computed between documents, or between blocks of a text that has few.""",
+        printed=False,
+    ),
+    "tuning": SectionKind(
+        "Tuning",
+        lambda frames: tuning.trials(
+            frames.table.runs, frames.table.plan.repeated, frames.table.loss
+        ),
+        _note_tuning,
+        every_table=True,
+    ),
+    "stability": SectionKind(
+        "Stability",
+        lambda frames: outcomes.stability(frames.table.runs),
+        """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
+        gradient was not finite, or its training loss ended above chance and above where it began;
+        it collapsed if its held-out loss stopped near or above that of token frequencies. One that
+        still fell there counts as too short, and so does one whose loss another run of its seed,
+        that did not end so, never went below. Shares have exact intervals. A spike is a step
+        seven deviations above the hundred before.""",
+        every_table=True,
+        printed=lambda _, rows: _count_lost(rows) > 0,
+        answer=_answer_stability,
+    ),
+    "diagnostics": SectionKind(
+        "Diagnostics",
+        lambda frames: diagnostics(frames.table),
+        _note_diagnostics,
+        every_table=True,
+        printed=False,
+        folded=True,
+    ),
+    "sizes": SectionKind(
+        "By size",
+        by_sizes.by_size,
+        """Differences from the baseline at each size, with the intervals of the size's table, and
+        their change per tenfold parameters without embeddings: a line for each seed, in intervals
+        that hold for all variants at once. Where its slope leaves out 0, the gap reverses if it is
+        surely on opposite sides of 0 at the smallest and the largest size, grows or closes if it is
+        surely other than 0 at the end that is farther from it, and else moves; it holds where the
+        slope lies within the margin, else undecided. Scaling laws: analysis/scaling_laws.py.""",
+        _show_sizes,
+    ),
+    "transfer": SectionKind(
+        "Best learning rate by size",
+        by_sizes.optima,
+        """The rate with the lowest mean validation loss at each size, and in brackets by how many
+        points of the grid it lies above (+) or below (-) that of the first size. At an end of the
+        grid (*) the best may lie beyond it. A rate that stays can be tuned at the smallest size
+        (Yang et al. 2022, arXiv:2203.03466).""",
+        _show_rates,
+    ),
+    "metrics": SectionKind(
+        "Metrics",
+        measurements.find_measured,
+        measurements.note_unmeasured,
+        lambda frames, _rows: measurements.average(frames),
+        printed=False,
+        folded=True,
+    ),
+}
