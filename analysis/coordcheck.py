@@ -27,7 +27,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import plan
 from llama_ablate.model.decoder import Decoder, build, init_weights
-from llama_ablate.report.plots import blank, legend, save
+from llama_ablate.report.plots import blank, save
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -133,7 +133,7 @@ def draw(found: pd.DataFrame, out: Path) -> list[Path]:
         row[0].set_ylabel("mean |x - x before training|", fontsize=8)
     for axes in panels[-1]:
         axes.set_xlabel("width (dim)")
-    legend(panels[0][-1])
+    panels[0][-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
     return save(page, out)
 
 

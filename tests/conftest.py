@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.model import counts
 from llama_ablate.model.decoder import REGISTRIES, spec_from
+from llama_ablate.report import page
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 from . import commands, cpu_time
 from . import tally as battery
+from .in_process import draw_nothing
 from .in_process import in_process as _in_process
-from .in_process import save_nothing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
@@ -280,8 +280,8 @@ def in_process():
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    """Let figures be made and not drawn: drawing ten of them takes two seconds."""
-    monkeypatch.setattr(Figure, "savefig", save_nothing)
+    """Draw no figures: ten of them take seconds."""
+    monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ import pickle
 import runpy
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
@@ -24,7 +22,7 @@ from llama_ablate.launch.queue import Gone, News
 from llama_ablate.measure import METRICS
 from llama_ablate.model import counts
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.report import page
+from llama_ablate.report import page, plots
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 #: Tasks that load a candidate's plug-ins, which no test's process is to have.
@@ -55,7 +53,7 @@ class Inline:
 def in_process(*, figures=False):
     """Let commands train, measure and report inside, in this process and without pictures.
 
-    With `figures`, these are made nevertheless, and not drawn.
+    With `figures`, these are drawn nevertheless, and saved as empty files.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
@@ -67,9 +65,10 @@ def in_process(*, figures=False):
         ):  # which are one, and take speeds again and again
             patch.setattr(measurement, most, 2)
         patch.setattr(local, "Local", Inline)
-        patch.setattr(Figure, "savefig", save_nothing)
-        if not figures:
-            patch.setattr(page, "_draw", lambda *_: [])
+        if figures:
+            patch.setattr(plots, "_save", save_nothing)
+        else:
+            patch.setattr(page.PagePictures, "draw", draw_nothing)
         yield
 
 
@@ -146,7 +145,11 @@ def _command(words):
         return main(words)
 
 
-def save_nothing(_figure, file, **_options):
-    """Write a file that can be read back as a picture's bytes, and draw none."""
-    write = file.write if hasattr(file, "write") else Path(file).write_bytes
-    write(b"<svg/>")
+def save_nothing(_figure, _kind, **_options):
+    """Return a file in which nothing is drawn."""
+    return b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>'
+
+
+def draw_nothing(_pictures, _folder):
+    """Draw none of the pictures of a page."""
+    return iter(())

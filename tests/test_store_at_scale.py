@@ -166,8 +166,8 @@ def test_beside_a_lost_run_those_of_its_seed_are_read(made, monkeypatch, capsys)
 
 def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):
     frames = Frames.of(Results.open(made(60, 2)))
-    effects = plots.draw(FIGURES["effects"](frames))
-    assert effects.get_size_inches()[1] < 20
+    effects = plots.draw(FIGURES["effects"](frames)).figure
+    assert effects.get_size_inches()[1] < 30
     axes = effects.axes[0]
     ordered = list(framed(frames.table.comparison).sort_values("difference")["label"])
     ordered.remove("rope")
@@ -175,11 +175,11 @@ def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(ma
     assert shown == ordered[:20] + ordered[-20:]
     said = "19 of 59 rows are left out: drawn are the lowest and the highest"
     assert axes.get_title(loc="left").replace("\n", " ") == said
-    curves = plots.draw(FIGURES["learning_curves"](frames)).axes
+    curves = plots.draw(FIGURES["learning_curves"](frames)).figure.axes
     assert curves[0].get_title(loc="left").startswith("53 of 59 variants are thin and light")
     named = [text.get_text() for text in curves[-1].get_legend().get_texts()]
     assert set(named) == {"rope", *ordered[:5], ordered[-1]}
-    growth = plots.draw(FIGURES["cache_growth"](frames)).axes[0]
+    growth = plots.draw(FIGURES["cache_growth"](frames)).figure.axes[0]
     assert len(growth.get_legend().get_texts()) == 12
     assert growth.get_title(loc="left").startswith("48 of 60 sizes are left out")
 

@@ -9,10 +9,6 @@
     made.append(...children);
     return made;
   };
-  const set = (element, given) => {
-    for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
-    return element;
-  };
   const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const { variants, pictures, curves } = JSON.parse(await new Response(unpacked).text());
@@ -27,7 +23,9 @@
   // ---- pictures: put in their places
 
   const stem = (figure) => figure.id.replace("figure-", "");
-  const runsOf = (axes) => curves.runs[stem(axes.closest("figure"))] ?? [];
+  // The runs behind a mark of the loss curves, as [variant, seed, index of places, losses]: one, or all of a median.
+  const runsOf = (mark, { v, seed: own } = mark.dataset) =>
+    (curves.runs[stem(mark.closest("figure"))] ?? []).filter(([variant, seed]) => variant === v && (own ?? `${seed}`) === `${seed}`);
 
   // A title would show a second time beside the tip.
   function prepare(picture) {
@@ -38,7 +36,7 @@
   }
 
   function place(figure) {
-    if (!("packed" in figure.dataset) || !figure.getClientRects().length) return;
+    if (!("packed" in figure.dataset) || figure.closest("details:not([open]), [hidden]")) return;
     delete figure.dataset.packed;
     const picture = figure.querySelector(".picture");
     picture.innerHTML = pictures[stem(figure)];
@@ -48,19 +46,13 @@
 
   // ---- hover: what lies below the pointer, or at most six pixels from it
 
+  const ring = [0, 3, 6].flatMap((far) => [...Array(far ? 8 : 1).keys()].map((turn) => [far, (turn * Math.PI) / 4]));
   function near({ clientX, clientY }) {
-    const found = new Map();
-    for (const [far, turns] of [[0, 1], [3, 8], [6, 8]]) {
-      for (let turn = 0; turn < turns; turn++) {
-        const angle = (turn * 2 * Math.PI) / turns;
-        for (const element of document.elementsFromPoint(clientX + far * Math.cos(angle), clientY + far * Math.sin(angle))) {
-          const mark = element.closest("svg [data-title]");
-          const key = mark && `${mark.dataset.v} ${mark.closest("[data-raw]") ? mark.dataset.seed : mark.dataset.title}`;
-          if (mark && !found.has(key)) found.set(key, mark);
-        }
-      }
-    }
-    return [...found.values()].slice(0, 8);
+    const found = ring
+      .flatMap(([far, angle]) => document.elementsFromPoint(clientX + far * Math.cos(angle), clientY + far * Math.sin(angle)))
+      .map((element) => element.closest("svg [data-title]"));
+    const unlike = new Map(found.filter((mark) => mark && !mark.closest("[data-off]")).map((mark) => [mark.dataset.title, mark]));
+    return [...unlike.values()].slice(0, 8);
   }
 
   // Where a value stands along an axis: its ends in the picture and in numbers, and whether it is logarithmic.
@@ -72,17 +64,15 @@
   };
 
   // The loss of a run, or the median of a variant's runs, at the pointer.
-  function lossAt(mark, event) {
+  function lossAt(mark, { clientX, clientY }) {
     const axes = mark.closest("[data-raw]");
-    if (!axes || mark.dataset.end !== undefined) return "";
-    const own = runsOf(axes).filter(([v, seed]) => v === mark.dataset.v && (mark.dataset.seed ?? `${seed}`) === `${seed}`);
+    const own = axes && mark.dataset.end === undefined ? runsOf(mark) : [];
     if (!own.length) return "";
-    const { x } = new DOMPoint(event.clientX, event.clientY).matrixTransform(axes.getScreenCTM().inverse());
-    const scale = JSON.parse(axes.dataset.scale).x;
-    const far = curves.places[own[0][2]].map((read) => Math.abs(placed(scale, read) - x));
+    const { x } = new DOMPoint(clientX, clientY).matrixTransform(axes.getScreenCTM().inverse());
+    const reads = curves.places[own[0][2]];
+    const far = reads.map((read) => Math.abs(placed(JSON.parse(axes.dataset.scale).x, read) - x));
     const at = far.indexOf(Math.min(...far));
-    const loss = median(own.map(([, , , losses]) => losses[Math.min(at, losses.length - 1)]));
-    return `: ${loss.toFixed(3)} at ${curves.places[own[0][2]][at].toLocaleString("en")}`;
+    return `: ${median(own.map(([, , , losses]) => losses[at] ?? losses.at(-1))).toFixed(3)} at ${reads[at].toLocaleString("en")}`;
   }
 
   let pinned = null;
@@ -102,8 +92,8 @@
   }
 
   document.addEventListener("pointermove", (event) => {
-    const marks = near(event).filter((mark) => !mark.closest("[data-off]"));
-    light(pinned ?? marks.find((mark) => mark.dataset.v)?.dataset.v ?? event.target.closest?.("tr[data-v]")?.dataset.v ?? null);
+    const marks = near(event);
+    light(pinned ?? [...marks, event.target.closest?.("tr[data-v]:not([data-off])")].find((one) => one?.dataset.v)?.dataset.v ?? null);
     tip.hidden = !marks.length;
     if (tip.hidden) return;
     tip.textContent = marks.map((mark) => mark.dataset.title + lossAt(mark, event)).join("\n");
@@ -125,25 +115,24 @@
   }
 
   function drawSeeds(line) {
-    const axes = line.closest("[data-raw]");
-    for (const [v, , at, losses] of runsOf(axes)) {
-      if (v !== line.dataset.v) continue;
-      const seed = set(line.cloneNode(), { d: outline(axes, curves.places[at], losses, 0), class: "seeds", "stroke-width": 0.6 });
+    for (const [, , at, losses] of runsOf(line)) {
+      const seed = line.cloneNode();
+      seed.setAttribute("d", outline(line.closest("[data-raw]"), curves.places[at], losses, 0));
+      seed.setAttribute("stroke-width", 0.6);
+      seed.setAttribute("class", "seeds");
       seed.removeAttribute("data-v");
       line.before(seed);
     }
   }
 
   function smooth(figure, share) {
-    for (const axes of all("[data-raw]", figure)) {
-      for (const mark of all("[data-v]:not([data-end])", axes)) {
-        const path = mark.matches("path") ? mark : mark.querySelector("path");
-        const own = runsOf(axes).filter(([v, seed]) => v === mark.dataset.v && (mark.dataset.seed ?? `${seed}`) === `${seed}`);
-        if (!path || !own.length) continue;
-        path.dataset.d ??= path.getAttribute("d");
-        const losses = own[0][3].map((_, i) => median(own.map((run) => run[3][Math.min(i, run[3].length - 1)])));
-        path.setAttribute("d", share ? outline(axes, curves.places[own[0][2]], losses, share) : path.dataset.d);
-      }
+    for (const mark of all("[data-raw] [data-v]:not([data-end])", figure)) {
+      const path = mark.matches("path") ? mark : mark.querySelector("path");
+      const own = runsOf(mark);
+      if (!path || !own.length) continue;
+      path.dataset.d ??= path.getAttribute("d");
+      const losses = own[0][3].map((_, i) => median(own.map((run) => run[3][i] ?? run[3].at(-1))));
+      path.setAttribute("d", share ? outline(mark.closest("[data-raw]"), curves.places[own[0][2]], losses, share) : path.dataset.d);
     }
   }
 
@@ -151,13 +140,9 @@
     const slider = make("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, oninput: () => smooth(figure, +slider.value) });
     const box = make("input", { type: "checkbox", onchange: () => {
       const picture = figure.querySelector(".picture");
-      let log = picture.querySelector(".log");
-      if (!log) {
-        log = make("div", { className: "log", innerHTML: pictures[stem(figure).replace("loss_curves", "loss_curves_log")] });
-        prepare(log);
-        picture.append(log);
-      }
-      for (const drawn of picture.children) drawn.toggleAttribute("data-off", (drawn === log) !== box.checked);
+      if (picture.children.length === 1) picture.insertAdjacentHTML("beforeend", pictures[stem(figure).replace("loss_curves", "loss_curves_log")]);
+      prepare(picture);
+      [...picture.children].forEach((drawn, i) => drawn.toggleAttribute("data-off", (i === 1) !== box.checked));
       smooth(figure, +slider.value);
       apply();
     } });
@@ -191,7 +176,9 @@
     defs.append(...all("#letters path").filter((letter) => used.has(`#${letter.id}`)).map((letter) => letter.cloneNode()));
     copy.prepend(defs);
     const [, , width, height] = copy.getAttribute("viewBox").split(" ");
-    return { text: new XMLSerializer().serializeToString(set(copy, { width, height })), width, height };
+    copy.setAttribute("width", width);
+    copy.setAttribute("height", height);
+    return { text: new XMLSerializer().serializeToString(copy), width, height };
   }
 
   async function save(figure, kind) {
@@ -299,22 +286,18 @@
       if (planned.length > 1) head.replaceChildren(make("button", { textContent: head.textContent, onclick: () => sort(table, planned, head, at) }));
     });
     const tools = make("div", { className: "tools" });
-    const show = (at, shown) => { for (const row of table.rows) row.cells[at].hidden = !shown; };
-    const more = heads.filter((head) => "more" in head.dataset);
+    const more = heads.flatMap((head, at) => ("more" in head.dataset ? [at] : []));
+    const show = (all) => { for (const row of table.rows) for (const at of more) row.cells[at].hidden = !all; };
+    show(false);
     if (more.length) {
-      const chooser = make("details", { className: "columns" }, make("summary", { textContent: `columns (${heads.length - more.length} of ${heads.length})` }));
-      heads.forEach((head, at) => {
-        const box = make("input", { type: "checkbox", checked: !more.includes(head), disabled: at === 0, onchange: () => show(at, box.checked) });
-        chooser.append(make("label", {}, box, ` ${head.dataset.name}`));
-        if (more.includes(head)) show(at, false);
-      });
-      tools.append(chooser);
+      const box = make("input", { type: "checkbox", onchange: () => show(box.checked) });
+      tools.append(make("label", {}, box, ` all ${heads.length} columns`));
     }
     const copy = make("span", { textContent: "copy as" });
     for (const [form, write] of Object.entries(written)) {
       const button = make("button", { textContent: form, onclick: async () => {
         const shown = (cells) => [...cells].filter((cell) => !cell.hidden);
-        const rows = [...table.rows].filter((row) => !row.hidden).map((row) => shown(row.cells).map((cell) => cell.dataset.name ?? cell.textContent.trim()));
+        const rows = [...table.rows].filter((row) => !row.hidden).map((row) => shown(row.cells).map((cell) => cell.dataset.name ?? ((cell.scope === "row" && cell.title) || cell.textContent.trim())));
         await navigator.clipboard.writeText(`${write(rows)}\n`);
         button.textContent = "copied";
         setTimeout(() => { button.textContent = form; }, 1500);
@@ -333,11 +316,6 @@
 
   // ---- the runs of a variant, its curves, and what it changes
 
-  let opener = null;
-  function close() {
-    panel.close();
-    opener?.focus();
-  }
 
   // Rows of a table of the page that are about a variant, with the columns that say something of it.
   function copied(section, v) {
@@ -354,7 +332,7 @@
   }
 
   function open(v, button) {
-    opener = button;
+    panel.onclose = () => button.focus();
     const figure = figures.find((one) => curves.runs[stem(one)]?.length && one.getClientRects().length);
     if (figure) place(figure);
     const picture = figure && seen(figure)?.cloneNode(true);
@@ -365,7 +343,7 @@
     }
     const runs = copied("runs", v);
     panel.replaceChildren(
-      make("header", {}, make("h2", { id: "of-panel", textContent: nameOf(v) }), make("button", { textContent: "close", onclick: close })),
+      make("header", {}, make("h2", { id: "of-panel", textContent: nameOf(v) }), make("button", { textContent: "close", onclick: () => panel.close() })),
       ...(runs ? [make("h3", { textContent: "Runs" }), runs] : []),
       ...(picture ? [make("h3", { textContent: "Training loss, beside the baseline's" }), picture] : []),
       make("h3", { textContent: "What it changes of the baseline's recipe" }), copied("recipes", v) || "Nothing.",
@@ -376,7 +354,7 @@
   panel.setAttribute("aria-labelledby", "of-panel");
   addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    if (panel.open) close();
+    if (panel.open) panel.close();
     else if (pinned) pin(pinned);
   });
 

@@ -29,7 +29,7 @@ from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import grouped
+from llama_ablate.findings.rows import DIFFERENCE, grouped
 from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import answer, facts, further, headline
@@ -49,9 +49,11 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
 }
 _LONG = 44  # letters of a cell beyond which it may break
 _JUDGED = ("verdict", "test result", "result", "outcome")
+_DECIDING = (DIFFERENCE, *_JUDGED)
 #: Of a table that has leading columns, before a reader asks for more: columns, and of the first
 #: screen's table pixels: of its width, of a letter, and around a cell.
 _MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.3, 15
+_MAX_LETTERS = 30  # of a name in the first screen's table
 _CURVES = "loss_curves"
 
 
@@ -116,13 +118,12 @@ class Shown:
     def more(self) -> list[bool]:
         """Whether each column is hidden until a reader asks for it."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
-        first = set(leading[:_MAX_COLUMNS] if self.short else leading)
-        if self.room:
-            widths = itertools.accumulate(self._measure(at) for at in sorted(first))
-            first = {
-                at for at, width in zip(sorted(first), widths, strict=True) if width < self.room
-            }
-        return [at not in first for at in range(len(self.columns))]
+        shown = leading[:_MAX_COLUMNS] if self.short else leading
+        if self.room:  # names, differences and verdicts before all others
+            by_rank = sorted(shown, key=lambda at: at and self.columns[at] not in _DECIDING)
+            widths = itertools.accumulate(map(self._measure, by_rank))
+            shown = [at for at, all_ in zip(by_rank, widths, strict=True) if all_ < self.room]
+        return [at not in shown for at in range(len(self.columns))]
 
     def _measure(self, column: int) -> float:
         """Return about how many pixels a column takes: of its cells, and of the words above."""
@@ -382,7 +383,9 @@ def _shown(section: Section, room: float) -> Shown:
     """Return a section as the template needs it."""
     shared = {one.name for one in fields(Shown)} & vars(section).keys()
     known: dict[str, Any] = {name: vars(section)[name] for name in shared}
-    return replace(Shown.of(section.cells), **known, room=room)
+    shown = replace(Shown.of(section.cells), **known, room=room)
+    short = plots.shorten_names([row[0] for row in shown.rows], _MAX_LETTERS if room else 200)
+    return replace(shown, rows=[[short[row[0]], *row[1:]] for row in shown.rows])
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:

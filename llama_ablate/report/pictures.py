@@ -173,7 +173,8 @@ LOG = "log"  # the loss curves with logarithmic axes
 
 def thin(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     """Return a curve with at most 100 points, evenly apart, with its last."""
-    return [*curve[:: len(curve) // MAX_CURVE_POINTS + 1], *curve[-1:]]
+    step = len(curve) // MAX_CURVE_POINTS + 1
+    return [point for i, point in enumerate(curve) if not (i % step and i < len(curve) - 1)]
 
 
 def _median(own: Sequence[tuple[str, float, int, float]]) -> Point:

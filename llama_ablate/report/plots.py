@@ -150,7 +150,6 @@ def draw(
             _draw_rows(drawing, picture)
         else:
             _draw_panels(drawing, picture)
-        _turn_off_formulas(drawing.figure)
     return drawing
 
 
@@ -162,6 +161,7 @@ def _style(points: float = POINTS) -> Iterator[None]:
     look: Any = dict.fromkeys((*sizes, "legend.fontsize"), points) | dict.fromkeys(ink, INK)
     look |= {"axes.spines.right": False, "axes.spines.top": False, "grid.color": GRID}
     look |= {"axes.edgecolor": GRID, "xtick.major.size": 0, "ytick.major.size": 0}
+    look |= {"text.parse_math": False}  # a label is no formula
     with sns.axes_style("whitegrid"), mpl.rc_context(look | {"path.simplify_threshold": 0.3}):
         yield
 
@@ -278,7 +278,7 @@ def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, fram
             (bar,) = axes.plot([low, high], [y, y], color=colour, lw=2)
             drawing.tag(bar, mark.name, title)
         fill = WHITE if mark.hollow else colour
-        (dot,) = axes.plot(value, y, VERDICTS[mark.verdict], ms=6.5, mec=colour, mfc=fill)
+        (dot,) = axes.plot(value, y, VERDICTS[mark.verdict], color=colour, ms=6.5, mfc=fill)
         drawing.tag(dot, mark.name, title)
     if mark.remark:
         at = (max(0.0, high if math.isfinite(high) else 0.0), y)

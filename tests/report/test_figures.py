@@ -1,5 +1,6 @@
 """Figures: a metric gets its own, variants are told apart, and small effects are seen."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -49,7 +50,7 @@ def by_name(frames):
     """The figures of metrics with their captions."""
     made = {one.name: one for one in FIGURES.make(frames)}
     return {
-        name.removeprefix("metrics_"): (plots.draw(one.part), plots.caption(one))
+        name.removeprefix("metrics_"): (plots.draw(one.part), f"{one.about} {one.part.note}")
         for name, one in made.items()
         if name.startswith("metrics_")
     }
@@ -70,16 +71,17 @@ def test_a_plugins_metric_is_drawn_along_its_numeric_coordinate_with_its_unit(fr
 
     found = by_name(frames({"other": 0.1}, sharpness))
     assert set(found) == {"sharpness", "sharpness_by_variant"}
-    figure, caption = found["sharpness"]
-    assert [axes.get_title() for axes in figure.axes] == ["side left", "side right"]
-    left = figure.axes[0]
+    drawing, caption = found["sharpness"]
+    panels = drawing.figure.axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["side left", "side right"]
+    left = panels[0]
     assert (left.get_xlabel(), left.get_ylabel()) == ("head", "sharpness (bits)")
     assert left.get_xscale() == "log"  # 1, 3, 9
-    lines = [bars.lines[0] for bars in left.containers]
+    lines = [line for line in left.lines if len(line.get_xdata()) == 3]
     assert [list(line.get_xdata()) for line in lines] == [[1, 3, 9]] * 2
     assert [list(line.get_ydata()) for line in lines] == [[2, 4, 10], [4, 8, 20]]
     assert "Metric: sharpness. Bars are 95% intervals over n = 3 seeds." in caption
-    (whole,) = found["sharpness_by_variant"][0].axes
+    (whole,) = found["sharpness_by_variant"][0].figure.axes
     assert whole.get_xlabel() == "whole sharpness (bits)"
     assert [tick.get_text() for tick in whole.get_yticklabels()] == ["base", "other"]
 
@@ -102,16 +104,17 @@ def test_bars_of_shares_times_and_norms_do_not_reach_below_zero(frames):
         nats = row("gap", values[label][seed], "nats")
         return {"m": Measurement((row("share", values[label][seed]), nats))}
 
-    figure, _ = by_name(frames({"other": 0.1}, measured))["m"]
+    drawing, _ = by_name(frames({"other": 0.1}, measured))["m"]
     least = {
-        axes.get_xlabel(): min(min(line.get_xdata()) for line in bars(axes)) for axes in figure.axes
+        axes.get_xlabel(): min(min(line.get_xdata()) for line in bars(axes))
+        for axes in drawing.figure.axes
     }
     assert least["gap (nats)"] < 0 <= least["share"]
 
 
 def bars(axes):
     """Return the lines from one end of an interval to the other."""
-    return [line for line in axes.lines if line.get_linewidth() == 1.2]
+    return [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2]
 
 
 def plainly(**numbers):
@@ -125,8 +128,8 @@ def test_speeds_are_drawn_relative_to_the_baselines_with_intervals_over_processe
         value = Value("tokens_per_s", 1.0, "speed", "tokens/s", samples=samples, turns=(1, 1, 1))
         return {"my_speed": Measurement((value,))}
 
-    figure, caption = by_name(frames({"other": 0.1}, of_variants=speed))["my_speed"]
-    (axes,) = figure.axes
+    drawing, caption = by_name(frames({"other": 0.1}, of_variants=speed))["my_speed"]
+    (axes,) = drawing.figure.axes
     assert axes.get_xlabel() == "speed, times the baseline's"
     points = [x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata()]
     assert points == pytest.approx([1.0, stats.gmean([1.2, 1.3, 1.25])])
@@ -139,7 +142,7 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
             return {"load": Measurement(error="no layer has experts")}
         return {"load": plainly(entropy=1.0 + seed)}
 
-    section = SECTIONS["metrics"](frames({"dense": 0.1, "mixture": 0.2}, load))
+    section = SECTIONS["metrics"].make(frames({"dense": 0.1, "mixture": 0.2}, load))
     assert "Not measured: load of 'dense': no layer has experts." in section.note
     cells = section.cells.set_index("name")
     assert (cells.loc["entropy", "dense"], cells.loc["entropy", "mixture"]) == ("-", "2")
@@ -148,11 +151,12 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
 
 def test_one_large_effect_does_not_hide_the_small_ones(frames):
     read = frames({"huge": 3.0, "little": 0.01, "tiny": -0.02})
-    whole, enlarged = plots.draw(FIGURES["effects"](read)).axes
-    assert whole.get_xlim()[1] > 3
-    assert 0.02 < enlarged.get_xlim()[1] < 0.1
-    assert [text.get_text() for text in enlarged.texts] == ["+3.03 \N{RIGHTWARDS ARROW}"]
-    assert len(plots.draw(FIGURES["effects"](frames_of(read, "huge"))).axes) == 1
+    (axes,) = plots.draw(FIGURES["effects"](read)).figure.axes
+    assert 0.02 < axes.get_xlim()[1] < 0.1
+    (text,) = axes.texts
+    assert re.fullmatch(r"\+3\.03\d* \[\+[\d.]+, \+[\d.]+\] \N{RIGHTWARDS ARROW}", text.get_text())
+    (axes,) = plots.draw(FIGURES["effects"](frames_of(read, "huge"))).figure.axes
+    assert axes.get_xlim()[1] > 3
 
 
 def frames_of(read, *labels):
@@ -163,25 +167,59 @@ def frames_of(read, *labels):
 
 
 def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
-    axes = plots.draw(FIGURES["effects"](frames({"better": -0.5, "worse": 0.5}))).axes[0]
-    shapes = {line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
-    assert shapes == {"<", ">"}
+    axes = plots.draw(FIGURES["effects"](frames({"better": -0.5, "worse": 0.5}))).figure.axes[0]
+    shapes = {line.get_marker() for line in axes.lines if line.get_markersize() == 6.5}
+    assert shapes == {"<", ">", "D"}
 
 
 @pytest.mark.full
 def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
     read = frames({f"v{n:02}": 0.1 * (n + 1) for n in range(16)})
-    shown = picture.cast(read.table)
+    shown = picture.cast(read)
     assert set(shown.named) == {"base", "v00", "v01", "v02", "v03", "v04", "v15"}
-    assert shown.remark.startswith("10 of 17 variants are thin and light")
-    few = picture.styles("abcdefghijkl").values()
-    assert len({style.marker for style in few} - {shown["base"].marker}) == len(few) == 12
-    assert len({(style.colour, style.dash) for style in few}) == 12
+    assert shown.remark.startswith("10 of 17 variants are thin and have no name")
+
+
+def test_a_variant_has_one_colour_and_dash_in_all_pictures_and_no_two_of_32_share_both(frames):
+    read = frames({"a": 0.1, "b": 0.2})
+    by_picture = [
+        {line.get_color() for line in axes.lines if read_v(drawing, line) == key}
+        for drawing in (
+            plots.draw(one.part, keys=picture.key_variants(read.plan)) for one in FIGURES.make(read)
+        )
+        for axes in drawing.figure.axes
+        for key in ["v1"]
+    ]
+    styles = picture.style_variants(read.plan)
+    assert len(by_picture) >= 3
+    assert set().union(*by_picture) == {styles["a"].colour}
+    many = picture.style_names(str(n) for n in range(32)).values()
+    assert len({(style.colour, style.dash) for style in many}) == 32
+    assert styles["base"].colour not in {style.colour for style in many}
+
+
+def read_v(drawing, artist):
+    """Return the key of the variant that an artist is about."""
+    return drawing.about.get(artist.get_gid(), {}).get("data-v")
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#17181b"])
+def test_colours_have_a_contrast_of_three_on_both_grounds(ground):
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+    for colour in picture.COLOURS:
+        light, dark = sorted([luminance(colour), luminance(ground)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3
 
 
 def test_every_caption_of_bars_says_over_how_many_seeds(frames):
     read = frames({"a": 0.1, "b": 0.2}, lambda _label, seed: {"m": plainly(x=seed)})
-    captions = {made.name: plots.caption(made) for made in FIGURES.make(read)}
+    captions = {
+        made.name: made.part.note for made in FIGURES.make(read) if "Bars" in made.part.note
+    }
     assert set(captions) == {"learning_curves", "effects"}  # all else is alike
     assert all("n = 3 seeds" in caption for caption in captions.values())
 
@@ -197,5 +235,5 @@ def test_every_caption_of_bars_says_over_how_many_seeds(frames):
 def test_the_places_along_an_axis_of_bytes_are_round_in_kibibytes(most, places):
     axes = Figure().subplots()
     axes.plot([0, most], [0, 1])
-    plots._ruled(axes.xaxis, picture.Axis("memory", "bytes"), [])
+    plots._rule(axes.xaxis, picture.Axis("memory", "bytes"), [], 60)
     assert [tables.size(at) for at in axes.get_xticks() if 0 <= at <= most] == places

@@ -2,18 +2,20 @@
 
 from types import SimpleNamespace
 
-from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES
 from llama_ablate.results.plan_document import CONTEXTS
 from tests import plans
 
 
 def drawn(*variants):
-    """Return the lines of the figure by their legend."""
-    frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(list(variants), [])))
-    axes = plots.draw(FIGURES["cache_growth"](frames)).axes[0]
-    named = zip(*axes.get_legend_handles_labels(), strict=True)
-    return {name.replace("\n", " "): list(bars.lines[0].get_ydata()) for bars, name in named}
+    """Return the values of the figure's lines by their names."""
+    plan = plans.table(list(variants), [])
+    frames = SimpleNamespace(table=SimpleNamespace(plan=plan), plan=SimpleNamespace(tables=[plan]))
+    (panel,) = FIGURES["cache_growth"](frames).panels
+    found = {}
+    for point in panel.points:
+        found.setdefault(point.name, []).append(point.at.value)
+    return found
 
 
 def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
@@ -34,5 +36,6 @@ def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
 
 def test_a_figure_in_which_no_variant_differs_is_not_drawn():
     arms = [plans.variant(name, name, kv_bytes_per_token=64) for name in ("relu", "swiglu")]
-    frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(arms, [])))
+    plan = plans.table(arms, [])
+    frames = SimpleNamespace(table=SimpleNamespace(plan=plan), plan=SimpleNamespace(tables=[plan]))
     assert FIGURES["cache_growth"](frames) is None

@@ -125,7 +125,7 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
     assert said in headline(found)
     (hypothesis,) = framed(hypotheses.results(found)).to_dict("records")
     assert (hypothesis["result"], hypothesis["remark"]) == ("supported", "worse in own_accuracy")
-    section = SECTIONS["other_metrics"](found)
+    section = SECTIONS["other_metrics"].make(found)
     assert list(section.frame["result"]) == ["", "worse", "holds"]
     assert list(section.cells["worse by"]) == ["", *["0.05 points lower"] * 2]
 
@@ -248,7 +248,7 @@ def test_a_hypothesis_about_a_number_that_is_counted_is_decided_by_that_number()
 
 def test_without_guards_and_tasks_there_are_no_sections_of_them():
     plain = tables.frames({"": LOSSES})
-    assert SECTIONS["other_metrics"](plain) is None
+    assert SECTIONS["other_metrics"].make(plain) is None
 
 
 def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_path, capsys):

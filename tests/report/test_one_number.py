@@ -62,7 +62,7 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     made = path(1)
     steps = framed(effects.steps(made.table))
-    axes = plots.draw(FIGURES["steps"](made)).axes[0]
+    axes = plots.draw(FIGURES["steps"](made)).figure.axes[0]
     drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
     ends = steps[["marginal_low", "marginal_high"]].to_numpy()
     assert [list(line) for line in drawn if len(line) == 2][: len(ends)] == ends.tolist()
@@ -197,7 +197,7 @@ def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diag
     diagnostics = by_name["diagnostics"]
     assert (diagnostics.printed, diagnostics.folded) == (False, True)
     assert "r over seeds" in diagnostics.cells
-    few = SECTIONS["diagnostics"](path(0, seeds=4))
+    few = SECTIONS["diagnostics"].make(path(0, seeds=4))
     assert "r over seeds" not in few.cells
     assert few.frame["correlation"].isna().all()
 

@@ -388,4 +388,4 @@ def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
 def test_how_often_runs_were_lost_is_printed_where_any_was():
     for loss, printed in ((2.0, False), ("collapsed", True)):
         made = tables.frames({"": {"base": [2.0, 2.1], "other": [2.2, loss]}})
-        assert SECTIONS["stability"](made).printed is printed
+        assert SECTIONS["stability"].make(made).printed is printed

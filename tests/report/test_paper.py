@@ -15,7 +15,7 @@ from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import latex, paper, plots
-from llama_ablate.report.picture import Axis, Cast, Dot, Dots, Lines, Picture, Point, styles
+from llama_ablate.report.picture import Axis, Cast, Dot, Dots, Lines, Picture, Point, style_names
 from llama_ablate.report.sections import sections
 from llama_ablate.results import CURVE, Results, Store
 from tests import plans
@@ -117,9 +117,9 @@ def test_a_figure_has_the_width_of_its_place_and_its_fonts_embedded(width):
     dots = Dots(
         [Dot(long, Estimate(0.1, 0.0, 0.2), "better"), Dot("b", Estimate(0))], Axis("loss " * 20)
     )
-    named = styles([long, *map(str, range(11))])
+    named = style_names([long, *map(str, range(11))])
     points = [Point(name, x, Estimate(x, x - 1, x + 1)) for name in named for x in (1.0, 2.0, 3.0)]
-    lines = Lines(points, Axis("x " * 40), Axis("y " * 40), Cast(named), title="t " * 40)
+    lines = Lines(points, Axis("x " * 40), Axis("y " * 40), Cast(named, named), title="t " * 40)
     for picture in (Picture([dots]), Picture([lines] * 3)):
         drawn = plots.for_paper(picture, width)
         box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", drawn)

@@ -65,15 +65,15 @@ def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
 
 
 def test_cells_say_the_rate_its_move_and_whether_it_lies_at_an_end():
-    shown = SECTIONS["transfer"](frames()).cells
+    shown = SECTIONS["transfer"].make(frames()).cells
     assert list(shown.columns) == ["variant", "dim 32", "dim 64", "dim 128"]
     assert shown.iloc[0].tolist() == ["standard", "0.008* (+0)", "0.004 (-1)", "0.001* (-3)"]
     assert shown.iloc[1].tolist() == ["mup", "0.004 (+0)", "0.004 (+0)", "0.002 (-1)"]
 
 
 def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_rate():
-    figure = plots.draw(FIGURES["transfer"](frames()))
-    assert [axes.get_title() for axes in figure.axes] == ["standard", "mup"]
+    figure = plots.draw(FIGURES["transfer"](frames())).figure
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["standard", "mup"]
     rings = [line for line in figure.axes[0].lines if line.get_markersize() == 11]
     assert [float(ring.get_xdata()[0]) for ring in rings] == [8e-3, 4e-3, 1e-3]
 
