@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import jinja2
 import pandas as pd
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.labels import entry_text
@@ -189,7 +189,7 @@ def write(
         tables.save(section.cells, section.frame, *told)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
-    pictures = PagePictures(frames, [section.key for section in sections])
+    pictures = PagePictures(frames, sections)
     figures = list(pictures.draw(folder / "figures"))
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
@@ -206,9 +206,13 @@ def write(
 class PagePictures:
     """Pictures of a page: drawn once for their files and for the page."""
 
-    def __init__(self, frames: Frames, keys: Sequence[str]) -> None:
-        self._frames, self._sections = frames, keys
-        self.keys, self.sheet = key_variants(frames.plan), embedding.Sheet()
+    def __init__(self, frames: Frames, sections: Sequence[Section]) -> None:
+        self._frames, self.sheet = frames, embedding.Sheet()
+        self._sections = [section.key for section in sections]
+        #: Short keys of variants, and of effects and steps, by what rows call them.
+        self.keys = key_variants(frames.plan)
+        for name in (name for section in sections for name in section.variants if name):
+            self.keys.setdefault(name, f"v{len(self.keys)}")
         #: Elements that are packed, by the ids of their figures.
         self.packed: dict[str, str] = {}
         self._has_lead = False
@@ -333,8 +337,13 @@ def template(name: str) -> jinja2.Template:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["dash"] = draw_dash
+    environment.filters |= {"dash": draw_dash, "prose": write_prose}
     return environment.get_template(name)
+
+
+def write_prose(text: str) -> Markup:
+    """Return text as HTML: what stands between backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
 
 
 def draw_dash(style: Style) -> str:

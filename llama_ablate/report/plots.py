@@ -187,11 +187,11 @@ def _draw_rows(drawing: Drawing, picture: Picture) -> None:
     columns = min(picture.columns, len(panels), max(1, int((width - left) / (110 * letter))))
     room = (width - left) / columns - 14
     row = (ROW if len(panels) == 1 else 20) * letter
-    titles = [drawing.wrap(panel.x.title, room + left / columns) for panel in panels]
+    titles = [drawing.wrap(panel.x.title, room) for panel in panels]
     heads = [drawing.wrap(_above(panel), room) for panel in panels]
     line = 1.35 * drawing.points
-    bottom = line * (2 + max(title.count("\n") + 1 for title in titles))
-    head = max(HEAD * letter, line * (1 + max(text.count("\n") + 1 for text in heads)))
+    bottom = math.ceil(line * (2 + max(title.count("\n") + 1 for title in titles)))
+    head = math.ceil(max(HEAD * letter, line * (1 + max(text.count("\n") + 1 for text in heads))))
     high = head + row * len(marks) + bottom
     height = high * math.ceil(len(panels) / columns)
     drawing.figure.set_size_inches(width / 72, height / 72)
@@ -264,6 +264,7 @@ def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
     _rule(axes.xaxis, panel.x, (), axes.bbox.width / drawing.points)
     if math.isfinite(frame):
         axes.set_xlim(-frame, frame)
+    _write_remarks(drawing, axes, marks)
 
 
 def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, frame: float) -> None:
@@ -280,10 +281,18 @@ def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, fram
         fill = WHITE if mark.hollow else colour
         (dot,) = axes.plot(value, y, VERDICTS[mark.verdict], color=colour, ms=6.5, mfc=fill)
         drawing.tag(dot, mark.name, title)
-    if mark.remark:
-        at = (max(0.0, high if math.isfinite(high) else 0.0), y)
-        text = axes.annotate(f" {mark.remark}", at, va="center", clip_on=True)
-        drawing.tag(text, mark.name, mark.remark)
+
+
+def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
+    """Write the remarks of marks beside their intervals, where there is more room."""
+    left, right = axes.get_xlim()
+    for y, mark in enumerate(marks):
+        if mark.remark:
+            ends = [end for end in (0.0, *mark.at) if left <= end <= right] or [left, right]
+            is_right = right - max(ends) > min(ends) - left
+            at, side = (max(ends), "left") if is_right else (min(ends), "right")
+            text = axes.text(at, y, f" {mark.remark} ", ha=side, va="center")
+            drawing.tag(text, mark.name, mark.remark)
 
 
 def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) -> None:
@@ -366,7 +375,7 @@ def _draw_panels(drawing: Drawing, picture: Picture) -> None:
         longest = max(drawing.measure(str(handle.get_label())) for handle in handles)
         many = max(1, min(len(handles), int(drawing.width / (longest + 42 * letter))))
         lines = math.ceil(len(handles) / many)
-        more = 1.35 * drawing.points * (lines + 1)
+        more = math.ceil(1.35 * drawing.points * (lines + 1))
         width, height = drawing.figure.get_size_inches()
         drawing.figure.set_size_inches(width, height + more / 72)
         look: Any = {"frameon": False, "ncols": many, "handlelength": 2.2, "columnspacing": 1}

@@ -104,7 +104,7 @@ class SectionKind(Generic[Kind]):
             shown,
             " ".join(note.split()),
             frame(rows).rename(columns=OWN),
-            variants=[str(getattr(row, "variant", getattr(row, "label", ""))) for row in aligned],
+            variants=[_name_row(row) for row in aligned],
             baseline=[bool(getattr(row, "baseline", False)) for row in aligned],
             printed=printed,
             folded=folded,
@@ -112,6 +112,12 @@ class SectionKind(Generic[Kind]):
             answer=answer,
             about=explained(rows),
         )
+
+
+def _name_row(row: Row) -> str:
+    """Return the variant that a row is about, or else the effect or step; "" for none."""
+    names = (getattr(row, name, "") for name in ("variant", "label", "effect", "step"))
+    return next((str(name) for name in names if name), "")
 
 
 def sections(frames: Frames) -> list[Section]:

@@ -539,9 +539,7 @@ def test_columns_beyond_the_first_are_there_for_those_who_choose_them(
     tab = show(page.write(frames, every, [], tmp_path))
     head = tab.locator("#comparison [data-table=small] thead th")
     assert [h.is_visible() for h in head.all()][:4] == [True, False, True, False]
-    same = tab.locator(
-        "#comparison [data-table=small] p.facts", has_text="The same in all rows that say it"
-    )
+    same = tab.locator("#comparison [data-table=small] p.facts", has_text="Identical in all rows")
     assert "n 3" in same.inner_text()
     box = tab.locator("#comparison [data-table=small] label", has_text="columns")
     box.locator("input").check()
