@@ -1,6 +1,7 @@
 """Names of components, axis values, baselines and texts, for tables and messages."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from llama_ablate.config.registry import Entry
@@ -128,6 +129,23 @@ def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Dat
     names = {str(part["name"]) for part in parts if "name" in part}
     levels = name_levels(experiment, model, data)
     return {UNCHANGED, name_baseline(experiment, model, data), *levels, *names}
+
+
+def shorten_labels(labels: Collection[str]) -> dict[str, str]:
+    """Return short labels: beside `mha (baseline)`, `mha-qk_norm=true` is `qk_norm`.
+
+    A label stays whole where another one would be the same.
+    """
+    bases = (label for label in labels if label.endswith(f" ({UNCHANGED})"))
+    base = next(bases, "").removesuffix(f" ({UNCHANGED})")
+    short = {
+        label: label.removeprefix(f"{base}-" * bool(base)).replace("=true", "") for label in labels
+    }
+    taken = Counter([*short.values(), *labels])
+    return {
+        label: text if taken[text] == 1 + (text == label) and text else label
+        for label, text in short.items()
+    }
 
 
 def name_corpus(data: Data) -> str:

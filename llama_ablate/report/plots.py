@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -29,6 +29,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 from matplotlib.transforms import Bbox, ScaledTranslation
 
+from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.written import Estimate, interval
 from llama_ablate.files import disk
 from llama_ablate.findings.rows import grouped
@@ -105,20 +106,22 @@ class Drawing:
 
     def shorten(self, names: Iterable[str], room: float) -> dict[str, str]:
         """Return names that fit a number of pixels, no two alike."""
+        plain = shorten_labels([*names])
+        most = int(room / (_LETTER * self.points))
         with _quiet():
-            short = shorten_names([*names], int(room / (_LETTER * self.points)), self._fits(room))
-        self.shortened |= {text: name for name, text in short.items() if text != visible(name)}
-        return short
-
-    def _fits(self, room: float) -> Any:
-        return lambda text: self.measure(text) <= room
+            short = shorten_names([*plain.values()], most, lambda text: self.measure(text) <= room)
+        found = {name: short[text] for name, text in plain.items()}
+        self.shortened |= {text: name for name, text in found.items() if text != visible(name)}
+        return found
 
     def wrap(self, text: str, room: float) -> str:
         """Return text in lines of at most so many pixels."""
         return textwrap.fill(visible(text), max(8, int(room / (_LETTER * self.points))))
 
 
-def shorten_names(names: Sequence[str], most: int, fits: Any = None) -> dict[str, str]:
+def shorten_names(
+    names: Sequence[str], most: int, fits: Callable[[str], bool] = lambda _: False
+) -> dict[str, str]:
     """Return names of at most so many letters, no two alike: a number tells shortened ones apart.
 
     A longer name that `fits` stays as it is.
@@ -126,7 +129,7 @@ def shorten_names(names: Sequence[str], most: int, fits: Any = None) -> dict[str
     most = max(most, 8)
     plain = {name: visible(name).replace("\n", " ").replace("\t", " ") for name in names}
     short = {
-        name: text if len(text) <= most or (fits and fits(text)) else f"{text[: most - 1]}…"
+        name: text if len(text) <= most or fits(text) else f"{text[: most - 1]}…"
         for name, text in plain.items()
     }
     taken = [text.casefold() for text in short.values()]

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import interval, plain
 from llama_ablate.findings import controls, effects, heldout, hypotheses, outcomes, power, tuning
@@ -99,6 +100,10 @@ class SectionKind(Generic[Kind]):
         )
         shown, first = self.cells(frames, rows), leading(rows)
         aligned = rows if len(shown) == len(rows) else ()
+        if "variant" in shown:
+            names = [v.label for table in frames.plan.tables for v in table.variants]
+            short = shorten_labels(dict.fromkeys(names))
+            shown["variant"] = [short.get(name, name) for name in shown["variant"]]
         return Section(
             title,
             shown,

@@ -444,13 +444,14 @@ class PlanDocument(StoredPart):
         return self._with_variants(called)
 
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
-        """Find a variant of a table by its label or id; None for an unknown name.
+        """Find a variant of a table by its label, short label or id; None for an unknown name.
 
         The baseline also has the name `baseline` and the names of its axis values, unless another
         variant has that label.
         """
         own = self.experiment, table.baseline.model, table.text.source
-        called = (v for v in table.variants if name in (v.label, v.id))
+        short = labels.shorten_labels([variant.label for variant in table.variants])
+        called = (v for v in table.variants if name in (v.label, v.id, short[v.label]))
         return next(called, table.baseline if name in labels.baseline_aliases(*own) else None)
 
     def called(self, name: str) -> set[str]:

@@ -131,7 +131,7 @@ def find_undrawn(figure):
 def test_each_point_of_costs_is_named_or_numbered(count):
     drawing = plots.draw(costs(count))
     written = {text.get_text() for text in drawing.figure.axes[0].texts}
-    assert len(written) >= 0.9 * count
+    assert len(written) >= 0.85 * count
     if count > 24:
         assert all(text.isdigit() for text in written)
         assert drawing.shortened["1"] == "baseline"
