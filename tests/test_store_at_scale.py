@@ -165,23 +165,24 @@ def test_beside_a_lost_run_those_of_its_seed_are_read(made, monkeypatch, capsys)
 
 
 def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):
-    frames = Frames.of(Results.open(made(60, 2)))
+    frames = Frames.of(Results.open(made(80, 2)))
     effects = plots.draw(FIGURES["effects"](frames)).figure
     assert effects.get_size_inches()[1] < 30
     axes = effects.axes[0]
     ordered = list(framed(frames.table.comparison).sort_values("difference")["label"])
     ordered.remove("rope")
     shown = [label.get_text() for label in axes.get_yticklabels()]
-    assert shown == ordered[:20] + ordered[-20:]
-    said = "19 of 59 rows are left out: drawn are the lowest and the highest"
+    assert shown == ["rope", *ordered[:31], *ordered[-32:]]
+    said = "16 of 80 rows are left out: drawn are both ends"
     assert axes.get_title(loc="left").replace("\n", " ") == said
-    curves = plots.draw(FIGURES["learning_curves"](frames)).figure.axes
-    assert curves[0].get_title(loc="left").startswith("53 of 59 variants are thin and light")
-    named = [text.get_text() for text in curves[-1].get_legend().get_texts()]
-    assert set(named) == {"rope", *ordered[:5], ordered[-1]}
-    growth = plots.draw(FIGURES["cache_growth"](frames)).figure.axes[0]
-    assert len(growth.get_legend().get_texts()) == 12
-    assert growth.get_title(loc="left").startswith("48 of 60 sizes are left out")
+    (curves,) = FIGURES["loss_curves"](frames).panels
+    assert curves.cast.remark.startswith("73 of 80 variants are thin and have no name")
+    assert set(curves.cast.named) == {"rope", *ordered[:5], ordered[-1]}
+    assert not curves.ticks  # of so many runs medians are drawn
+    assert {point.n for point in curves.points} == {2}
+    (growth,) = FIGURES["cache_growth"](frames).panels
+    assert len(growth.cast.named) == 12
+    assert growth.remark.startswith("68 of 80 sizes are left out")
 
 
 def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_the_start(

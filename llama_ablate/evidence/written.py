@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
 _LEVEL = 0.05  # of a table: p is below it just where an interval leaves out 0
 _LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
@@ -84,10 +83,9 @@ def measured(difference: float, low: float, high: float, unit: str) -> str:
 
 
 def pace(ratio: float, low: float, high: float) -> str:
-    """Write a ratio of speeds; where the interval holds 1, that no difference was seen."""
-    if low <= 1 <= high:
-        return f"{NO_DIFFERENCE} [{low:.2f}, {high:.2f}]"
-    return times(ratio, low, high)
+    """Write a ratio of speeds with its interval; a star marks one that leaves out 1."""
+    text = times(ratio, low, high)
+    return text.replace("x", "x*", 1) if low > 1 or high < 1 else text
 
 
 def bounded(value: float, low: float, high: float, form: str) -> str:

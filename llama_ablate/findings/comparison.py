@@ -203,19 +203,18 @@ class ComparisonRow(DifferenceRow):
 
     @cell("speed", leading=True, optional=True)
     def of_train_speed(self) -> str:
-        """Write the ratio of the training speed; `the same code` of a repeated baseline."""
+        """Write the ratio of the training speed: `*` leaves out 1, `~` has no interval."""
         return self._speed(self.train_speed)
 
     @cell("decode speed", optional=True)
     def of_decode_speed(self) -> str:
-        """Write the ratio of the decode speed; `the same code` of a repeated baseline."""
+        """Write the ratio of the decode speed: `*` leaves out 1, `~` has no interval."""
         return self._speed(self.decode_speed)
 
     def _speed(self, ratio: Ratio) -> str:
         if math.isnan(ratio.ratio):
             return ""
-        as_run = "" if ratio.turns or self.baseline else " as it ran"
-        return f"{ratio}{as_run}{', the same code' * (self.role == 'aa')}"
+        return str(ratio) if ratio.turns or self.baseline else f"~{ratio}"
 
     @cell("at half the length", leading=True, optional=True)
     def of_half(self) -> str:

@@ -338,10 +338,10 @@ def find_small(effects: Iterable[Estimate]) -> float | None:
     a quarter count as small then.
     """
     each = ([abs(end) for end in of if not math.isnan(end)] for of in effects)
-    reach = [max(ends) for ends in each if ends]
+    reach = [max(ends) for ends in each if any(ends)]  # the baseline's is 0
     largest = max(reach, default=0.0)
     hidden = [one for one in reach if one < largest / _FAR]
-    if 2 * len(hidden) < len(reach) or not any(hidden):
+    if 2 * len(hidden) < len(reach) or not hidden:
         return None
     return max(one for one in reach if one < 2 * largest / _FAR)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 
 from llama_ablate import terminal
-from llama_ablate.evidence.written import NO_DIFFERENCE
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import write_text
 from llama_ablate.report import latex
@@ -75,7 +74,7 @@ def _fitting(
 
 def _brief(cell: str) -> str:
     """Return a cell without its interval, for a narrow table."""
-    return _INTERVAL.sub("", cell).replace(NO_DIFFERENCE, "no diff.")
+    return _INTERVAL.sub("", cell)
 
 
 def _width(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> int:

@@ -68,8 +68,8 @@ def test_a_column_of_speeds_shares_one_variance_and_its_intervals_hold_at_once(f
     assert math.isnan(faster.decode_speed.ratio)
     shown = cells(table.comparison)["speed"].tolist()
     low, high = (f"{end:.2f}" for end in same.train_speed[1:3])
-    assert shown[::2] == ["1.00x", f"no difference seen [{low}, {high}], the same code"]
-    assert shown[1].startswith("1.20x [")
+    assert shown[::2] == ["1.00x", f"{same.train_speed.ratio:.2f}x [{low}, {high}]"]
+    assert shown[1].startswith("1.20x* [")
 
 
 def test_a_row_that_varies_more_than_the_others_has_its_own_variance_and_lends_it_to_none():
@@ -86,7 +86,7 @@ def test_a_row_that_varies_more_than_the_others_has_its_own_variance_and_lends_i
 
 def test_the_same_code_at_another_speed_is_a_warning(frames):
     (note,) = (line for line in _timed(frames([[1.3] * 3] * 3).table.comparison) if "same" in line)
-    assert note.startswith("The same code differs in its training speed: 'again' 1.30x [")
+    assert note.startswith("The same code differs in its training speed: 'again' 1.30x* [")
     assert not any("same" in line for line in _timed(frames().table.comparison))
 
 
@@ -105,8 +105,8 @@ def timed(train=None, decode=None):
     ]
 
 
-def test_a_cell_says_that_no_difference_was_seen_just_where_the_interval_holds_1():
-    lows = {0.9: "no difference seen [0.90, 1.24]", 1.01: "1.20x [1.01, 1.24]", math.nan: "1.20x"}
+def test_a_star_marks_just_the_speeds_whose_interval_leaves_out_1():
+    lows = {0.9: "1.20x [0.90, 1.24]", 1.01: "1.20x* [1.01, 1.24]", math.nan: "1.20x"}
     for low, cell in lows.items():
         assert cells(timed({"low": low}))["speed"].tolist() == [cell]
 
@@ -132,10 +132,10 @@ def test_intervals_that_are_wider_than_a_pass_aims_at_are_noted_once_with_one_co
     assert "`llama-ablate measure DIR train_speed decode_speed --again`" in note
 
 
-def test_a_speed_as_it_ran_has_no_interval_no_note_and_says_so():
+def test_a_speed_of_the_runs_has_no_interval_no_note_and_a_mark():
     (row,) = timed({"low": math.nan, "high": math.nan, "turns": 0, "processes": 0})
     row = replace(row, baseline=False)
-    assert cells([row])["speed"].tolist() == ["1.20x as it ran"]
+    assert cells([row])["speed"].tolist() == ["~1.20x"]
     assert not any("training" in line for line in _timed([row]))
 
 
