@@ -29,7 +29,6 @@ from llama_ablate.results.plan_document import (
     BITS,
     PlanDocument,
     PlannedTable,
-    PlannedVariant,
     of_name,
 )
 from llama_ablate.results.protocol import Version
@@ -203,19 +202,14 @@ class TableFrames(PairedTable):
         points, variants = [], {variant.id: variant for variant in self.plan.variants}
         for run in (run for run in self.reported if run.label in labels):
             variant = variants[run.variant]
-            scale = self.plan.scale(variant, split)
-            size = self.size_of_token(variant)
+            text, scale = self.plan.text_of(variant), self.plan.scale(variant, split)
+            size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
             points += [
                 CurvePoint(run, size * point["tokens"], loss)
                 for point in self.curve(run.id)
                 if math.isfinite(loss := scale * point.get(f"{split}_loss_nats", math.nan))
             ]
         return points
-
-    def size_of_token(self, variant: PlannedVariant) -> float:
-        """Return how much text a training token is: in bytes where tokenizers differ, else 1."""
-        text = self.plan.text_of(variant)
-        return text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
 
 
 @dataclass(frozen=True, eq=False)

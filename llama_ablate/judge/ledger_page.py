@@ -73,5 +73,5 @@ def _draw(ledger: Ledger, rows: Sequence[gates.CandidateRow]) -> str:
     drawing = plots.draw(Picture([Dots(marks, Axis("difference (nats)", at=0.0))]))
     sheet = embedding.Sheet()
     label = "Difference of each candidate from the best, with its interval"
-    svg = sheet.add(plots.write_svg(drawing.figure), drawing.about, label, **{"class": "only"})
+    svg = sheet.add(plots.write_svg(drawing.figure), drawing.about, label, 1, **{"class": "only"})
     return sheet.letters + svg

@@ -8,7 +8,7 @@ pictures of a page share one space of ids. So each picture is rewritten once:
   `svg [fill="#262626"] { fill: var(--ink) }` does it, and a saved file keeps its own colours;
 - ids that something refers to get short names that are unique in the page; all others go;
 - the outlines of letters stand once in the page, in `Sheet.letters`;
-- places keep one decimal, and paths are written in steps from point to point;
+- places keep one decimal or two, and paths are written in steps from point to point;
 - an artist's `gid` becomes attributes and a `<title>`, which browsers show on hover.
 """
 
@@ -32,7 +32,6 @@ _NUMBERS = {
 #: Properties that a group hands on to what stands in it.
 _INHERITED = sorted((_WORDS | _NUMBERS) - {"opacity", "clip-path"})
 _PLACES = ("x", "y", "width", "height")
-_DIGITS = 1  # decimals of a place in pixels
 _MOVE = re.compile(r"translate\(([-\d.e]+)[ ,]+([-\d.e]+)\)")
 _TARGET = re.compile(r"#([^)\"]+)")
 #: Attributes of elements, by the gid of the artist that drew each.
@@ -65,11 +64,12 @@ class Sheet:
         self._letters: dict[tuple[str, str], str] = {}  # ids by transform and outline
         self._pictures = 0
 
-    def add(self, svg: bytes, about: About, label: str, **attributes: str) -> str:
+    def add(self, svg: bytes, about: About, label: str, digits: int = 1, **attributes: str) -> str:
         """Rewrite a picture as an element of the page, with further attributes.
 
-        `about` holds attributes by gid, `title` among them. `label` is read out to those who do not
-        see the picture. Raises ValueError for a style that has no attribute.
+        Places have so many `digits` behind the point. `about` holds attributes by gid, `title`
+        among them. `label` is read out to those who do not see the picture. Raises ValueError for a
+        style that has no attribute.
         """
         root = ET.fromstring(svg)  # noqa: S314 - matplotlib has just written it
         for element in root.iter():
@@ -82,7 +82,7 @@ class Sheet:
                     parent.remove(child)
         self._rename(root, about)
         for element in root.iter():
-            _round_places(element)
+            _round_places(element, digits)
         _flatten(root)
         view_box = " ".join(_write_decimal(float(n), 1) for n in root.attrib["viewBox"].split())
         # Matplotlib's style sheet rounds the joins of lines; as an attribute no policy refuses it.
@@ -136,7 +136,7 @@ class Sheet:
         return names
 
 
-def write_steps(path: str, digits: int = _DIGITS) -> str:
+def write_steps(path: str, digits: int = 1) -> str:
     """Write a path in steps from point to point, rounded so that no error adds up."""
     point = start = (0, 0)
     steps, last = "", ""
@@ -190,15 +190,15 @@ def _is_unseen(element: ET.Element) -> bool:
     return element.tag == "path" and (bare or element.get("opacity") == "0")
 
 
-def _round_places(element: ET.Element) -> None:
+def _round_places(element: ET.Element, digits: int) -> None:
     """Round the places of an element; the scales of letters stay as they are."""
     for key, value in element.attrib.items():
         if key == "d":
-            element.set(key, write_steps(value))
+            element.set(key, write_steps(value, digits))
         elif key in _PLACES and element.tag != "svg":
-            element.set(key, _write_decimal(float(value), _DIGITS))
+            element.set(key, _write_decimal(float(value), digits))
         elif key == "transform":
-            element.set(key, _MOVE.sub(_round_move, value))
+            element.set(key, _MOVE.sub(lambda match: _round_move(match, digits), value))
     move = re.fullmatch(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
     if element.tag == "use" and move and "x" not in element.attrib:
         del element.attrib["transform"]
@@ -206,8 +206,8 @@ def _round_places(element: ET.Element) -> None:
         element.attrib |= {key: place for key, place in places if place != "0"}
 
 
-def _round_move(match: re.Match[str]) -> str:
-    x, y = (_write_decimal(float(number), _DIGITS) for number in match.groups())
+def _round_move(match: re.Match[str], digits: int) -> str:
+    x, y = (_write_decimal(float(number), digits) for number in match.groups())
     return f"translate({x} {y})"
 
 

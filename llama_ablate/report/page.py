@@ -31,6 +31,7 @@ from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import DIFFERENCE, grouped
 from llama_ablate.report import columns, details, embedding, plots, tables
+from llama_ablate.report.drawing import Drawing, shorten_names
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import answer, facts, further, headline
 from llama_ablate.report.paper import ascii_name, caption
@@ -229,7 +230,14 @@ class PagePictures:
             figure = PageFigure(made.name, table, stem, section, said)
             try:
                 yield self._embed(figure, made, folder, in_place=of_first and self._stands(figure))
-            except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as error:
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as error:
                 why = f"This figure could not be drawn: {type(error).__name__}: {error}"
                 yield replace(figure, html=f"<p>{escape(why)}</p>")
 
@@ -246,7 +254,10 @@ class PagePictures:
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
         svg, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
         has_two = in_place and figure.name != _CURVES
-        html = self._add(drawing, svg.read_bytes(), figure.title, "broad" if has_two else "only")
+        width = "broad" if has_two else "only"
+        # Of a few lines that are packed a second decimal adds little.
+        digits = 1 if in_place or figure.name.startswith(_CURVES) else 2
+        html = self._add(drawing, svg.read_bytes(), figure.title, width, digits)
         shortened = drawing.shortened
         drawing.figure.clear()  # its thousands of lines refer to one another
         if has_two:
@@ -259,10 +270,10 @@ class PagePictures:
             self.packed[figure.stem], html = html, ""
         return replace(figure, html=html, shortened=shortened)
 
-    def _add(self, drawing: plots.Drawing, svg: bytes, title: str, width: str) -> str:
+    def _add(self, drawing: Drawing, svg: bytes, title: str, width: str, digits: int = 1) -> str:
         has_rows = any("data-y" in own for own in drawing.about.values())
         more = {"class": width} | ({"data-rows": ""} if has_rows else {})
-        return self.sheet.add(svg, drawing.about, title, **more)
+        return self.sheet.add(svg, drawing.about, title, digits, **more)
 
 
 def _markdown(
@@ -393,7 +404,7 @@ def _shown(section: Section, room: float) -> Shown:
     shared = {one.name for one in fields(Shown)} & vars(section).keys()
     known: dict[str, Any] = {name: vars(section)[name] for name in shared}
     shown = replace(Shown.of(section.cells), **known, room=room)
-    short = plots.shorten_names([row[0] for row in shown.rows], _MAX_LETTERS if room else 200)
+    short = shorten_names([row[0] for row in shown.rows], _MAX_LETTERS if room else 200)
     return replace(shown, rows=[[short[row[0]], *row[1:]] for row in shown.rows])
 
 

@@ -23,7 +23,7 @@ from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells, grouped
 from llama_ablate.findings.union import union
-from llama_ablate.report import latex, plots, tables
+from llama_ablate.report import drawing, latex, plots, tables
 from llama_ablate.report.headline import computed, learning_rate
 from llama_ablate.report.picture import FIGURES
 from llama_ablate.report.sections import Section, sections
@@ -82,8 +82,8 @@ def caption(frames: Frames, section: Section) -> str:
 def describe_scope(frames: Frames, table: str = "") -> str:
     """Describe what a table, or all, are of: baseline, size, training, text and seeds."""
     plans = [one.plan for one in frames.tables if table in ("", one.plan.name)]
-    parameters = ends((plan.baseline.parameters for plan in plans), plots.shorten_number)
-    tokens = ends((plan.tokens_per_run for plan in plans), plots.shorten_number)
+    parameters = ends((plan.baseline.parameters for plan in plans), drawing.shorten_number)
+    tokens = ends((plan.tokens_per_run for plan in plans), drawing.shorten_number)
     seeds = frames.plan.experiment.looks[-1]
     texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     return (

@@ -182,8 +182,8 @@ def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
     loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
     costs = """Speeds are ratios to the baseline's, above 1 faster, with intervals over processes
         that hold for a whole column at once: a star marks those that leave out 1, `~` the speed of
-        the runs themselves, without an interval; state bytes are what one sequence of so many tokens
-        keeps, in 16-bit numbers, bytes/token what one further token adds there."""
+        runs, without an interval; state bytes are what one sequence of so many tokens keeps, in
+        16-bit numbers, bytes/token what one further token adds there."""
     if table.plan.has_tokenizers:
         costs += " Speeds are of text; bytes are of tokens, which differ in how much text they are."
     costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import picture, plots, tables
+from llama_ablate.report import drawing, picture, plots, tables
 from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value, row
@@ -235,5 +235,5 @@ def test_every_caption_of_bars_says_over_how_many_seeds(frames):
 def test_the_places_along_an_axis_of_bytes_are_round_in_kibibytes(most, places):
     axes = Figure().subplots()
     axes.plot([0, most], [0, 1])
-    plots._rule(axes.xaxis, picture.Axis("memory", "bytes"), [], 60)
+    drawing.rule_axis(axes.xaxis, picture.Axis("memory", "bytes"), [], 60)
     assert [tables.size(at) for at in axes.get_xticks() if 0 <= at <= most] == places

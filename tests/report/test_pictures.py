@@ -15,6 +15,7 @@ from PIL import Image, ImageChops
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import embedding, plots
+from llama_ablate.report.drawing import shorten_names
 from llama_ablate.report.picture import (
     Axis,
     Cast,
@@ -138,10 +139,10 @@ def test_each_point_of_costs_is_named_or_numbered(count):
 
 
 def test_short_names_are_unique_and_fit():
-    short = plots.shorten_names(names(64), 20)
+    short = shorten_names(names(64), 20)
     assert len({*short.values()}) == 64
     assert all(len(text) <= 20 for text in short.values())
-    assert plots.shorten_names(["a", "b"], 8) == {"a": "a", "b": "b"}
+    assert shorten_names(["a", "b"], 8) == {"a": "a", "b": "b"}
 
 
 # ---- embedded in a page
@@ -207,12 +208,15 @@ CONSTRUCTS = {
 
 
 def measure_differences(files):
-    """Return the greatest difference of a pixel between each file and its embedded picture."""
+    """Return the greatest difference of a pixel between each file and its embedded picture.
+
+    As in a page the loss curves have one decimal, and what is packed two.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not there")
     if CHROMIUM is None:
         pytest.skip("chromium is not there")
     sheet = embedding.Sheet()
-    inside = [sheet.add(svg, {}, name) for name, svg in files.items()]
+    inside = [sheet.add(svg, {}, name, 2 - ("loss" in name)) for name, svg in files.items()]
     urls = [f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in files.values()]
     sizes = [ET.fromstring(svg).get("viewBox").split()[2:] for svg in files.values()]  # noqa: S314
     rules = "".join(f".p{i} > *{{width:{w}px;height:{h}px}}" for i, (w, h) in enumerate(sizes))
