@@ -32,6 +32,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`train`": sections.Train,
     "`evaluation`": schema.Evaluation,
     "`seeds`, in looks": schema.Looks,
+    "`answer`": schema.AnswerKeys,
     "`hypotheses`, each": schema.Hypothesis,
     "`guard`, each": schema.Guard,
     "`controls`": schema.Controls,

@@ -116,7 +116,7 @@ def name_baseline(
 
     Where it is not what others are `compared` with, as the file names another, `gelu`.
     """
-    name = " ".join(name_levels(experiment, model, data))
+    name = " ".join(dict.fromkeys(name_levels(experiment, model, data)))  # of one slot once
     if not name or len(name) > _MAX_CHARACTERS:
         return UNCHANGED if compared else "unchanged"
     return f"{name} ({UNCHANGED})" if compared else name

@@ -560,6 +560,20 @@ class Controls(Keys):
     _no_repeats = field_validator("aa")(_each_once)
 
 
+#: What a variant costs, as an answer names it.
+CostName = Literal[
+    "kv_cache", "train_speed", "decode_speed", "parameters", "active", "flops", "memory"
+]
+
+
+class AnswerKeys(Keys):
+    """What the first sentence of a report says, where the question alone does not tell."""
+
+    #: The cost beside which differences in loss are read: "needs 1/4 of it and is equivalent".
+    #: Unless given, the state bytes where `kv_cache` has a `context` and there is a margin.
+    cost: CostName | None = None
+
+
 class Looks(Keys):
     """Seeds in groups: variants that are undecided after a group get the next one.
 
@@ -648,6 +662,7 @@ class Experiment(Keys):
     race: int | None = Field(None, ge=1, le=10)
     #: Differences smaller than this count as none: "0.01 nats".
     margin: str | None = None
+    answer: AnswerKeys = AnswerKeys()
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     #: Numbers in which no variant may be worse.
     guard: list[Guard] = Field(default_factory=list)

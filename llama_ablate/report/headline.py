@@ -16,6 +16,7 @@ from llama_ablate.findings.effects import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.findings.rows import grouped
+from llama_ablate.report.costs import SAME_COST, find_asked_cost, write_share
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import plural
 
@@ -47,10 +48,12 @@ def headline(frames: Frames) -> str:
 def answer(frames: Frames) -> str:
     """Say what the experiment answers: who is better than whom and by how much, at what size.
 
+    Of several sizes the trend comes first; where a cost is asked for, what is cheaper and as good.
     Of a factorial design the effects, of a path the steps. What decides is named with its number
     and interval, the largest first; of the rest only a few.
     """
-    return " ".join([*_tables(frames), *_scope(frames)])
+    parts = (_best_rates, _trends, _tables, _scope)
+    return " ".join(sentence for part in parts for sentence in part(frames))
 
 
 def further(frames: Frames) -> str:
@@ -59,7 +62,7 @@ def further(frames: Frames) -> str:
     Hypotheses that are about other numbers than the table's, of more than a few how many are
     supported; controls that fail, lengths that reverse the answer, a bias that nothing bounds.
     """
-    parts = (_hypotheses, _guards, _trends, _best_rates, _controls, _turned, _bias)
+    parts = (_hypotheses, _guards, _controls, _turned, _bias)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
@@ -189,10 +192,12 @@ def _best_rates(frames: Frames) -> Iterator[str]:
         return
     named = []
     for label, own in grouped(best, lambda row: row.label).items():
-        rates = [f"{row.lr:g}" for row in own]
-        is_one = len({row.lr for row in own}) == 1
-        named.append(f"{label} {rates[0]} throughout" if is_one else f"{label} {', '.join(rates)}")
-    yield f"Best learning rate, from the first size to the last: {_listed(named, '; ')}."
+        low, high = (f"{row.lr:g}" for row in (own[0], own[-1]))
+        way = "falls" if own[-1].lr < own[0].lr else "rises"
+        path = f"stays at {low}" if low == high else f"{way} from {low} to {high}"
+        named.append(f"of {label} {path}")
+    first, last = best[0].rung, best[-1].rung
+    yield f"From {first} to {last}, the best learning rate {_listed(named, '; ')}."
 
 
 def _guards(frames: Frames) -> Iterator[str]:
@@ -228,11 +233,13 @@ def _tables(frames: Frames) -> Iterator[str]:
         return
     for table in frames.tables:
         of_design = _steps if frames.plan.experiment.variants.design == "path" else _factors
-        text = of_design(table) or _variants(table)
+        text = of_design(table) or _at_a_cost(table) or _variants(table)
         if table.plan.name:
             yield f"In '{table.plan.name}', {text}."
         else:  # a label stands as it is
-            ours = text.startswith(("on average", "no verdict", "pending", "too short", "nothing"))
+            ours = text.startswith(
+                ("on average", "no verdict", "no variant", "pending", "too short", "nothing")
+            )
             yield f"{text[0].upper() if ours else text[0]}{text[1:]}."
 
 
@@ -326,6 +333,38 @@ def _steps(table: TableFrames) -> str:
         end = _size(last.difference, last.low, last.high, table)
         told.append(f"all together end {_with(last.rate, end)} {word} {_base(table)}")
     return "; ".join(told)
+
+
+def _at_a_cost(table: TableFrames) -> str:
+    """Say which variants need less of the cost that is asked for, and are as good.
+
+    The cheapest come first, then how the still cheaper ones are; nothing where no cost is asked.
+    """
+    rows = [row for row in table.comparison if not row.role]
+    cost = find_asked_cost(table.experiment, rows)
+    (base,) = (row for row in rows if row.baseline)
+    if cost is None or not cost.read(base).value > 0:
+        return ""
+    shares = {row.label: cost.read(row).value / cost.read(base).value for row in rows}
+    cheaper = sorted(
+        (row for row in rows if shares[row.label] < 1 - SAME_COST), key=lambda r: shares[r.label]
+    )
+    good = [row for row in cheaper if row.verdict in ("better", "equivalent")]
+    left = [row for row in cheaper if row not in good]
+    said = [_of_cost(row, table, shares[row.label], cost.words) for row in good[:1]]
+    said += [_of_cost(row, table, shares[row.label]) for row in (*good[1:_FEW], *left[:_FEW])]
+    none = f"no variant that needs less of {cost.words} than {_base(table)} is shown to be as good"
+    return "; ".join([*[none] * (not good), *said])
+
+
+def _of_cost(row: ComparisonRow, table: TableFrames, share: float, words: str = "") -> str:
+    """Write which share of a cost a row needs, and its verdict; of the first row in a sentence."""
+    number = "" if math.isnan(row.difference) else f" ({_signed(row, table)})"
+    within = f" within {table.experiment.margin}" * (row.verdict == "equivalent")
+    if words:
+        needs = f"needs {write_share(share)} of {words}"
+        return f"{_name(row)} {needs} and is {row.verdict}{within}{number}"
+    return f"{_name(row)} {write_share(share)}, {row.verdict}{number}"
 
 
 def _variants(table: TableFrames) -> str:

@@ -10,7 +10,7 @@ from llama_ablate.findings import effects, sizes, tuning
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import CurvePoint, Frames, TableFrames
 from llama_ablate.findings.rows import grouped
-from llama_ablate.findings.speeds import Ratio
+from llama_ablate.report.costs import list_costs
 from llama_ablate.report.picture import (
     DASHES,
     FIGURES,
@@ -26,7 +26,6 @@ from llama_ablate.report.picture import (
     Style,
     Tick,
     cast,
-    differ,
     over,
     over_seeds,
     style_variants,
@@ -39,7 +38,6 @@ MAX_EFFECTS = 10  # interactions, beyond which those that are decided are drawn 
 MAX_CURVES, MAX_CURVE_POINTS = 64, 100  # of a picture, and of each curve
 _MAX_COSTS = 3  # panels of costs
 _MAX_RATES = 6  # panels of learning rates; more are too small to read
-_SAME_COST = 0.02  # of a cost, within which variants do not differ
 _SIZE = Axis("parameters without embeddings", "count", log=True)
 
 
@@ -235,13 +233,8 @@ def draw_costs(frames: Frames) -> Picture | None:
     known = [row for row in table.comparison if row.role != "positive"]
     lost = [row.label for row in known if math.isnan(row.difference)]
     known = [row for row in known if not math.isnan(row.difference)]
-    costs = {row.label: _costs(row) for row in known}
-    axes = {
-        name: axis
-        for name, axis in _cost_axes(table.comparison[0]).items()
-        if differ([of[name].value for of in costs.values()], _SAME_COST)
-    }
-    if len(known) < 2 or not axes:
+    costs = [cost for cost in list_costs(table.comparison[0]) if cost.differs(known)]
+    if len(known) < 2 or not costs:
         return None
     y = Axis(f"{_against(table)} ({table.unit.name})", at=0)
     marks = [
@@ -249,45 +242,16 @@ def draw_costs(frames: Frames) -> Picture | None:
             row.label,
             Estimate(row.difference, row.low, row.high),
             str(row.verdict),
-            cost=costs[row.label],
+            cost={cost.axis.title: cost.read(row) for cost in costs},
         )
         for row in known
     ]
     without = f"without a loss: {listed(lost)}" if lost else ""
-    panels = [Costs(marks, name, axis, y, styles, without) for name, axis in axes.items()]
-    left = [axis.title for axis in [*axes.values()][_MAX_COSTS:]]
+    panels = [Costs(marks, cost.axis.title, cost.axis, y, styles, without) for cost in costs]
+    left = [cost.axis.title for cost in costs[_MAX_COSTS:]]
     note = over((row.n for row in known if not (row.baseline or row.role)), rows=True)
     note += f" Not drawn: {listed(left)}." * bool(left)
     return Picture(panels[:_MAX_COSTS], "comparison", note)
-
-
-def _cost_axes(row: ComparisonRow) -> dict[str, Axis]:
-    """Return the axis of each cost of a variant, of which less is better."""
-    state = "state of one sequence of {:,} tokens"
-    further = f"what one token adds to a state of {row.context:,}"
-    return {
-        "train_time": Axis("training time, multiple of the baseline's"),
-        "asked_state_bytes": Axis(state.format(row.asked_context or 0), "bytes", whole=True),
-        "state_bytes": Axis(state.format(row.context), "bytes", whole=True),
-        "decode_time": Axis("decoding time, multiple of the baseline's"),
-        "parameters": Axis("parameters", "count"),
-        "active_parameters": Axis("parameters that a token passes", "count"),
-        "flops_per_token": Axis("FLOPs of a forward pass per token", "count"),
-        "kv_bytes_per_token": Axis(further, "bytes", whole=True),
-        "peak_memory_bytes": Axis("peak memory in training", "bytes", whole=True),
-    }
-
-
-def _costs(row: ComparisonRow) -> dict[str, Estimate]:
-    """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
-    times = {"train_time": _time(row.train_speed), "decode_time": _time(row.decode_speed)}
-    counts = _cost_axes(row).keys() - times.keys()
-    return times | {name: Estimate(getattr(row, name)) for name in counts}
-
-
-def _time(speed: Ratio) -> Estimate:
-    """Return a ratio of speeds as one of times."""
-    return Estimate(1 / speed.ratio, 1 / speed.high, 1 / speed.low)
 
 
 @FIGURES.register("cache_growth")

@@ -34,6 +34,7 @@ __all__ = ["FIGURES", "SECTIONS", "Section", "SectionKind", "sections"]
 #: Columns of a comparison that the combinations of a factorial design lack: factors are tested.
 _TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
 _MANY_CELLS = 20  # of a grid, beyond which they are folded away
+_TRENDS = ("sizes", "transfer")  # sections over sizes
 Halved = TypeVar("Halved", ComparisonRow, FactorRow)
 
 
@@ -129,7 +130,9 @@ def sections(frames: Frames) -> list[Section]:
     """Return every section that has something to show; a note stands where it is first needed."""
     noted: set[str] = set()
     every = []
-    for key, table, only in arrange({k: kind.every_table for k, kind in SECTIONS.items()}, frames):
+    # Of several sizes the trend comes first.
+    keys = sorted(SECTIONS, key=lambda key: len(frames.rungs) < 2 or key not in _TRENDS)
+    for key, table, only in arrange({key: SECTIONS[key].every_table for key in keys}, frames):
         if part := SECTIONS[key].make(only):
             title = f"{part.title}: {table}" if table else part.title
             note = "" if part.note in noted else part.note

@@ -207,7 +207,7 @@ def _undecidable(table: TableFrames) -> Iterator[str]:
 
 def _ended_so(table: TableFrames) -> Iterator[str]:
     """Yield how many runs have not finished, and which have no loss to compare."""
-    runs = table.runs
+    runs = [run for run in table.runs if run.use not in ("trial", "race")]
     if pending := sum(run.outcome == "pending" for run in runs):
         yield f"{pending} of {len(runs)} planned runs have not finished."
     for run in runs:

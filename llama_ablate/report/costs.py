@@ -1,0 +1,91 @@
+"""Costs of variants, of which less is better: for the answer, and for the picture of costs."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llama_ablate.config.schema import CostName, Experiment
+from llama_ablate.evidence.written import Estimate
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.speeds import Ratio
+from llama_ablate.report.picture import Axis, differ
+
+SAME_COST = 0.02  # of a cost, within which variants do not differ
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost: how an experiment file names it, its axis in a picture, and its values."""
+
+    name: CostName
+    axis: Axis
+    #: In a sentence, behind a share: "needs 1/4 of the KV cache".
+    words: str
+    read: Callable[[ComparisonRow], Estimate]
+
+    def differs(self, rows: Sequence[ComparisonRow]) -> bool:
+        """Return whether the cost of some rows differs by 2% or more."""
+        return differ([self.read(row).value for row in rows], SAME_COST)
+
+
+def list_costs(row: ComparisonRow) -> list[Cost]:
+    """Return every cost of a table that has such a row, the telling ones first."""
+
+    def count(name: CostName, field: str, title: str, words: str, form: str = "count") -> Cost:
+        axis = Axis(title, form, whole=form == "bytes")
+        return Cost(name, axis, words, lambda row: Estimate(getattr(row, field)))
+
+    def state(context: int, field: str) -> Cost:
+        title = f"state of one sequence of {context:,} tokens"
+        return count("kv_cache", field, title, f"the state bytes at {context:,} tokens", "bytes")
+
+    further = f"what one token adds to a state of {row.context:,}"
+    return [
+        Cost(
+            "train_speed",
+            Axis("training time, multiple of the baseline's"),
+            "the training time",
+            lambda row: _time(row.train_speed),
+        ),
+        *([state(row.asked_context, "asked_state_bytes")] if row.asked_context else []),
+        state(row.context, "state_bytes"),
+        Cost(
+            "decode_speed",
+            Axis("decoding time, multiple of the baseline's"),
+            "the decoding time",
+            lambda row: _time(row.decode_speed),
+        ),
+        count("parameters", "parameters", "parameters", "the parameters"),
+        count("active", "active_parameters", "parameters that a token passes", "those parameters"),
+        count("flops", "flops_per_token", "FLOPs of a forward pass per token", "the FLOPs"),
+        count("kv_cache", "kv_bytes_per_token", further, "the bytes of a further token", "bytes"),
+        count("memory", "peak_memory_bytes", "peak memory in training", "the memory", "bytes"),
+    ]
+
+
+def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> Cost | None:
+    """Return the cost that an answer must name, beside which it reads differences in loss.
+
+    It is the stated one, `answer: {cost: NAME}`. Without any it is the state, where a margin says
+    what is equal, and `kv_cache` asks for a context or nothing but the attention is varied. None
+    where variants do not differ in it.
+    """
+    costs = list_costs(rows[0])
+    name = experiment.answer.cost
+    is_of_attention = {key.partition(".")[0] for key in experiment.variants.axes} == {"attention"}
+    if name is None and experiment.margin and (rows[0].asked_context or is_of_attention):
+        name = "kv_cache"
+    cost = next((cost for cost in costs if cost.name == name), None)
+    return cost if cost and cost.differs(rows) else None
+
+
+def write_share(share: float) -> str:
+    """Write a share of the baseline's cost that is below 1: `1/4`, `0.93`."""
+    parts = round(1 / share) if share > 0 else 0
+    is_whole = parts > 1 and math.isclose(share * parts, 1, rel_tol=0.01)
+    return f"1/{parts}" if is_whole else f"{share:.2g}"
+
+
+def _time(speed: Ratio) -> Estimate:
+    """Return a ratio of speeds as one of times."""
+    return Estimate(1 / speed.ratio, 1 / speed.high, 1 / speed.low)
