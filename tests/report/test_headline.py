@@ -253,3 +253,45 @@ def test_where_the_learning_rate_is_an_axis_the_facts_tell_its_ends():
     losses = {"base": BASE, "a": moved(0.1), "b": moved(0.2)}
     told = facts(frames({"": losses}, changes=rates))
     assert "learning rate 0.001 to 0.03, by variant," in told
+
+
+def test_where_a_cost_is_asked_for_the_answer_names_what_is_cheaper_and_as_good():
+    losses = {
+        "mha (baseline)": BASE,
+        "mqa": moved(0.001),
+        "gqa": moved(-0.1),
+        "none": moved(0.1),
+        "wide": moved(-0.2),
+    }
+    sizes = {"mha (baseline)": 64, "mqa": 8, "gqa": 16, "none": 0, "wide": 128}
+    changes = {label: {"state_bytes": 100 * n} for label, n in sizes.items()}
+    asked = {"margin": "0.03 nats", "answer": {"cost": "kv_cache"}}
+    told = headline(frames({"": losses}, changes=changes, **asked))
+    assert told.startswith(
+        "mqa needs 1/8 of the state bytes at 128 tokens and is equivalent within 0.03 nats (+0.001"
+    )
+    assert "; gqa 1/4, better (-0.100 nats [" in told
+    assert "; none 0, worse (+0.100 nats [" in told
+    assert "wide" not in told  # which costs more
+    plain = headline(frames({"": losses}, changes=changes, margin="0.03 nats"))
+    assert plain.startswith("wide beats mha by 0.200 nats [")
+    for label in ("mqa", "gqa"):
+        losses[label] = moved(0.1)
+    told = headline(frames({"": losses}, changes=changes, **asked))
+    assert told.startswith(
+        "No variant that needs less of the state bytes at 128 tokens than mha is shown to be as good"
+    )
+    alike = dict.fromkeys(losses, {"state_bytes": 100})
+    assert " needs " not in headline(frames({"": losses}, changes=alike, **asked))
+
+
+def test_where_attention_alone_is_varied_and_a_margin_stated_the_cost_is_the_state():
+    losses = {"mha (baseline)": BASE, "gqa": moved(0.001)}
+    changes = {"gqa": {"state_bytes": 16}, "mha (baseline)": {"state_bytes": 64}}
+    for axes, begins in (
+        ({"attention": ["gqa"]}, "gqa needs 1/4 of the state bytes"),
+        ({"attention": ["gqa"], "norm": ["layernorm"]}, "gqa is equivalent to mha"),
+    ):
+        variants = {"design": "one-at-a-time", "axes": axes}
+        made = frames({"": losses}, changes=changes, margin="0.03 nats", variants=variants)
+        assert headline(made).startswith(begins)

@@ -46,7 +46,7 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
 
     rungs = [table(i, size) for i, size in enumerate(sizes)]
     experiment = SimpleNamespace(tune=dict.fromkeys(tune, RATES))
-    plan = SimpleNamespace(experiment=experiment)
+    plan = SimpleNamespace(experiment=experiment, tables=[])
     return SimpleNamespace(plan=plan, rungs=rungs, table=rungs[0] if rungs else None)
 
 
