@@ -195,9 +195,9 @@ def _best_rates(frames: Frames) -> Iterator[str]:
         low, high = (f"{row.lr:g}" for row in (own[0], own[-1]))
         way = "falls" if own[-1].lr < own[0].lr else "rises"
         path = f"stays at {low}" if low == high else f"{way} from {low} to {high}"
-        named.append(f"of {label} {path}")
+        named.append(f"{label}'s {'best learning rate ' * (not named)}{path}")
     first, last = best[0].rung, best[-1].rung
-    yield f"From {first} to {last}, the best learning rate {_listed(named, '; ')}."
+    yield f"From {first} to {last}, {_listed(named, '; ')}."
 
 
 def _guards(frames: Frames) -> Iterator[str]:

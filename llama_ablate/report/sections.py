@@ -34,7 +34,7 @@ __all__ = ["FIGURES", "SECTIONS", "Section", "SectionKind", "sections"]
 #: Columns of a comparison that the combinations of a factorial design lack: factors are tested.
 _TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
 _MANY_CELLS = 20  # of a grid, beyond which they are folded away
-_TRENDS = ("sizes", "transfer")  # sections over sizes
+_TRENDS = ("transfer", "sizes")  # sections over sizes
 Halved = TypeVar("Halved", ComparisonRow, FactorRow)
 
 
@@ -131,7 +131,7 @@ def sections(frames: Frames) -> list[Section]:
     noted: set[str] = set()
     every = []
     # Of several sizes the trend comes first.
-    keys = sorted(SECTIONS, key=lambda key: len(frames.rungs) < 2 or key not in _TRENDS)
+    keys = list(dict.fromkeys((*(_TRENDS if len(frames.rungs) > 1 else ()), *SECTIONS)))
     for key, table, only in arrange({key: SECTIONS[key].every_table for key in keys}, frames):
         if part := SECTIONS[key].make(only):
             title = f"{part.title}: {table}" if table else part.title
