@@ -69,7 +69,7 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
         assert store.weights(record.id)
     report = Path(said["report"])
     assert report.is_file()
-    assert len([*(report.parent / "figures").iterdir()]) == 10
+    assert len([*(report.parent / "figures").iterdir()]) == 14
     assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
     alone = experiment_file(measure="[perplexity]", train=LEARNS)
     assert run_in_process(alone, tmp_path / "one") == 0
