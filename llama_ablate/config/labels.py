@@ -12,6 +12,7 @@ from llama_ablate.files.strict_json import to_json
 #: The label of a model in which no axis is changed; also a name for whatever the baseline is.
 UNCHANGED = "baseline"
 _MAX_CHARACTERS = 32  # of a baseline's axis values; a longer label is `baseline`
+_MAX_WHOLE = 1e15  # a float below it has all digits of its whole number
 #: Keys of an axis whose values are components.
 COMPONENT_KEYS = (
     *(*SLOTS, *RULES, "data.tokenizer"),
@@ -33,7 +34,7 @@ def format_value(value: Any) -> str:
 
 
 def entry_text(entry: Any, *, options: bool = True) -> str:
-    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it.
+    """Return a component's entry as text, `rope theta=10000`; any other value as JSON has it.
 
     Components of a pattern over depth stand one after another, `mha window=64 / mha`.
     """
@@ -43,8 +44,17 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
         return to_json(entry)
     if "pattern" in entry:
         return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
-    given = [f"{key}={value}" for key, value in entry.items() if options and key != "name"]
-    return " ".join([str(entry["name"]), *given])
+    given = {key: value for key, value in entry.items() if options and key != "name"}
+    texts = (f"{key}={_write_option(value)}" for key, value in given.items() if value is not None)
+    return " ".join([str(entry["name"]), *texts])
+
+
+def _write_option(value: Any) -> str:
+    """Write the value of an option as YAML has it: `true`, `10000`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _MAX_WHOLE
+    return str(int(value)) if is_whole else str(value)
 
 
 def name_level(key: str, value: Any) -> str:

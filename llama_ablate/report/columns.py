@@ -35,7 +35,7 @@ _NAMES = {**OWN, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:
-    """Return what the columns of rows hold, those that say whose they are and some others first."""
+    """Describe the columns of rows, with those of the owner and some others first."""
     of_rows = {_NAMES.get(name, name): about for name, about in described(kind).items()}
     return {**_OWNER, **{name: of_rows[name] for name in first}, **of_rows, **_OWNER}
 
@@ -98,7 +98,7 @@ def curves(frames: Frames) -> pd.DataFrame:
 
 
 def curve_parts(frames: Frames) -> Iterator[pd.DataFrame]:
-    """Yield `curves` in parts: those of thousands of runs would take a gigabyte."""
+    """Yield `curves` in parts, as thousands of runs would take a gigabyte."""
     tables = [(_runs(frames, table), *_points(table)) for table in frames.tables]
     names = {name: None for _, _, points in tables for name in points}
     for about, places, points in tables:
@@ -153,7 +153,7 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     known = described(RunRow)
 
     def plain(run: RunRow) -> RunRow:
-        """Return a run with those of its numbers that are columns of all runs as such."""
+        """Return a run with the numbers that have columns of their own."""
         own = {**run.numbers, "loss": run.number(table.loss)}
         run = replace(run, numbers={name: own[name] for name in own if name not in known})
         return filled(run, own)

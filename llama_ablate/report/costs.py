@@ -1,4 +1,4 @@
-"""Costs of variants, of which less is better: for the answer, and for the picture of costs."""
+"""Costs of variants, for the answer and for the picture of costs; less is better."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def list_costs(row: ComparisonRow) -> list[Cost]:
 
 
 def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> Cost | None:
-    """Return the cost that an answer must name, beside which it reads differences in loss.
+    """Return the cost beside which an answer reads differences in loss.
 
     It is the stated one, `answer: {cost: NAME}`. Without any it is the state, where a margin says
     what is equal, and `kv_cache` asks for a context or nothing but the attention is varied. None

@@ -227,7 +227,7 @@ def _speeds(
 
 
 def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
-    """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
+    """Write the verdict on the reported loss of this pair alone."""
     found = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
     interval = found.interval
     if not interval.n:

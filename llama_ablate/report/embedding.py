@@ -1,4 +1,4 @@
-"""SVG that stands inside an HTML page, rewritten from the files that matplotlib writes.
+"""SVG inside an HTML page, rewritten from matplotlib's files.
 
 The page's policy refuses `style` attributes and `<style>` elements that it has no hash of, and all
 pictures of a page share one space of ids. So each picture is rewritten once:
@@ -39,7 +39,7 @@ About = Mapping[str, Mapping[str, str]]
 
 
 def policy(style: str, scripts: Iterable[str]) -> str:
-    """Return a content security policy under which a page runs and shows what is in it alone."""
+    """Return a content security policy that allows a page its own contents alone."""
 
     def hash_all(texts: Iterable[str]) -> str:
         digests = (hashlib.sha256(text.encode()).digest() for text in texts)
@@ -100,7 +100,7 @@ class Sheet:
         return f'<svg hidden="" id="letters"><defs>{paths}</defs></svg>'
 
     def _rename(self, root: ET.Element, about: About) -> None:
-        """Name what is referred to, put attributes in the place of gids, drop all other ids."""
+        """Rename the ids that are referred to, and replace gids by attributes."""
         names = self._share_letters(root)
         prefix, self._pictures = f"p{self._pictures}", self._pictures + 1
         for element in root.iter():
@@ -229,7 +229,7 @@ def _flatten(element: ET.Element) -> None:
 
 
 def _replace_group(group: ET.Element) -> list[ET.Element]:
-    """Return what stands in a group's place: the group, its parts, or its one path.
+    """Replace a group by its parts or its one path, where it adds nothing.
 
     A mark, which is a `use` with a place, keeps its group: the clip of the group would move too.
     """

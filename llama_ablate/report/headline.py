@@ -1,4 +1,4 @@
-"""The headline of a report: what the experiment answers in two or three sentences; its facts."""
+"""The headline of a report: the answer in two or three sentences, and facts."""
 
 import math
 from collections import Counter
@@ -41,12 +41,12 @@ Differing = TypeVar("Differing", ComparisonRow, FactorRow)
 
 
 def headline(frames: Frames) -> str:
-    """Say what the experiment answers, at what size, and what limits the answer."""
+    """Write the answer of an experiment, its scale, and its limits."""
     return " ".join(filter(None, (answer(frames), further(frames))))
 
 
 def answer(frames: Frames) -> str:
-    """Say what the experiment answers: who is better than whom and by how much, at what size.
+    """Write the answer of an experiment: verdicts with numbers, and the scale.
 
     Of several sizes the trend comes first; where a cost is asked for, what is cheaper and as good.
     Of a factorial design the effects, of a path the steps. What decides is named with its number
@@ -57,7 +57,7 @@ def answer(frames: Frames) -> str:
 
 
 def further(frames: Frames) -> str:
-    """Say what stands beside the answer, and what limits it.
+    """Write the hypotheses' results, and the limits of the answer.
 
     Hypotheses that are about other numbers than the table's, of more than a few how many are
     supported; controls that fail, lengths that reverse the answer, a bias that nothing bounds.
@@ -139,7 +139,7 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
 
 
 def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
-    """Write a hypothesis with its bound, its tables, what was measured, and why it has no result.
+    """Write a hypothesis with its bound, tables, measured numbers and reasons.
 
     What a row of the table has measured stands there.
     """
@@ -190,7 +190,7 @@ def _best_rates(frames: Frames) -> Iterator[str]:
     best = sizes.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
         return
-    named = []
+    named: list[str] = []
     for label, own in grouped(best, lambda row: row.label).items():
         low, high = (f"{row.lr:g}" for row in (own[0], own[-1]))
         way = "falls" if own[-1].lr < own[0].lr else "rises"
@@ -201,7 +201,7 @@ def _best_rates(frames: Frames) -> Iterator[str]:
 
 
 def _guards(frames: Frames) -> Iterator[str]:
-    """Yield which variants are better in loss and worse in what the file guards."""
+    """Yield the variants that are better in loss and worse in a guarded number."""
     named = []
     for table in frames.tables:
         better = [row.label for row in table.comparison if row.verdict == "better"]
@@ -227,7 +227,7 @@ def _trends(frames: Frames) -> Iterator[str]:
 
 
 def _tables(frames: Frames) -> Iterator[str]:
-    """Yield what each table shows; of many, how each variant compares over all of them."""
+    """Yield the verdicts of each table; of many tables, of each variant over all."""
     if len(frames.tables) > _FEW:
         yield from _over_tables(frames.tables)
         return
@@ -313,7 +313,7 @@ def _factors(table: TableFrames) -> str:
 
 
 def _steps(table: TableFrames) -> str:
-    """Say what each step of a path changes, the largest first, and what all change together."""
+    """Write the effects of the steps of a path, and of all together."""
     rows = effects.steps(table)
     if not rows:
         return ""
@@ -376,7 +376,7 @@ def _variants(table: TableFrames) -> str:
 
 
 def _base(table: TableFrames) -> str:
-    """Name the baseline: by its component alone where that is one, else by all its levels."""
+    """Name the baseline by its component, or else by all its levels."""
     label = table.plan.baseline.label
     if label == labels.UNCHANGED:
         base, data = table.plan.baseline.model, table.plan.text.source
@@ -387,7 +387,7 @@ def _base(table: TableFrames) -> str:
 
 
 def _by_word(rows: Sequence[ComparisonRow | FactorRow], table: TableFrames, base: str) -> str:
-    """Say of rows what they are; who is better or worse with the number and interval."""
+    """Write the verdicts of rows, with numbers of those better or worse."""
     parts: list[str] = []
     for word in _VERDICTS:
         own = [row for row in rows if row.verdict == word]
@@ -443,7 +443,7 @@ def _with_ends(row: ComparisonRow | FactorRow) -> str:
 
 
 def _number(row: ComparisonRow | FactorRow, table: TableFrames, unit: bool) -> str:
-    """Write how far a row is from 0; how its runs ended, and a rate that was not tuned, beside."""
+    """Write the size of a row's difference, with lost runs and an untuned rate."""
     size = _size(row.difference, row.low, row.high, table, unit)
     return _with(row.rate, size, row.outcome if isinstance(row, ComparisonRow) and row.lost else "")
 
@@ -476,6 +476,6 @@ def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str
 
 
 def _with(rate: str, text: str, lost: str = "") -> str:
-    """Write what is said of a row, with how its runs ended, and a rate that was not tuned."""
+    """Append lost runs and an untuned rate to a text."""
     beside = "; ".join(filter(None, (lost, rate)))
     return f"{text} ({beside})" if beside else text

@@ -96,7 +96,7 @@ def _label(cell: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text as LaTeX prints it: nothing of it is a command, a minus sign is one.
+    """Escape text for LaTeX, and turn hyphens before numbers into minus signs.
 
     A character that pdflatex cannot print stands as its number, `[U+4E2D]`.
     """

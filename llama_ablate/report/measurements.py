@@ -1,4 +1,4 @@
-"""Everything that was measured: the means of variants, what is missing, a picture a metric."""
+"""All measured values: means of variants, missing ones, and a picture a metric."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def find_measured(frames: Frames) -> Sequence[MetricRow]:
 
 
 def note_unmeasured(frames: Frames, _rows: Sequence[Row]) -> str:
-    """Say what the cells are, and what was not measured and why."""
+    """Write the note of the metrics: means, and missing ones with their reasons."""
     missing = dict.fromkeys(why for table in frames.tables for why in reasons(table))
     return f"""Everything that was measured, as the mean over a variant's reported runs that ended
         ok. The values of each run are in tables/metrics.csv.
@@ -96,12 +96,12 @@ def of_reported(table: TableFrames) -> list[MetricRow]:
 
 
 def _ok(table: TableFrames) -> set[str]:
-    """Return the ids of the reported runs that ended ok, and that of what is no run's."""
+    """Return the ids of the reported runs that ended ok, and the empty id."""
     return {"", *(run.id for run in table.reported if run.outcome == "ok")}
 
 
 def reasons(table: TableFrames) -> list[str]:
-    """Say which metrics were not measured of which variants, and why."""
+    """List the metrics that were not measured, by variant, with the reasons."""
     ok = _ok(table)
     failed = [row for row in table.attempts if row.error and row.run in ok]
     said = []
@@ -113,7 +113,7 @@ def reasons(table: TableFrames) -> list[str]:
 
 @FIGURES.register("metrics", every_table=True)
 def metrics_pictures(frames: Frames) -> dict[str, Picture]:
-    """Show what a metric measured of each variant.
+    """Show the values of a metric for each variant.
 
     A quantity in which no variant differs is left out; speeds are relative to the baseline's.
     """
@@ -225,7 +225,7 @@ def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
 
 
 def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
-    """Return the numeric coordinate of most places; "" where there is none.
+    """Return the numeric coordinate with most values; "" without any.
 
     Of coordinates that count alike (first and last position, share and tokens) the last.
     """
@@ -249,7 +249,7 @@ _Placed = Sequence[tuple[MetricRow, float]]
 
 
 def _means(own: _Placed) -> list[Point]:
-    """Return means over seeds; what is a variant's own has one value, over none.
+    """Return means over seeds; a variant's own value is one of no seed.
 
     Where no value is below 0, as of shares, times and norms, no interval reaches below it. What is
     in nats may be a difference of losses, and keeps Student's interval.

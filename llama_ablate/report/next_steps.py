@@ -10,7 +10,7 @@ from llama_ablate.terminal import listed
 
 
 def next_steps(frames: Frames, command: str) -> list[str]:
-    """Suggest runs that would say more, each with the command that adds them to what is there."""
+    """Suggest further runs, each with the command that adds them."""
     return [
         line
         for table in frames.tables

@@ -1,4 +1,4 @@
-"""The report's files: tables, figures, Markdown, and one page that needs nothing beside itself.
+"""The report's files: tables, figures, Markdown, and one page that stands alone.
 
 The first screen of the page is question, answer, limits, one picture and one table in the same
 order; the loss curves follow, and all else is folded below to a line. Two pictures stand in the
@@ -60,7 +60,7 @@ _CURVES = "loss_curves"
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure of the report: its files, and how it stands in the page."""
+    """A figure of the report, as a file and in the page."""
 
     name: str
     table: str
@@ -101,7 +101,7 @@ class Shown:
 
     @cached_property
     def words(self) -> list[bool]:
-        """Whether each column is read as text: then it stands flush left."""
+        """Whether each column holds text, and stands flush left."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         return [not any(re.match(r"[\d+-]", cell) for cell in column) for column in columns]
 
@@ -117,7 +117,7 @@ class Shown:
 
     @cached_property
     def more(self) -> list[bool]:
-        """Whether each column is hidden until a reader asks for it."""
+        """Whether each column is hidden at first."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
         shown = leading[:_MAX_COLUMNS] if self.short else leading
         if self.room:  # names, differences and verdicts before all others
@@ -156,7 +156,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Group:
-    """Sections of one kind, one for each table, with the figures beside them."""
+    """Sections of one kind with their figures, one section a table."""
 
     id: str
     title: str
@@ -166,12 +166,12 @@ class Group:
 
     @property
     def lead(self) -> str:
-        """The name of the figure that stands beside its tables."""
+        """The name of the figure beside its tables."""
         return self.figures[0].name if self.figures else ""
 
     @property
     def answer(self) -> str:
-        """What its sections show, in a line: in their words, else their verdicts, counted."""
+        """The summary of its sections: their answers, or counted verdicts."""
         said = dict.fromkeys(section.answer for section in self.sections if section.answer)
         verdicts = Counter(word for section in self.sections for word in section.verdicts)
         counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
@@ -219,7 +219,7 @@ class PagePictures:
         self._has_lead = False
 
     def draw(self, folder: Path) -> Iterator[PageFigure]:
-        """Draw every picture to its files, and yield how it stands in the page."""
+        """Draw every picture to its files, and yield its figure in the page."""
         first = self._frames.table.plan.name
         for made in FIGURES.make(self._frames):
             of_first = made.table in ("", first)
@@ -242,7 +242,7 @@ class PagePictures:
                 yield replace(figure, html=f"<p>{escape(why)}</p>")
 
     def _stands(self, figure: PageFigure) -> bool:
-        """Return whether a figure stands in the page: the answer's, and the loss curves."""
+        """Return whether a figure is unpacked: the answer's, or the loss curves."""
         is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
         self._has_lead |= is_lead
         return is_lead or figure.name == _CURVES
@@ -342,7 +342,7 @@ def _html(
 
 
 def template(name: str) -> jinja2.Template:
-    """Return a template of this package, which escapes what it is given."""
+    """Return a template of this package that escapes its values."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
         autoescape=True,
@@ -353,7 +353,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def write_prose(text: str) -> Markup:
-    """Return text as HTML: what stands between backticks is code."""
+    """Write text as HTML, with code between backticks."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
 
 
@@ -475,7 +475,7 @@ def _speeds(frames: Frames) -> Shown:
 
 
 def _recipes(frames: Frames) -> Shown:
-    """Return what each variant of each table changes of its baseline's recipe."""
+    """List each variant's changes of its baseline's recipe, by table."""
     shown = []
     for table in frames.tables:
         for variant in table.plan.variants:

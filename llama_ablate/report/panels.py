@@ -46,7 +46,7 @@ _NUMBER = "{:,.4g}".format
 
 
 def draw_rows(drawing: Drawing, picture: Picture) -> None:
-    """Draw panels of rows: each row as high as that of the page's table beside it."""
+    """Draw panels of rows, as high as the rows of the page's table."""
     panels = [panel for panel in picture.panels if isinstance(panel, Dots)]
     marks = choose_marks(panels[0])[0]
     width, letter = drawing.width, drawing.points / POINTS
@@ -90,7 +90,7 @@ def draw_rows(drawing: Drawing, picture: Picture) -> None:
 
 
 def _above(panel: Dots) -> str:
-    """Write what stands above a panel: its title, and how many rows are left out."""
+    """Write a panel's title, and the number of rows that are left out."""
     left = choose_marks(panel)[1]
     shown = (
         f"{left:,} of {left + MAX_ROWS:,} rows are left out: drawn are both ends" if left else ""
@@ -152,7 +152,7 @@ def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, fram
 
 
 def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
-    """Write the remarks of marks beside their intervals, where there is more room."""
+    """Write remarks beside intervals, on the side with more room."""
     left, right = axes.get_xlim()
     for y, mark in enumerate(marks):
         if mark.remark:
@@ -262,7 +262,7 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
 
 
 def _remark(panel: Panel) -> str:
-    """Say what is not drawn, or not named."""
+    """Write which lines are not drawn or not named."""
     cast = panel.cast.remark if isinstance(panel, Lines) else ""
     return "; ".join(filter(None, (cast, panel.remark)))
 
@@ -454,7 +454,7 @@ def _around(far: int) -> Iterator[tuple[int, float, float]]:
 
 
 def _write_scale(axes: Axes) -> str:
-    """Write where the ends of both axes stand in the SVG, and what they are, as JSON."""
+    """Write the places and values of both axes' ends as JSON."""
     height = float(axes.figure.bbox.height)
     (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
     x = (left, right, *axes.get_xlim(), axes.get_xscale() == "log")

@@ -73,14 +73,14 @@ def files(experiments: Sequence[Frames]) -> dict[str, bytes]:
 
 
 def caption(frames: Frames, section: Section) -> str:
-    """Write a table's caption: the question, what its numbers are, and what was trained."""
+    """Write a table's caption: question, numbers, and scale of training."""
     question = frames.plan.experiment.question or f"{frames.plan.experiment.name}."
     told = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
     return f"{question} {told}. {describe_scope(frames, section.table)}"
 
 
 def describe_scope(frames: Frames, table: str = "") -> str:
-    """Describe what a table, or all, are of: baseline, size, training, text and seeds."""
+    """Describe the scale of tables: baseline, size, training, text and seeds."""
     plans = [one.plan for one in frames.tables if table in ("", one.plan.name)]
     parameters = ends((plan.baseline.parameters for plan in plans), drawing.shorten_number)
     tokens = ends((plan.tokens_per_run for plan in plans), drawing.shorten_number)
@@ -93,7 +93,7 @@ def describe_scope(frames: Frames, table: str = "") -> str:
 
 
 def describe_setup(frames: Frames) -> str:
-    """Describe in a paragraph what was trained and compared, and what was not tested."""
+    """Describe the set-up in a paragraph, with its limits."""
     plans = [table.plan for table in frames.tables]
     experiment, first = frames.plan.experiment, plans[0]
     variants = sum(not (v.role or v.baseline) for v in first.variants)

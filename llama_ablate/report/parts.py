@@ -16,7 +16,7 @@ Maker = Callable[[Frames], Part | Mapping[str, Part] | None]
 
 @dataclass(frozen=True)
 class Made(Generic[Part]):
-    """A part of a report: its name in the registry, and of which table it is (or of all: "")."""
+    """A part of a report, with its name and its table ("" for all tables)."""
 
     #: Of several parts by one maker it ends in the part's own.
     name: str
@@ -62,7 +62,7 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         return enter
 
     def parts(self, name: str, frames: Frames) -> dict[str, Part]:
-        """Return what one maker makes of a table, by name: nothing, one part, or several."""
+        """Return the parts of one maker by name: none, one, or several."""
         made = self._makers[name][0](frames)
         if isinstance(made, Mapping):
             return {"_".join(filter(None, (name, own))): part for own, part in made.items()}

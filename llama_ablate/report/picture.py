@@ -69,7 +69,7 @@ def key_variants(plan: PlanDocument) -> dict[str, str]:
 
 
 def style_variants(plan: PlanDocument) -> dict[str, Style]:
-    """Return the style of each variant by its label; that of baselines is grey."""
+    """Return the style of each variant by its label; baselines are grey."""
     baselines = {table.baseline.label: Style(BASELINE) for table in plan.tables}
     return style_names(label for label in key_variants(plan) if label not in baselines) | baselines
 
@@ -86,7 +86,7 @@ class Cast:
 
     @property
     def remark(self) -> str:
-        """What a reader must know of the lines that have no name."""
+        """The remark on lines without a name."""
         unnamed = len(self.styles) - len(self.named)
         if not unnamed:
             return ""
@@ -206,7 +206,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Costs:
-    """Dots against a cost, of which there are several: each has a panel."""
+    """Marks against one cost."""
 
     marks: Sequence[Dot]
     cost: str
@@ -222,7 +222,7 @@ Panel = Dots | Lines | Costs
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels beside one another, of one kind."""
+    """Panels of one kind, side by side."""
 
     panels: Sequence[Panel]
     #: The section that it stands beside.

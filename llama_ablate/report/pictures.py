@@ -1,4 +1,4 @@
-"""The pictures of a report, in reading order: what each docstring says first is its caption."""
+"""The pictures of a report in reading order; a docstring begins with the caption."""
 
 import json
 import math
@@ -43,7 +43,7 @@ _SIZE = Axis("parameters without embeddings", "count", log=True)
 
 @FIGURES.register("steps", every_table=True)
 def draw_steps(frames: Frames) -> Picture | None:
-    """Show what each step of the path changes against the one before; left is better."""
+    """Show the effect of each step of the path; left is better."""
     rows = effects.steps(frames.table)
     marks = [
         Dot(row.step, Estimate(row.marginal, row.marginal_low, row.marginal_high), row.verdict)
@@ -57,7 +57,7 @@ def draw_steps(frames: Frames) -> Picture | None:
 
 @FIGURES.register("factors", every_table=True)
 def draw_factors(frames: Frames) -> Picture | None:
-    """Show what each change does to the loss on average; left of the line is better.
+    """Show the mean effect of each change on the loss; left is better.
 
     Interactions of two changes are hollow; the grey band is the margin.
     """
@@ -224,7 +224,7 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
 
 @FIGURES.register("costs", every_table=True)
 def draw_costs(frames: Frames) -> Picture | None:
-    """Show the difference in loss from the baseline against what a variant costs.
+    """Show each variant's difference in loss against its cost.
 
     Below the line is better, to the left is cheaper. Costs that differ by less than 2% are left
     out.

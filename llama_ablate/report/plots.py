@@ -29,7 +29,7 @@ def draw(
     keys: Mapping[str, str] | None = None,
     points: float = POINTS,
 ) -> Drawing:
-    """Draw a picture in a width of pixels; `keys` are those of variants in the page, by label."""
+    """Draw a picture; `keys` are the page's keys of variants by label."""
     with style(points), quiet():
         drawing = Drawing(blank(width / 72, 1), keys or {}, points)
         first = picture.panels[0]
@@ -41,7 +41,7 @@ def draw(
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
+    """Write a figure as SVG and PNG, each in one step, and return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
     drawn = {".svg": write_svg(figure), ".png": _save(figure, "png", dpi=144)}

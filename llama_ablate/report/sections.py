@@ -1,4 +1,4 @@
-"""The sections of a report: what each shows, for all tables together or for each, in order."""
+"""The sections of a report, declared in reading order."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ Halved = TypeVar("Halved", ComparisonRow, FactorRow)
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title, and what a reader must know to read it."""
+    """A table with its title and its note."""
 
     title: str
     cells: pd.DataFrame

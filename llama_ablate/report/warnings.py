@@ -66,7 +66,7 @@ def _few_tokens(table: PlannedTable) -> Iterator[str]:
 
 
 def _overlaps(text: PlannedText) -> Iterator[str]:
-    """Yield how much held-out text also stands in training text, and what was done about it."""
+    """Yield the share of held-out text that is also training text."""
     if text.left_out:
         yield (
             f"{text.left_out:,} held-out {plural(text.left_out, 'document')} also stood in "
@@ -102,7 +102,7 @@ def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def _balanced(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield what the balance of experts costs where a step is cut into parts."""
+    """Yield the cost of balancing experts where a step is cut into parts."""
     is_cut = experiment.train.accumulate > 1 or experiment.parallel.data > 1
     by_loss = [f"'{variant.label}'" for variant in table.variants if variant.balances_by_loss]
     if is_cut and by_loss:
@@ -136,7 +136,7 @@ def _two_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def _covered(table: PlannedTable) -> Iterator[str]:
-    """Yield which levels of the file have no row of their own in a table, and why."""
+    """Yield the levels of the file without a row, with the reason."""
     for variant in table.variants:
         for label in variant.covers:
             yield f"'{label}' changes nothing of '{variant.label}', so it has no row of its own."
@@ -278,7 +278,7 @@ def _by_the_last_loss(table: TableFrames) -> Iterator[str]:
 
 
 def machines(frames: Frames) -> list[str]:
-    """Return what the runs of any of the tables did not compute with alike."""
+    """List differences of machine and software between runs."""
     every = pd.concat([table.machines for table in frames.tables])
     kinds = {what: sorted(set(values)) for what, values in every.items()}
     return [
@@ -289,7 +289,7 @@ def machines(frames: Frames) -> list[str]:
 
 
 def _changed(frames: Frames) -> Iterator[str]:
-    """Yield what the file states otherwise than before the first run had finished."""
+    """Yield changes of the file since the first run had finished."""
     if not any(len(table.machines) for table in frames.tables):
         return
     versions, experiment = frames.protocol, frames.plan.experiment
