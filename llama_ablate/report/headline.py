@@ -338,7 +338,8 @@ def _steps(table: TableFrames) -> str:
 def _at_a_cost(table: TableFrames) -> str:
     """Say which variants need less of the cost that is asked for, and are as good.
 
-    The cheapest come first, then how the still cheaper ones are; nothing where no cost is asked.
+    The cheapest come first, then those that are not as good. Nothing where no cost is asked for, or
+    where the file states none and none is as good.
     """
     rows = [row for row in table.comparison if not row.role]
     cost = find_asked_cost(table.experiment, rows)
@@ -351,6 +352,8 @@ def _at_a_cost(table: TableFrames) -> str:
     )
     good = [row for row in cheaper if row.verdict in ("better", "equivalent")]
     left = [row for row in cheaper if row not in good]
+    if not good and not table.experiment.answer.cost:
+        return ""
     said = [_of_cost(row, table, shares[row.label], cost.words) for row in good[:1]]
     said += [_of_cost(row, table, shares[row.label]) for row in (*good[1:_FEW], *left[:_FEW])]
     none = f"no variant that needs less of {cost.words} than {_base(table)} is shown to be as good"

@@ -293,3 +293,7 @@ def test_where_attention_alone_is_varied_and_a_margin_stated_the_cost_is_the_sta
         variants = {"design": "one-at-a-time", "axes": axes}
         made = frames({"": losses}, changes=changes, margin="0.03 nats", variants=variants)
         assert headline(made).startswith(begins)
+    variants = {"design": "one-at-a-time", "axes": {"attention": ["gqa"]}}
+    losses["gqa"] = moved(0.1)  # which is not as good: nothing is said of its cost
+    made = frames({"": losses}, changes=changes, margin="0.03 nats", variants=variants)
+    assert headline(made).startswith("mha beats gqa by 0.100")
