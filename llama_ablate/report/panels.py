@@ -285,7 +285,7 @@ def _draw_lines(drawing: Drawing, axes: Axes, panel: Lines, width: float) -> Non
         )
         title = f"{name}, seed {seed}" + (f": {lost}" if lost else "")
         drawing.tag(line, name, title, **{"data-seed": str(seed)})
-    many = len(panel.points) > _MAX_POINTS
+    many = panel.raw or len(panel.points) > _MAX_POINTS
     named = [name for name in means if name in panel.cast.named]
     has_bars = any(math.isfinite(p.at.low) for p in panel.points) and not runs
     for name, points in means.items():

@@ -19,7 +19,7 @@ from PIL import Image
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import page
+from llama_ablate.report import page, pictures
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
@@ -421,6 +421,22 @@ def test_a_curve_tells_the_loss_of_its_own_run_and_is_smoothed_and_drawn_logarit
     tab.locator("#figure-loss_curves input[type=checkbox]").check()
     assert tab.locator("#figure-loss_curves svg:visible").count() == 1
     assert marks(tab, "loss_curves", "v1", "[data-seed='0']").get_attribute("d") != before
+
+
+@pytest.mark.full
+def test_of_many_curves_medians_are_drawn_and_the_seeds_of_what_is_lit(
+    store, tmp_path, show, monkeypatch
+):
+    monkeypatch.setattr(pictures, "MAX_CURVES", 2)
+    tab = show(written(store, tmp_path))
+    assert tab.locator("#figure-loss_curves [data-raw]").get_attribute("data-raw") == "medians"
+    median = marks(tab, "loss_curves", "v1", ":not([data-end])")
+    assert median.count() == 1
+    assert tab.locator(".seeds").count() == 0
+    row(tab, "good").hover()
+    assert tab.locator(".seeds").count() == len(SEEDS)
+    tab.mouse.move(5, 5)
+    assert tab.locator(".seeds").count() == 0
 
 
 @pytest.mark.full
