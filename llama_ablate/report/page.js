@@ -115,14 +115,9 @@
   }
 
   function drawSeeds(line) {
-    for (const [, , at, losses] of runsOf(line)) {
-      const seed = line.cloneNode();
-      seed.setAttribute("d", outline(line.closest("[data-raw]"), curves.places[at], losses, 0));
-      seed.setAttribute("stroke-width", 0.6);
-      seed.setAttribute("class", "seeds");
-      seed.removeAttribute("data-v");
-      line.before(seed);
-    }
+    const { stroke } = getComputedStyle(line);
+    const paths = runsOf(line).map(([, , at, losses]) => outline(line.closest("[data-raw]"), curves.places[at], losses, 0));
+    line.insertAdjacentHTML("beforebegin", paths.map((d) => `<path class="seeds" fill="none" stroke="${stroke}" stroke-width=".6" d="${d}"/>`).join(""));
   }
 
   function smooth(figure, share) {
@@ -167,14 +162,12 @@
     const copy = svg.cloneNode(true);
     for (const element of all("[data-off], .seeds", copy)) element.remove();
     for (const element of all("[data-title]", copy)) {
-      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-      title.textContent = element.dataset.title;
-      element.prepend(title);
+      element.insertAdjacentHTML("afterbegin", "<title></title>");
+      element.firstChild.textContent = element.dataset.title;
     }
     const used = new Set(all("use", copy).map((use) => use.getAttribute("href")));
-    const defs = document.createElementNS("http://www.w3.org/2000/svg", "defs");
-    defs.append(...all("#letters path").filter((letter) => used.has(`#${letter.id}`)).map((letter) => letter.cloneNode()));
-    copy.prepend(defs);
+    const letters = all("#letters path").filter(({ id }) => used.has(`#${id}`)).map(({ outerHTML }) => outerHTML);
+    copy.insertAdjacentHTML("afterbegin", `<defs>${letters.join("")}</defs>`);
     const [, , width, height] = copy.getAttribute("viewBox").split(" ");
     copy.setAttribute("width", width);
     copy.setAttribute("height", height);
@@ -204,7 +197,6 @@
 
   const off = new Set();
   const filter = document.getElementById("filter");
-  const shownTable = (section) => all("table", section).find((table) => !table.closest("[data-table][hidden]"));
 
   function apply() {
     const words = filter.value.toLowerCase().split(/\s+/);
@@ -213,18 +205,19 @@
       row.hidden = row.dataset.base === undefined && !words.every((word) => text.includes(word));
       row.toggleAttribute("data-off", off.has(row.dataset.v));
     }
-    const rows = all("tr[data-v]", shownTable(document.querySelector("main section")));
-    const without = new Set([...off, ...rows.filter((row) => row.hidden).map((row) => row.dataset.v)]);
-    for (const mark of all("svg [data-v]")) mark.toggleAttribute("data-off", without.has(mark.dataset.v));
-    for (const svg of all("svg[data-rows]")) order(svg, without);
+    const found = new Set(all("main tr[data-v]:not([hidden])").map((row) => row.dataset.v));
+    const isOff = (v) => off.has(v) || (filter.value && !found.has(v));
+    for (const mark of all("svg [data-v]")) mark.toggleAttribute("data-off", isOff(mark.dataset.v));
+    for (const svg of all("svg[data-rows]")) order(svg, isOff);
   }
 
   // Rows of a picture stand in the order of the table beside it.
-  function order(svg, without) {
-    const table = shownTable(svg.closest("section"));
+  function order(svg, isOff) {
+    const table = all("table", svg.closest("section")).find((one) => !one.closest("[data-table][hidden]"));
+    if (!table) return;
     const names = all("[data-y]", svg);
     const from = Object.fromEntries(names.map(({ dataset }) => [dataset.v, +dataset.y]));
-    const rows = all("tbody tr[data-v]", table).map((row) => row.dataset.v).filter((v) => v in from && !without.has(v));
+    const rows = all("tbody tr[data-v]", table).map((row) => row.dataset.v).filter((v) => v in from && !isOff(v));
     if (!rows.length) return;
     const places = names.map(({ dataset }) => +dataset.y).sort((a, b) => a - b);
     for (const mark of all("[data-v]", svg)) {
@@ -317,18 +310,16 @@
   // ---- the runs of a variant, its curves, and what it changes
 
 
-  // Rows of a table of the page that are about a variant, with the columns that say something of it.
+  // The rows of a table of the page that are about a variant; nothing where there are none.
   function copied(section, v) {
-    const table = document.querySelector(`#${section} table`);
+    const table = document.querySelector(`#${section} table`).cloneNode(true);
     const at = all("thead th", table).findIndex((head) => head.dataset.name === "table");
-    const rows = all("tbody tr[data-v]", table).filter((row) => row.dataset.v === v && (!tables || at < 0 || row.cells[at].textContent === tables.value));
-    const clone = (row) => make("tr", {}, ...[...row.cells].filter((cell, i) => i && i !== at).map((cell) => {
-      const own = cell.cloneNode(true);
-      own.hidden = false;
-      if (own.dataset.name) own.textContent = own.dataset.name;
-      return own;
-    }));
-    return rows.length && make("div", { className: "wide" }, make("table", {}, make("thead", {}, clone(table.tHead.rows[0])), make("tbody", {}, ...rows.map(clone))));
+    for (const button of all("button", table)) button.replaceWith(...button.childNodes);
+    for (const row of table.tBodies[0].querySelectorAll("tr")) {
+      row.hidden = false;
+      if (row.dataset.v !== v || (tables && at >= 0 && row.cells[at].textContent !== tables.value)) row.remove();
+    }
+    return table.tBodies[0].rows.length && make("div", { className: "wide" }, table);
   }
 
   function open(v, button) {

@@ -93,7 +93,7 @@ def _above(panel: Dots) -> str:
     """Write a panel's title, and the number of rows that are left out."""
     left = choose_marks(panel)[1]
     shown = (
-        f"{left:,} of {left + MAX_ROWS:,} rows are left out: drawn are both ends" if left else ""
+        f"{left:,} of {len(panel.marks):,} rows are left out: drawn are both ends" if left else ""
     )
     return "; ".join(filter(None, (panel.title, shown)))
 
