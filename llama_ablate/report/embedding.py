@@ -16,8 +16,11 @@ import base64
 import gzip
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from xml.etree import ElementTree as ET
+
+import numpy as np
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 #: Properties of a style that may stand as attributes: words, and numbers.
@@ -30,10 +33,22 @@ _NUMBERS = {
     "stroke-miterlimit",
 }
 #: Properties that a group hands on to what stands in it.
-_INHERITED = sorted((_WORDS | _NUMBERS) - {"opacity", "clip-path"})
+_INHERITED = (_WORDS | _NUMBERS) - {"opacity", "clip-path"}
 _PLACES = ("x", "y", "width", "height")
 _MOVE = re.compile(r"translate\(([-\d.e]+)[ ,]+([-\d.e]+)\)")
-_TARGET = re.compile(r"#([^)\"]+)")
+_COMMAND = re.compile(r"([MLQCZz])([^MLQCZz]*)")
+_POINTS = {"M": 1, "L": 1, "Q": 2, "C": 3}  # of each command of a path
+#: Zeros at the end of decimals, points behind no decimal, signs of 0, zeros before a point, spaces.
+_SHORTER = [
+    (re.compile(pattern), short)
+    for pattern, short in (
+        (r"(\.\d*?)0+ ", r"\1 "),
+        (r"\. ", " "),
+        (r"(?<!\d)0\.", "."),
+        (r"-0 ", "0 "),
+        (r" -", "-"),
+    )
+]
 #: Attributes of elements, by the gid of the artist that drew each.
 About = Mapping[str, Mapping[str, str]]
 
@@ -75,16 +90,18 @@ class Sheet:
         for element in root.iter():
             element.tag = element.tag.removeprefix(_SVG)
             element.text = element.tail = None
-            element.attrib = dict(_read_attributes(element))
+            element.attrib = _read_attributes(element)
         for parent in [*root.iter()]:
             for child in [*parent]:
-                if child.tag in ("metadata", "style") or _is_unseen(child):
+                if child.tag in ("metadata", "style") or (
+                    child.tag == "path" and _is_unseen(child)
+                ):
                     parent.remove(child)
         self._rename(root, about)
         for element in root.iter():
             _round_places(element, digits)
         _flatten(root)
-        view_box = " ".join(_write_decimal(float(n), 1) for n in root.attrib["viewBox"].split())
+        view_box = _join(map(float, root.attrib["viewBox"].split()), 1)
         # Matplotlib's style sheet rounds the joins of lines; as an attribute no policy refuses it.
         drawn = {"viewBox": view_box, "role": "img", "aria-label": label}
         root.attrib = drawn | {"stroke-linejoin": "round"} | attributes
@@ -106,9 +123,9 @@ class Sheet:
         for element in root.iter():
             for key, value in element.attrib.items():
                 if value.startswith("url(#") or (key == "href" and value.startswith("#")):
-                    for target in _TARGET.findall(value):
-                        names.setdefault(target, f"{prefix}-{len(names)}")
-                    element.set(key, _TARGET.sub(lambda match: f"#{names[match[1]]}", value))
+                    before, _, target = value.rstrip(")").partition("#")
+                    name = names.setdefault(target, f"{prefix}-{len(names)}")
+                    element.set(key, f"{before}#{name}" + ")" * value.endswith(")"))
         for element in root.iter():
             own = element.attrib.pop("id", "")
             if own in names:
@@ -138,56 +155,75 @@ class Sheet:
 
 def write_steps(path: str, digits: int = 1) -> str:
     """Write a path in steps from point to point, rounded so that no error adds up."""
-    point = start = (0, 0)
+    point = start = np.zeros(2)
     steps, last = "", ""
-    for command, numbers in re.findall(r"([MLQCZz])([^MLQCZz]*)", path):
-        if command in "Zz":
+    for command, numbers in _join_commands(path):
+        if command == "z":
             steps, point, last = f"{steps}z", start, "z"
             continue
-        whole = [round(float(number) * 10**digits) for number in numbers.split()]
-        points = [*zip(whole[::2], whole[1::2], strict=True)]
-        moves = [number for x, y in points for number in (x - point[0], y - point[1])]
-        texts = [_write_decimal(number / 10**digits, digits) for number in moves]
-        joined = "".join(text if text.startswith("-") else f" {text}" for text in texts)
-        # A line goes on after a move, and a command after itself, without its letter.
-        repeats = command == "L" if last == "M" else command == last
-        steps += joined if repeats else command.lower() + joined.lstrip()
-        point, last = points[-1], command
-        start = point if command == "M" else start
+        # Of a curve all points are told from where it begins.
+        points = np.rint(np.array(numbers, float) * 10**digits).reshape(-1, _POINTS[command], 2)
+        begins = np.concatenate([point[None], points[:-1, -1]])
+        moves = points - begins[:, None]
+        joined = _join((moves.ravel() / 10**digits).tolist(), digits)
+        # A line goes on after a move without its letter.
+        is_on = command == "L" and last == "M"
+        steps += command.lower() * (not is_on) + " " * (is_on and joined[0] != "-") + joined
+        point, last = points[-1, -1], command
+        start = points[0, 0] if command == "M" else start
     return steps
 
 
-def _write_decimal(number: float, digits: int) -> str:
-    """Write a number with so many decimals at most."""
-    text = f"{number:.{digits}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in ("-0", "") else re.sub(r"^(-?)0\.", r"\1.", text)
+def _join_commands(path: str) -> list[tuple[str, list[str]]]:
+    """Return the commands of a path with their numbers; neighbours of one kind are one command."""
+    joined: list[tuple[str, list[str]]] = []
+    for command, text in _COMMAND.findall(path):
+        if command in "Zz":
+            joined.append(("z", []))
+        elif joined and joined[-1][0] == command != "M":
+            joined[-1][1].extend(text.split())
+        else:
+            joined.append((command, text.split()))
+    return joined
 
 
-def _read_attributes(element: ET.Element) -> Iterator[tuple[str, str]]:
-    """Yield an element's attributes, and those that its style sets."""
+def _join(numbers: Iterable[float], digits: int) -> str:
+    """Write numbers with so many decimals at most, and no more signs than they need."""
+    each = tuple(numbers)
+    text = f"%.{digits}f " * len(each) % each
+    for pattern, short in _SHORTER if digits else _SHORTER[-2:]:
+        text = pattern.sub(short, text)
+    return text.strip()
+
+
+def _read_attributes(element: ET.Element) -> dict[str, str]:
+    """Return an element's attributes, and those that its style sets."""
+    found = {}
     for key, value in element.attrib.items():
         if key == "style":
             for declaration in filter(str.strip, value.split(";")):
-                yield _turn_into_attribute(declaration)
+                name, text = _turn_into_attribute(declaration)
+                found[name] = text
         elif key != "type":
-            yield key.removeprefix(_XLINK), value
+            found[key.removeprefix(_XLINK)] = value
+    return found
 
 
+@cache
 def _turn_into_attribute(declaration: str) -> tuple[str, str]:
     """Return a declaration of a style as an attribute."""
     key, _, value = map(str.strip, declaration.partition(":"))
     if key in _NUMBERS:
-        return key, _write_decimal(float(value), 2)
+        return key, _join([float(value)], 2)
     if key not in _WORDS:
         raise ValueError(f"no attribute for '{declaration.strip()}'")
     return key, value
 
 
-def _is_unseen(element: ET.Element) -> bool:
-    """Return whether a path has neither a fill nor a line, as a transparent background."""
-    bare = element.get("fill") == "none" and element.get("stroke", "none") == "none"
-    return element.tag == "path" and (bare or element.get("opacity") == "0")
+def _is_unseen(path: ET.Element) -> bool:
+    """Return whether a path has neither a fill nor a line."""
+    is_bare = path.get("fill") == "none" and path.get("stroke", "none") == "none"
+    return is_bare or path.get("opacity") == "0"
 
 
 def _round_places(element: ET.Element, digits: int) -> None:
@@ -196,34 +232,31 @@ def _round_places(element: ET.Element, digits: int) -> None:
         if key == "d":
             element.set(key, write_steps(value, digits))
         elif key in _PLACES and element.tag != "svg":
-            element.set(key, _write_decimal(float(value), digits))
-        elif key == "transform":
-            element.set(key, _MOVE.sub(lambda match: _round_move(match, digits), value))
-    move = re.fullmatch(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
-    if element.tag == "use" and move and "x" not in element.attrib:
-        del element.attrib["transform"]
-        places = zip("xy", move.groups(), strict=True)
-        element.attrib |= {key: place for key, place in places if place != "0"}
-
-
-def _round_move(match: re.Match[str], digits: int) -> str:
-    x, y = (_write_decimal(float(number), digits) for number in match.groups())
-    return f"translate({x} {y})"
+            element.set(key, _join([float(value)], digits))
+    if move := _MOVE.match(element.get("transform", "")):
+        x, y = _join([float(move[1])], digits), _join([float(move[2])], digits)
+        rest = move.string[move.end() :]
+        if element.tag == "use" and not rest and "x" not in element.attrib:
+            del element.attrib["transform"]
+            element.attrib |= {"x": x, "y": y} if y != "0" else {"x": x}
+        else:
+            element.set("transform", f"translate({x} {y}){rest}")
 
 
 def _flatten(element: ET.Element) -> None:
     """Move to a group what all its parts share, and drop groups without attributes."""
     children: list[ET.Element] = []
     for child in element:
-        _flatten(child)
+        if len(child):
+            _flatten(child)
         children += _replace_group(child) if child.tag in ("g", "defs") else [child]
     element[:] = children
     drawn = [child for child in element if child.tag not in ("defs", "title")]
     if element.tag == "g" and len(drawn) > 1:
-        for key in _INHERITED:
-            values = {child.get(key) for child in drawn}
-            if len(values) == 1 and None not in values:
-                element.set(key, values.pop() or "")
+        for key in sorted(_INHERITED & drawn[0].attrib.keys()):
+            values = [child.get(key) for child in drawn]
+            if values.count(values[0]) == len(values):
+                element.set(key, values[0] or "")
                 for child in drawn:
                     del child.attrib[key]
 
