@@ -14,7 +14,7 @@ SAME_COST = 0.02  # of a cost, within which variants do not differ
 
 
 @dataclass(frozen=True)
-class Cost:
+class VariantCost:
     """A cost: how an experiment file names it, its axis in a picture, and its values."""
 
     name: CostName
@@ -28,20 +28,22 @@ class Cost:
         return differ([self.read(row).value for row in rows], SAME_COST)
 
 
-def list_costs(row: ComparisonRow) -> list[Cost]:
+def list_costs(row: ComparisonRow) -> list[VariantCost]:
     """Return every cost of a table that has such a row, the telling ones first."""
 
-    def count(name: CostName, field: str, title: str, words: str, form: str = "count") -> Cost:
+    def count(
+        name: CostName, field: str, title: str, words: str, form: str = "count"
+    ) -> VariantCost:
         axis = Axis(title, form, whole=form == "bytes")
-        return Cost(name, axis, words, lambda row: Estimate(getattr(row, field)))
+        return VariantCost(name, axis, words, lambda row: Estimate(getattr(row, field)))
 
-    def state(context: int, field: str) -> Cost:
+    def state(context: int, field: str) -> VariantCost:
         title = f"state of one sequence of {context:,} tokens"
         return count("kv_cache", field, title, f"the state bytes at {context:,} tokens", "bytes")
 
     further = f"what one token adds to a state of {row.context:,}"
     return [
-        Cost(
+        VariantCost(
             "train_speed",
             Axis("training time, multiple of the baseline's"),
             "the training time",
@@ -49,7 +51,7 @@ def list_costs(row: ComparisonRow) -> list[Cost]:
         ),
         *([state(row.asked_context, "asked_state_bytes")] if row.asked_context else []),
         state(row.context, "state_bytes"),
-        Cost(
+        VariantCost(
             "decode_speed",
             Axis("decoding time, multiple of the baseline's"),
             "the decoding time",
@@ -63,7 +65,7 @@ def list_costs(row: ComparisonRow) -> list[Cost]:
     ]
 
 
-def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> Cost | None:
+def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> VariantCost | None:
     """Return the cost beside which an answer reads differences in loss.
 
     It is the stated one, `answer: {cost: NAME}`. Without any it is the state, where a margin says
