@@ -502,7 +502,7 @@ def test_a_pack_is_shown_whose_parts_are_not_installed(capsys):
     """The parts of four rows are plug-ins since."""
     assert main(["show", str(REFERENCE / "parts"), "mHC"]) == 0
     assert (
-        "block: pre residual=1.0 -> hyper-connections streams=4 kind=mhc" in capsys.readouterr().out
+        "block: pre residual=1 -> hyper-connections streams=4 kind=mhc" in capsys.readouterr().out
     )
     assert main(["show", str(REFERENCE / "parts")]) == 0
     assert "attention residuals" in capsys.readouterr().out
