@@ -53,7 +53,7 @@ _JUDGED = ("verdict", "test result", "result", "outcome")
 _DECIDING = (DIFFERENCE, *_JUDGED)
 #: Of a table that has leading columns, before a reader asks for more: columns, and of the first
 #: screen's table pixels: of its width, of a letter, and around a cell.
-_MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.3, 15
+_MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
 _MAX_LETTERS = 30  # of a name in the first screen's table
 _CURVES = "loss_curves"
 
@@ -129,7 +129,8 @@ class Shown:
     def _measure(self, column: int) -> float:
         """Return about how many pixels a column takes: of its cells, and of the words above."""
         words = (len(word) + 3 for word in self.columns[column].split())
-        return _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
+        mark = 0 if column else 22  # the line in a variant's colour before its name
+        return mark + _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
 
     @property
     def verdicts(self) -> list[str]:
