@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from llama_ablate.results import Results
 
-HELP = "write tables, figures and the page again, or what a paper takes"
+HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/quickstart"
 
 
@@ -23,11 +23,11 @@ EXAMPLE = "report results/quickstart"
 class ReportOptions(ResultsOptions):
     """The results, and whether a paper is written of them."""
 
-    others: tuple[Path, ...] = argument("MORE", "with --paper, further results", (), nargs="*")
+    others: tuple[Path, ...] = argument("MORE", "with --paper, further results with the same baseline", (), nargs="*")
     paper: bool = option(
         False,
-        "write what a paper takes to a new folder: figures as PDF, 3.25 and 6.75 inches wide, "
-        "tables (one over all results), and a paragraph of set-up",
+        "write what a paper takes to a new folder: one table, a paragraph of set-up, and three "
+        "figures as PDF, 3.25 and 6.75 inches wide",
     )
     out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
     wide: bool = option(False, WIDE)
@@ -46,8 +46,9 @@ def run(options: ReportOptions) -> Answer:
 
 
 def _paper(options: ReportOptions) -> Answer:
-    """Write the files for a paper, from one experiment or several."""
+    """Write the files for a paper, from one experiment or several with one baseline."""
     from llama_ablate.findings.frames import Frames
+    from llama_ablate.findings.union import union
     from llama_ablate.report import paper
     from llama_ablate.results import Results
 
@@ -56,8 +57,9 @@ def _paper(options: ReportOptions) -> Answer:
         raise ConfigError(f"'{twice[0]}' is given twice: its rows would stand twice")
     say("writing the paper")
     target = options.out or roots[0].with_name(f"{roots[0].name}-paper")
-    names = paper.write([Frames.of(Results.open(root)) for root in roots], target)
-    text = f"{target}: {len(names)} files: a table, a paragraph of set-up and figures"
+    every = [Frames.of(Results.open(root)) for root in roots]
+    names = paper.write(union(every) if len(every) > 1 else every[0], target)
+    text = f"{target}: {', '.join(names)}"
     return Answer(text, {"paper": str(target), "files": names})
 
 

@@ -71,8 +71,8 @@ def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str
     """Return the point of each variant, as JSON, by id; empty where nothing is tuned.
 
     It is the one of the fewest runs that diverged or collapsed, and of those the one whose mean
-    validation loss over the other seeds of its trials is lowest. A point whose runs have not all
-    finished is passed over while any other is complete.
+    validation loss is lowest. A point whose runs have not all finished is passed over while any
+    other is complete.
     """
     trials = grouped(trial_runs(runs), lambda run: run.variant)
     best = {variant: _best(own) for variant, own in trials.items()}

@@ -62,8 +62,13 @@ def further(frames: Frames) -> str:
     Hypotheses that are about other numbers than the table's, of more than a few how many are
     supported; controls that fail, lengths that reverse the answer, a bias that nothing bounds.
     """
-    parts = (_hypotheses, _guards, _controls, _turned, _bias)
+    parts = (_hypotheses, _guards, list_limits)
     return " ".join(sentence for part in parts for sentence in part(frames))
+
+
+def list_limits(frames: Frames) -> list[str]:
+    """List what limits the answer: failing controls, reversals with length, an unknown bias."""
+    return [sentence for part in (_controls, _turned, _bias) for sentence in part(frames)]
 
 
 def facts(frames: Frames) -> str:

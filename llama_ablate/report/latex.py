@@ -6,10 +6,12 @@ pandas' Styler would replace the line that joins cells and no other: it has neit
 
 import re
 import textwrap
+from itertools import groupby
 
 import pandas as pd
 
-COLUMNS, OF_PAGE = 5, 9  # leading columns in a paper's column, and in its page's width
+MAX_COLUMNS = 9  # columns of a table without groups; further ones are left out
+_MAX_NARROW = 5  # columns that a column of the paper holds; more take its whole width
 _LABEL = 24  # characters of the first column beyond which its cells are wrapped
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _WORD = re.compile(r"[^\W\d]")
@@ -30,16 +32,18 @@ _SPECIAL = str.maketrans(
 _LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž\u2010-\u201e\u2026€←→]")
 
 
-def table(
-    cells: pd.DataFrame, caption: str, reference: str, *, note: str = "", wide: bool = False
-) -> str:
-    """Return a LaTeX table of the leading columns, `COLUMNS` or `OF_PAGE`; the note is a comment.
+def table(cells: pd.DataFrame, caption: str, label: str, note: str = "") -> str:
+    """Return a LaTeX table of at most `MAX_COLUMNS` columns, with a note below it.
 
-    One that is wider than its column, or as a `table*` than its page, is scaled down to it. Long
-    cells of the first column are wrapped.
+    Columns with two levels stand in groups, named by the first level, and none is left out. A table
+    that is wider than its column, or as a `table*` than its page, is scaled down to it.
     """
-    shown = cells.iloc[:, : OF_PAGE if wide else COLUMNS].astype(str)
-    columns = [list(shown.iloc[:, i]) for i in range(shown.shape[1])]
+    groups: list[str] = []
+    if isinstance(cells.columns, pd.MultiIndex):
+        groups = [str(group) for group, _ in cells.columns]
+        cells = cells.set_axis([str(head) for _, head in cells.columns], axis=1)
+    shown = (cells if groups else cells.iloc[:, :MAX_COLUMNS]).astype(str)
+    columns = [list(shown.iloc[:, at]) for at in range(shown.shape[1])]
     long = any(len(cell) > _LABEL for cell in columns[0])
     kinds = ["l" if any(map(_WORD.match, column)) else "r" for column in columns]
     kinds[0] = r">{\raggedright\hangindent=1em}p{11em}" if long else "l"
@@ -48,28 +52,41 @@ def table(
         for name, column, kind in zip(shown, columns, kinds, strict=True)
     ]
     rows = [[_label(row[0]), *map(escaped, row[1:])] for row in shown.to_numpy().tolist()]
+    wide = len(columns) > _MAX_NARROW
     environment = "table*" if wide else "table"
     lines = [
         "% needs the packages booktabs, array and adjustbox; for accents also fontenc with T1",
-        *(f"% {line}" for line in textwrap.wrap(note, 98)),
         rf"\begin{{{environment}}}",
         r"\centering",
         r"\footnotesize" if wide else r"\scriptsize",
         r"\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{escaped(caption)}}}",
-        rf"\label{{{reference}}}",
+        rf"\label{{{label}}}",
         r"\begin{adjustbox}{max width=\linewidth}",
         rf"\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
         r"\toprule",
+        *_group_heads(groups),
         " & ".join(heads) + r" \\",
         r"\midrule",
         *(" & ".join(row) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{adjustbox}",
+        *([rf"\par\smallskip\raggedright {escaped(note)}"] if note else []),
         rf"\end{{{environment}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _group_heads(groups: list[str]) -> list[str]:
+    """Return the line that names groups of columns, and the rule below each name."""
+    heads, rules, at = [], [], 1
+    for name, group in groupby(groups):
+        count = len([*group])
+        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{escaped(name)}}}")
+        rules += [rf"\cmidrule(lr){{{at}-{at + count - 1}}}"] * bool(name)
+        at += count
+    return [" & ".join(heads) + r" \\", "".join(rules)] if rules else []
 
 
 def _head(title: str, column: list[str], kind: str) -> str:

@@ -37,7 +37,7 @@ from llama_ablate.report.headline import answer, facts, further, headline
 from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, style_variants
-from llama_ablate.report.pictures import LOG, thin
+from llama_ablate.report.pictures import LOG, LOSS_CURVES, thin
 from llama_ablate.report.sections import Section
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
@@ -55,7 +55,6 @@ _DECIDING = (DIFFERENCE, *_JUDGED)
 #: screen's table pixels: of its width, of a letter, and around a cell.
 _MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
 _MAX_LETTERS = 30  # of a name in the first screen's table
-_CURVES = "loss_curves"
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ class PagePictures:
         """Return whether a figure is unpacked: the answer's, or the loss curves."""
         is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
         self._has_lead |= is_lead
-        return is_lead or figure.name == _CURVES
+        return is_lead or figure.name == LOSS_CURVES
 
     def _embed(
         self, figure: PageFigure, made: Made[Picture], folder: Path, *, in_place: bool
@@ -254,10 +253,10 @@ class PagePictures:
         """Draw a figure to its files and for the page; the answer's also for a phone."""
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
         svg, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
-        has_two = in_place and figure.name != _CURVES
+        has_two = in_place and figure.name != LOSS_CURVES
         width = "broad" if has_two else "only"
         # Of a few lines that are packed a second decimal adds little.
-        digits = 1 if in_place or figure.name.startswith(_CURVES) else 2
+        digits = 1 if in_place or figure.name.startswith(LOSS_CURVES) else 2
         html = self._add(drawing, svg.read_bytes(), figure.title, width, digits)
         shortened = drawing.shortened
         drawing.figure.clear()  # its thousands of lines refer to one another
@@ -385,7 +384,7 @@ def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[
         first = [figure for figure in beside if figure.name in in_place]
         groups.append(Group(slug(key, 80), title, first, shown))
         groups += _group_figures("more", "More pictures", beside, in_place)
-    names = {f"{_CURVES}_{LOG}"}  # which the page shows in place of the curves
+    names = {f"{LOSS_CURVES}_{LOG}"}  # which the page shows in place of the curves
     return groups + _group_figures(
         "figures", "Figures", [f for f in figures if not f.section], names
     )
@@ -451,7 +450,7 @@ def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
 def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
     """Return the stem of a table's figure of loss curves."""
     is_first = table.plan.name == frames.table.plan.name
-    return _CURVES if is_first else f"{_CURVES}_{slug(table.plan.name, 160)}"
+    return LOSS_CURVES if is_first else f"{LOSS_CURVES}_{slug(table.plan.name, 160)}"
 
 
 def _speeds(frames: Frames) -> Shown:

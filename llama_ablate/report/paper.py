@@ -1,46 +1,50 @@
-"""Files for a paper: a comparison table, a paragraph of set-up, and figures as PDF.
+"""Files for a paper: one table, a paragraph of set-up, and figures as PDF.
 
-    NAME-setup.tex       what was trained and compared, and what was not tested
-    NAME-comparison.tex  the comparison for a column, and `-wide` for the page
-    NAME-effects.pdf     a figure for a column, and `-wide` for the page; so of other figures
-    all-comparison.tex   the rows of several experiments
-
-`NAME` is the experiment's name. Two experiments of one name get different files and labels.
+comparison.tex  variants as rows; sizes, texts or other tables of the experiment as columns
+setup.tex       what was trained and compared, how rates were chosen, and what limits it
+effects.pdf     a figure for a column, and `effects-wide.pdf` for the page; so of two others
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 
-from llama_ablate.config.experiment import slug
-from llama_ablate.config.labels import entry_text, name_corpus
+from llama_ablate.config.experiment import Train, slug
+from llama_ablate.config.labels import entry_text, name_corpus, shorten_labels
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import ends
 from llama_ablate.files import disk
-from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells, grouped
-from llama_ablate.findings.union import union
-from llama_ablate.report import drawing, latex, plots, tables
-from llama_ablate.report.headline import computed, learning_rate
-from llama_ablate.report.picture import FIGURES
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import cells, grouped, leading
+from llama_ablate.report import latex, plots
+from llama_ablate.report.drawing import shorten_number
+from llama_ablate.report.headline import computed, learning_rate, list_limits
+from llama_ablate.report.parts import Made
+from llama_ablate.report.picture import FIGURES, Picture
+from llama_ablate.report.pictures import LOSS_CURVES
 from llama_ablate.report.sections import Section, sections
+from llama_ablate.report.warnings import list_tuning_limits
 from llama_ablate.results.plan_document import PlannedTable
 from llama_ablate.terminal import listed, plural
 
 #: Inches of a column and of the page of a conference's paper, by the ending of a figure's file.
 WIDTHS = {"": 3.25, "-wide": 6.75}
+_MAX_FIGURES = 3  # each is two files
+_TUNED, _LOSS, _DIFFERENCE = "tuned to", "loss", "difference"  # with which their heads begin
 
 
-def write(experiments: Sequence[Frames], folder: Path) -> list[str]:
-    """Write the files of some experiments to a new folder, in one step; return their names.
+def write(frames: Frames, folder: Path) -> list[str]:
+    """Write the files of an experiment to a new folder, in one step; return their names.
 
     Raises ConfigError for a folder that holds anything.
     """
     free = not (folder.is_dir() and any(folder.iterdir()))
-    contents = files(experiments) if free else {}
+    contents = files(frames) if free else {}
     disk.make(folder.parent)
     disk.sweep(folder.parent)
     with disk.partial_folder(folder.parent) as partial:
@@ -51,53 +55,184 @@ def write(experiments: Sequence[Frames], folder: Path) -> list[str]:
     return [*contents]
 
 
-def files(experiments: Sequence[Frames]) -> dict[str, bytes]:
+def files(frames: Frames) -> dict[str, bytes]:
     """Make the files of a paper, by name."""
-    made = _table_of_all(experiments) if len(experiments) > 1 else {}
-    names = ["all"]
-    for frames in experiments:
-        name = ascii_name(frames.plan.experiment.name)
-        name += f"-N{len(names)}" * (name in names)  # slugs have no capitals
-        names.append(name)
-        made[f"{name}-setup.tex"] = f"{latex.escaped(describe_setup(frames))}\n".encode()
-        printed = [part for part in sections(frames) if part.printed]
-        for part in (part for part in printed if part.key == "comparison"):
-            base = f"{name}-{ascii_name(part.title)}"
-            made |= _latex_files(base, part.cells, caption(frames, part), part.short, part.note)
-        for figure in FIGURES.make(frames):
-            if figure.part.section in {part.key for part in printed}:
-                base = f"{name}-{ascii_name(f'{figure.name} {figure.table}')}"
-                for end, width in WIDTHS.items():
-                    made[f"{base}{end}.pdf"] = plots.for_paper(figure.part, width)
+    label = f"tab:{ascii_name(frames.plan.experiment.name)}"
+    table = latex.table(tabulate(frames), describe_table(frames), label)
+    setup = latex.escaped(describe_setup(frames))
+    made = {"comparison.tex": table.encode(), "setup.tex": f"{setup}\n".encode()}
+    for figure in islice(_list_figures(frames), _MAX_FIGURES):
+        for end, width in WIDTHS.items():
+            made[f"{figure.name}{end}.pdf"] = plots.for_paper(figure.part, width)
     return made
 
 
+def tabulate(frames: Frames) -> pd.DataFrame:
+    """Return variants as rows: of one table its columns, of several a group of columns for each.
+
+    Columns that say the same of all variants are left out. Controls are no rows.
+    """
+    parts = {table.plan.name: _list_cells(table, len(frames.tables) > 1) for table in frames.tables}
+    if len(parts) == 1:
+        return next(iter(parts.values())).reset_index()
+    joined = pd.concat(parts, axis=1).fillna("").reset_index()
+    heads = pd.MultiIndex.from_tuples([("", "variant"), *joined.columns[1:]])
+    return joined.set_axis(heads, axis=1)
+
+
+def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
+    """Return the cells of a table's rows by variant; of a group's: rate, loss and difference."""
+    rows = [row for row in table.comparison if not row.role]
+    shown = cells(rows).set_index("variant")
+    chosen = [head for head in shown if str(head).startswith(_TUNED)]
+    if is_group:
+        wanted = [head for head in shown if str(head).startswith((_LOSS, _DIFFERENCE))]
+        shown.loc[:, wanted[-1]] = [_mark_decided(row) for row in rows]
+    else:
+        wanted = [head for head in leading(rows)[1:] if len({*shown.get(head, ())}) > 1]
+    short = shorten_labels([*shown.index])
+    return shown[[*chosen, *wanted]].rename(index=short)
+
+
+def _mark_decided(row: ComparisonRow) -> str:
+    """Write a row's difference, with a star where its interval leaves out 0."""
+    return row.of_difference() + "*" * (row.low > 0 or row.high < 0)
+
+
+def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
+    """Yield the figures that stand beside printed tables, in their order: each once."""
+    keys = [*dict.fromkeys(part.key for part in sections(frames) if part.printed)]
+    made = (one for one in FIGURES.make(frames) if one.name != LOSS_CURVES)
+    every = [one for one in made if one.part.section in keys]
+    first = [own[0] for own in grouped(every, lambda one: one.name).values()]
+    yield from sorted(first, key=lambda one: keys.index(one.part.section))
+
+
 def caption(frames: Frames, section: Section) -> str:
-    """Write a table's caption: question, numbers, and scale of training."""
+    """Write the caption of a section's table: question, numbers, and scale of training."""
     question = frames.plan.experiment.question or f"{frames.plan.experiment.name}."
     told = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
-    return f"{question} {told}. {describe_scope(frames, section.table)}"
+    return f"{question} {told}. {_describe_scale(frames, section.table)}"
 
 
-def describe_scope(frames: Frames, table: str = "") -> str:
-    """Describe the scale of tables: baseline, size, training, text and seeds."""
+def describe_table(frames: Frames) -> str:
+    """Write the caption of the paper's table."""
+    table, experiment = frames.table, frames.plan.experiment
+    several = len(frames.tables) > 1
+    question = experiment.question or f"{experiment.name}."
+    speeds = any(row.train_speed.turns for row in table.comparison) and not several
+    of_speed = "A speed is relative to the baseline's: * leaves out 1, ~ has no interval. "
+    return (
+        f"{question} Mean {table.split_name} loss ({table.unit.full}) and its difference from the "
+        f"baseline{' of the same table' * several}, paired by seed; below 0 is better. Brackets "
+        f"are 95% intervals, which hold for all rows at once{'; * leaves out 0' * several}. "
+        + of_speed * speeds
+        + _describe_scale(frames)
+    )
+
+
+def _describe_scale(frames: Frames, table: str = "") -> str:
+    """Write the scale of tables in a phrase: parameters, tokens, text and seeds."""
     plans = [one.plan for one in frames.tables if table in ("", one.plan.name)]
-    parameters = ends((plan.baseline.parameters for plan in plans), drawing.shorten_number)
-    tokens = ends((plan.tokens_per_run for plan in plans), drawing.shorten_number)
+    parameters = ends((plan.baseline.parameters for plan in plans), shorten_number)
+    tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
     seeds = frames.plan.experiment.looks[-1]
     texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     return (
-        f"Baseline: {_components(plans[0])}; {parameters} parameters, {tokens} tokens of "
-        f"{listed([*texts])}, {seeds} {plural(seeds, 'seed')}."
+        f"{parameters} parameters, {tokens} training tokens of {listed([*texts])}, {seeds} "
+        f"{plural(seeds, 'seed')}."
     )
 
 
 def describe_setup(frames: Frames) -> str:
     """Describe the set-up in a paragraph, with its limits."""
+    parts = (_describe_models, _describe_training, _describe_rates, _describe_statistics)
+    return " ".join([*(part(frames) for part in parts), computed(frames), *_list_limits(frames)])
+
+
+def _describe_models(frames: Frames) -> str:
     plans = [table.plan for table in frames.tables]
-    experiment, first = frames.plan.experiment, plans[0]
+    model, first = plans[0].baseline.model, plans[0]
     variants = sum(not (v.role or v.baseline) for v in first.variants)
+    components = listed([_component(model[slot]) for slot in SLOTS if slot in model])
+    shapes = dict.fromkeys(
+        f"{shorten_number(plan.baseline.parameters)} parameters ({_list_sizes(plan)})"
+        for plan in plans
+    )
     matching = " or ".join(dict.fromkeys(plan.matching for plan in plans))
+    return (
+        f"We compare {variants} {plural(variants, 'variant')} with a baseline of {components}, "
+        f"which has {listed([*shapes])}. Variants are {matching}."
+    )
+
+
+def _list_sizes(plan: PlannedTable) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in plan.size.items())
+
+
+def _describe_training(frames: Frames) -> str:
+    plans, train = [table.plan for table in frames.tables], frames.plan.experiment.train
+    base = plans[0].baseline
+    batch, context = base.train.get("batch", train.batch), base.model.get("context", "?")
+    texts = dict.fromkeys(
+        f"{name_corpus(plan.text.source)} ({shorten_number(plan.text.tokens['train'])} training "
+        f"tokens of a vocabulary of {plan.text.vocab:,})"
+        for plan in plans
+    )
+    tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
+    steps = ends((plan.steps for plan in plans), "{:,}".format)
+    return (
+        f"A run reads {tokens} tokens of {listed([*texts])} in {steps} steps of {batch} sequences "
+        f"of {context} tokens, with {_describe_optimizer(train)}."
+    )
+
+
+def _describe_optimizer(train: Train) -> str:
+    options = {"weight decay": train.weight_decay, "gradient clipping": train.clip}
+    told = listed([f"{name} {value:g}" for name, value in options.items() if value])
+    return (
+        f"{_component(train.optimizer)}{f' ({told})' * bool(told)} and the learning rate schedule "
+        f"{_component(train.schedule)} after a warm-up over {train.warmup:.0%} of the steps"
+    )
+
+
+def _describe_rates(frames: Frames) -> str:
+    """Describe the learning rates: the grid, what chose, and each variant's choice."""
+    experiment = frames.plan.experiment
+    if not experiment.tune:
+        return f"The learning rate is {learning_rate(frames)}; nothing is tuned."
+    grid = "; ".join(f"{key} in {listed(values)}" for key, values in _write_grid(experiment.tune))
+    chose = "the mean validation loss of the reported seeds"
+    if experiment.race:
+        chose = f"the validation loss of {experiment.race} {plural(experiment.race, 'seed')}, "
+        chose += "which no table reports"
+    points: dict[str, list[str]] = {}
+    for row in (row for table in frames.tables for row in table.comparison if not row.role):
+        points.setdefault(row.label, []).append(row.point or "not chosen yet")
+    differ = any(len({*each}) > 1 for each in points.values())
+    same = grouped(points, lambda label: tuple(points[label] if differ else points[label][:1]))
+    chosen = "; ".join(f"{', '.join(own)} for {listed(names)}" for own, names in same.items())
+    order = ", in the order of the tables" * differ
+    return f"Each variant is tuned ({grid}) by {chose}; chosen{order}: {chosen}."
+
+
+def _write_grid(tune: Mapping[str, list[object]]) -> Iterator[tuple[str, list[str]]]:
+    for key, values in tune.items():
+        yield key, [f"{v:g}" if isinstance(v, float) else entry_text(v) for v in values]
+
+
+def _describe_statistics(frames: Frames) -> str:
+    seeds = frames.plan.experiment.looks[-1]
+    return (
+        f"Each variant has {seeds} {plural(seeds, 'seed')}; differences are paired by seed, and "
+        "intervals are Student's t at 95%, Bonferroni over the rows of a table."
+    )
+
+
+def _list_limits(frames: Frames) -> list[str]:
+    """List what limits the comparison: rates at a grid's end, failing controls, what is open."""
+    plans = [table.plan for table in frames.tables]
+    experiment = frames.plan.experiment
     open_questions = {
         "other sizes": len({str(plan.size) for plan in plans}) == 1,
         "other texts": len({plan.text.fingerprint for plan in plans}) == 1,
@@ -108,50 +243,8 @@ def describe_setup(frames: Frames) -> str:
         "other architectures": True,
     }
     untested = ", ".join(what for what, is_open in open_questions.items() if is_open)
-    return (
-        f"We compare {variants} {plural(variants, 'variant')} with a baseline. "
-        f"{describe_scope(frames)} Variants are {matching}. The optimizer is "
-        f"{_component(experiment.train.optimizer)} at a learning rate of {learning_rate(frames)} "
-        f"with the schedule {_component(experiment.train.schedule)}; "
-        f"{' and '.join(experiment.tune) or 'nothing'} is tuned for each variant. Differences are "
-        "paired by seed; intervals are Student's t at 95%, Bonferroni over the rows of a table. "
-        f"{computed(frames)} Not tested: {untested}."
-    )
-
-
-def _table_of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
-    """Make the comparison of all, with intervals over all rows where experiments fit together."""
-    told = "Several experiments, each row against the baseline of its own; intervals hold at once "
-    try:
-        parts: Sequence[Frames] = [union(experiments)]
-        told += "over all rows."
-    except ConfigError as error:
-        parts = experiments
-        why = str(error).removesuffix(": no table of both")
-        told += f"over the rows of one experiment ({why})."
-    each = []
-    for table in (table for part in parts for table in part.tables):
-        shown = cells(table.comparison)
-        of = [f"{one} {table.plan.name}".strip() for one in table.experiments.values()]
-        shown.insert(1, "experiment", of)
-        shown.insert(5, "n", shown.pop("n"))
-        each.append(shown)
-    for text, own in grouped(experiments, describe_scope).items():
-        told += f" {listed([one.plan.experiment.name for one in own])}: {text}"
-    return _latex_files("all-comparison", pd.concat(each, ignore_index=True).fillna(""), told)
-
-
-def _latex_files(
-    base: str, shown: pd.DataFrame, told: str, short: int = 0, note: str = ""
-) -> dict[str, bytes]:
-    every = tables.in_latex(shown, told, base, short, note)
-    return {f"{base}{end}.tex": text.encode() for end, text in every.items()}
-
-
-def _components(plan: PlannedTable) -> str:
-    """Name the components of a table's baseline."""
-    model = plan.baseline.model
-    return listed([_component(model[slot]) for slot in SLOTS if slot in model])
+    rates = [line for table in frames.tables for line in list_tuning_limits(table)]
+    return [*list_limits(frames), *dict.fromkeys(rates), f"Not tested: {untested}."]
 
 
 def _component(entry: object) -> str:

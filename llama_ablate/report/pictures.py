@@ -36,6 +36,7 @@ from llama_ablate.terminal import listed
 
 MAX_EFFECTS = 10  # interactions, beyond which those that are decided are drawn alone
 MAX_CURVES, MAX_CURVE_POINTS = 64, 100  # of a picture, and of each curve
+LOSS_CURVES, LOG = "loss_curves", "log"  # the figure of every run, and its logarithmic form
 _MAX_COSTS = 3  # panels of costs
 _MAX_RATES = 6  # panels of learning rates; more are too small to read
 _SIZE = Axis("parameters without embeddings", "count", log=True)
@@ -137,7 +138,7 @@ def _against(table: TableFrames) -> str:
     return f"loss minus that of {table.plan.baseline.label}"
 
 
-@FIGURES.register("loss_curves", every_table=True)
+@FIGURES.register(LOSS_CURVES, every_table=True)
 def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
     """Show the training loss of every run, and the loss that the table reports as a last point."""
     table, shown = frames.table, cast(frames)
@@ -164,9 +165,6 @@ def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
     note = f"{what.capitalize()}; the diamond is the {table.split_name} loss of the table."
     logarithmic = replace(panel, x=replace(x, log=True), y=replace(y, log=True), zoom=False)
     return {"": Picture([panel], "comparison", note), LOG: Picture([logarithmic], "", note)}
-
-
-LOG = "log"  # the loss curves with logarithmic axes
 
 
 def thin(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:

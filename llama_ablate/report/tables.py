@@ -146,27 +146,16 @@ def save(
     note: str = "",
     reference: str = "",
 ) -> None:
-    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note."""
+    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note.
+
+    The LaTeX table has the first `short` columns (0: all), and the label `tab:` and the reference.
+    """
     save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
     write_text(base.with_name(base.name + ".md"), text)
-    for ending, text in in_latex(cells, caption, reference or base.name, short, note).items():
-        write_text(base.with_name(f"{base.name}{ending}.tex"), text)
-
-
-def in_latex(
-    cells: pd.DataFrame, caption: str, reference: str, short: int = 0, note: str = ""
-) -> dict[str, str]:
-    """Return a table's leading columns as LaTeX, by the endings of its files and of its labels.
-
-    Without one five, for a paper's column, in `-wide` nine, for its page; of more than `short`
-    columns, those alone (0: all). The label is `tab:` and the reference.
-    """
     leading = cells.iloc[:, : short or None]
-    return {
-        end: latex.table(leading, caption, f"tab:{reference}{end}", note=note, wide=bool(end))
-        for end in ("", "-wide")
-    }
+    text = latex.table(leading, caption, f"tab:{reference or base.name}", note)
+    write_text(base.with_name(base.name + ".tex"), text)
 
 
 def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:

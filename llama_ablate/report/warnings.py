@@ -193,7 +193,7 @@ def _of_table(table: TableFrames) -> Iterator[str]:
     for part in last:
         yield from part(table)
     yield from _timed(table.comparison)
-    yield from _tuning(table)
+    yield from list_tuning_limits(table)
     if len(table.experiment.seed_list) == 1:
         yield "There is one seed: differences have no interval."
 
@@ -437,7 +437,7 @@ def _finished(table: TableFrames) -> "Counter[str]":
     return Counter(run.label for run in table.runs if run.outcome == "ok")
 
 
-def _tuning(table: TableFrames) -> Iterator[str]:
+def list_tuning_limits(table: TableFrames) -> Iterator[str]:
     """Yield where a grid was too narrow, and which variants were not tried at all of it."""
     for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
         if row.finished < row.trials:

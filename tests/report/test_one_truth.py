@@ -83,7 +83,7 @@ def shown(frames, table):
             continue
         md = [row.split("|") for row in tables.markdown(part.cells).splitlines()[2:]]
         place = [*part.cells].index("verdict") + 1
-        tex = latex.table(part.cells, part.title, len([*part.cells]))
+        tex = latex.table(part.cells, part.title, "tab:x")
         for label, cell, frame_word, row in zip(
             part.variants, part.cells["verdict"], part.frame["verdict"], md, strict=True
         ):

@@ -1,5 +1,6 @@
 """A paper's files: labels that differ, figures of a column's width, the sources of components."""
 
+import itertools
 import math
 import re
 import shutil
@@ -10,10 +11,12 @@ import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.union import union
 from llama_ablate.report import latex, paper, plots
 from llama_ablate.report.picture import Axis, Cast, Dot, Dots, Lines, Picture, Point, style_names
 from llama_ablate.report.sections import sections
@@ -58,57 +61,104 @@ def made(tmp_path):
     return make
 
 
-def files(*roots):
-    """A paper's files; nothing is drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "for_paper", lambda _picture, _width: b"")
-        return paper.files([Frames.of(Results.open(root)) for root in roots])
+@pytest.fixture
+def tuned(tmp_path):
+    """Results of two sizes, whose rates are chosen on one seed that no table reports."""
+    best = {"base32": 0.01, "wide32": 0.03, "base64": 0.01, "wide64": 0.003}
+    tables, records = [], {}
+    for dim in ("32", "64"):
+        arms = ("base", "wide")
+        variants = [plans.variant(f"{name}{dim}", name, model=MODEL) for name in arms]
+        runs = []
+        for one in variants:
+            at_best = best[one.id]
+            for lr, seed in itertools.product((0.003, 0.01, 0.03), (0, 1, 2, RACE_SEED)):
+                id_ = f"{one.id}{lr:g}s{seed}".replace(".", "p")
+                loss = 2.0 + 0.1 * (lr != at_best) + (0.2 + 0.01 * (seed % 3)) * (at_best != 0.01)
+                runs.append(plans.run(id_, one.id, seed, tuned={"lr": lr}))
+                if seed == RACE_SEED or lr == at_best:
+                    records[id_] = (one, seed, loss)
+        size = {"dim": int(dim), "layers": 1, "heads": 1}
+        tables.append(plans.table(variants, runs, name=f"dim {dim}", size=size))
+    tune = {"tune": {"lr": [0.003, 0.01, 0.03]}, "race": 1, "seeds": 3}
+    sizes = {"models": [{"dim": 32}, {"dim": 64}]}
+    store = Store(tmp_path / "tuned")
+    store.create(plans.document(*tables, name="tuned", sizes=sizes, **tune), "name: tuned\n")
+    for id_, (one, seed, loss) in records.items():
+        own = {"id": id_, "label": one.label, "variant": one.id, "seed": seed}
+        numbers = {f"{split}_loss_nats": loss for split in ("validation", "test")}
+        metrics = {"perplexity": measured(**numbers, test_perplexity=math.exp(loss))}
+        store.commit(replace(plans.RECORD, **own, metrics=metrics), [], None)
+    return store.root
 
 
-def labels_of(made):
-    """All labels of a paper, those of its tables and those of its figures."""
-    text = b"\n".join(content for name, content in made.items() if name.endswith(".tex"))
-    return re.findall(r"\\label\{([^}]*)\}", text.decode())
+def frames_of(*roots):
+    """Return the frames of an experiment, or of several as one."""
+    every = [Frames.of(Results.open(root)) for root in roots]
+    return union(every) if len(every) > 1 else every[0]
 
 
-def test_no_two_labels_of_a_paper_are_alike_whatever_experiments_are_called(made):
-    roots = [made("a", "same"), made("b", "same"), made("c", "中文"), made("d", "all", base="q")]
-    found = files(*roots, made("e", HOSTILE, ("base", HOSTILE)))
-    labels = labels_of(found)
-    assert len(labels) == len({*labels})
-    assert {
-        "tab:same-comparison",
-        "tab:same-N2-comparison-wide",
-    } <= {*labels}
-    assert {"tab:all-comparison", "tab:all-N4-comparison"} <= {*labels}
-    assert all(re.fullmatch("[a-zN0-9:-]+", label) for label in labels)
-    assert all(re.fullmatch("[a-zN0-9.-]+", name) for name in found)
+@pytest.fixture
+def read(monkeypatch):
+    """Make a paper's files without drawing; return the names, the table and the set-up."""
+    monkeypatch.setattr(plots, "for_paper", lambda _picture, _width: b"")
+
+    def make(*roots):
+        made = paper.files(frames_of(*roots))
+        return [*made], made["comparison.tex"].decode(), made["setup.tex"].decode()
+
+    return make
 
 
-def test_one_table_has_the_rows_of_all_experiments(made):
-    together = files(made("a", "near"), made("b", "far"))["all-comparison.tex"].decode()
-    rows = together.split("\\midrule\n")[1].split("\\bottomrule")[0].splitlines()
-    assert [row.split(" & ")[1] for row in rows] == ["near + far", "near", "far"]
-    assert "intervals hold at once over all rows" in together
-    assert "verdict" in together
-    apart = files(made("c", "near"), made("d", "far", base="other"))["all-comparison.tex"].decode()
-    rows = apart.split("\\midrule\n")[1].split("\\bottomrule")[0].splitlines()
-    assert [row.split(" & ")[1] for row in rows] == ["near", "near", "far", "far"]
-    assert "over the rows of one experiment (the baselines differ" in apart
+def rows_of(table):
+    return table.split("\\midrule\n")[1].split("\\bottomrule")[0].splitlines()
 
 
-def test_a_caption_says_what_was_trained_and_the_setup_what_was_not_tested(made):
-    found = files(made("a", question="Is 50% enough?"))
-    caption = re.search(r"\\caption\{(.*)\}\n", found["x-comparison.tex"].decode())[1]
-    assert caption.startswith(r"Is 50\% enough? Comparison: Test loss in nats per token")
-    assert "mha / gqa" in caption
-    assert "1,000 parameters, 64 tokens of python-stdlib, 3 seeds." in caption
-    told = " ".join(found["x-setup.tex"].decode().split())
-    assert "We compare 1 variant with a baseline. Baseline: rmsnorm, rope" in told
-    assert "nothing is tuned for each variant" in told
-    assert "Student's t at 95\\%, Bonferroni over the rows" in told
-    assert "Computed on cpu" in told
-    assert "Not tested: other sizes, other texts, other lengths of training" in told
+def test_a_paper_has_one_table_a_setup_and_three_figures_at_most(made, read):
+    names, table, _ = read(made("a", HOSTILE, ("base", HOSTILE)))
+    assert names[:2] == ["comparison.tex", "setup.tex"]
+    assert len(names) <= 8
+    assert all(re.fullmatch("[a-z_]+(-wide)?[.](tex|pdf)", name) for name in names)
+    (label,) = re.findall(r"\\label\{([^}]*)\}", table)
+    assert re.fullmatch("tab:[a-z0-9-]+", label)
+
+
+def test_rows_of_experiments_with_one_baseline_stand_in_one_table(made, read):
+    _, table, _ = read(made("a", "near"), made("b", "far"))
+    assert [row.split(" & ")[0] for row in rows_of(table)] == ["base", "wide", "wide (far)"]
+    with pytest.raises(ConfigError, match="the baselines differ"):
+        frames_of(made("c", "near"), made("d", "far", base="other"))
+
+
+def test_a_caption_says_what_the_numbers_are_and_the_setup_what_was_not_tested(made, read):
+    _, table, setup = read(made("a", question="Is 50% enough?"))
+    caption = re.search(r"\\caption\{(.*)\}\n", table)[1]
+    assert caption.startswith(r"Is 50\% enough? Mean test loss (nats per token) and its difference")
+    assert "1,000 parameters, 64 training tokens of python-stdlib, 3 seeds." in caption
+    assert setup.startswith("We compare 1 variant with a baseline of rmsnorm, rope, mha / gqa, moe")
+    assert "The learning rate is 0.001; nothing is tuned." in setup
+    assert "Student's t at 95\\%, Bonferroni over the rows" in setup
+    assert "Computed on cpu" in setup
+    assert "Not tested: other sizes, other texts, other lengths of training" in setup
+    sentences = re.split(r"(?<=[.]) ", setup)
+    assert len(sentences) == len({*sentences})
+
+
+def test_sizes_are_groups_of_columns_and_each_rate_is_the_one_that_was_chosen(tuned, read):
+    _, table, setup = read(tuned)
+    assert table.count(r"\multicolumn{3}{c}") == 2
+    heads = table.split("\\toprule\n")[1].split("\\midrule")[0].splitlines()[-1]
+    assert heads.count("tuned to") == heads.count("loss") == heads.count("difference") == 2
+    assert [re.findall("lr ([0-9.]+)", row) for row in rows_of(table)] == [
+        ["0.01", "0.01"],
+        ["0.03", "0.003"],
+    ]
+    assert "tuned (lr in 0.003, 0.01, 0.03) by the validation loss of 1 seed, which no" in setup
+    assert "in the order of the tables: lr 0.01, lr 0.01 for base; lr 0.03, lr 0.003 for" in setup
+    assert rows_of(table)[1].count("]*") == 2  # both intervals leave out 0
+    assert "0.001" not in setup  # the file's own rate, at which no reported run trained
+    assert "wide: the best lr lies at the edge of the grid (lr 0.03)" in setup
+    assert "a learning rate for each variant" not in setup
 
 
 @pytest.mark.parametrize("width", [3.25, 6.75])
@@ -144,13 +194,13 @@ def test_columns_are_called_alike_in_csv_and_in_python(made, capsys):
 
 
 def test_what_is_in_a_folder_stays_and_what_fails_leaves_nothing(made, tmp_path, monkeypatch):
-    experiments = [Frames.of(Results.open(made("a")))]
+    experiment = frames_of(made("a"))
     kept = tmp_path / "mine" / "paper.tex"
     kept.parent.mkdir()
     kept.write_text("my own")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ConfigError, match="is not empty; allowed: --out with a folder"):
-        paper.write(experiments, kept.parent)
+        paper.write(experiment, kept.parent)
     assert kept.read_text() == "my own"
     monkeypatch.setattr(paper, "files", lambda _: {"a.tex": b"1", "b.tex": b"2"})
     write, calls = disk.write, []
@@ -164,10 +214,10 @@ def test_what_is_in_a_folder_stays_and_what_fails_leaves_nothing(made, tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", full)
         with pytest.raises(OSError, match="No space left"):
-            paper.write(experiments, tmp_path / "new")
+            paper.write(experiment, tmp_path / "new")
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "empty").mkdir()
-    assert paper.write(experiments, tmp_path / "empty") == ["a.tex", "b.tex"]
+    assert paper.write(experiment, tmp_path / "empty") == ["a.tex", "b.tex"]
     assert (tmp_path / "empty" / "b.tex").read_bytes() == b"2"
 
 
@@ -178,6 +228,7 @@ def test_what_a_paper_cannot_be_made_of_is_told_in_one_line(made, tmp_path, caps
         (root, other): f"'{other}': allowed with --paper alone",
         (root, "--out", "p"): "--out: allowed with --paper alone",
         (root, root, "--paper"): "is given twice",
+        (root, str(made("c", base="q")), "--paper"): "the baselines differ",
         (root, str(tmp_path / "none"), "--paper"): "none",
         (root, "--paper", "--out", str(tmp_path / "file")): "file",
         (root, "--paper", "--out", root): "is not empty",
@@ -200,30 +251,31 @@ def test_text_that_pdflatex_lacks_stands_as_its_number_and_no_row_begins_with_an
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")  # of a label in Chinese
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex: nothing is compiled")
-def test_a_paper_of_several_experiments_is_compiled_without_a_warning(made, tmp_path):
-    roots = [made("a", "same"), made("b", "same"), made("c", HOSTILE, ("base", HOSTILE), "q")]
-    folder = tmp_path / "paper"
-    paper.write([Frames.of(Results.open(root)) for root in roots], folder)
-    body = "".join(
-        rf"\input{{{file.stem}}}\clearpage"
-        if file.suffix == ".tex"
-        else rf"\includegraphics{{{file.stem}}}\clearpage"
-        for file in sorted(folder.iterdir())
-    )
+def test_papers_are_compiled_without_a_warning(made, tuned, tmp_path):
+    body = ""
+    for name, root in (("a", made("a", HOSTILE, ("base", HOSTILE))), ("b", tuned)):
+        files = paper.write(frames_of(root), tmp_path / "paper" / name)
+        for file in files:
+            place = f"figure{'*' * ('-wide' in file)}"
+            figure = rf"\begin{{{place}}}\includegraphics{{{name}/{file}}}\end{{{place}}}"
+            body += rf"\input{{{name}/{file}}}" if file.endswith(".tex") else figure
+            body += r"\clearpage"
     packages = ["fontenc", "times", "booktabs", "array", "adjustbox", "graphicx"]
     uses = "".join(rf"\usepackage{'[T1]' if p == 'fontenc' else ''}{{{p}}}" for p in packages)
-    size = r"\setlength{\textwidth}{6.75in}\emergencystretch=3em"
+    size = r"\setlength{\textwidth}{6.75in}\setlength{\columnsep}{0.25in}\emergencystretch=3em"
     head = rf"\documentclass[10pt,twocolumn]{{article}}{uses}{size}"
-    document = rf"{head}\begin{{document}}{body}\end{{document}}"
-    (folder / "paper.tex").write_text(document)
+    (tmp_path / "paper/paper.tex").write_text(rf"{head}\begin{{document}}{body}\end{{document}}")
     for _ in range(2):
         options = ["-interaction=nonstopmode", "-halt-on-error"]
         ran = subprocess.run(
-            ["pdflatex", *options, "paper"], cwd=folder, capture_output=True, check=False
+            ["pdflatex", *options, "paper"],
+            cwd=tmp_path / "paper",
+            capture_output=True,
+            check=False,
         )
         assert ran.returncode == 0, ran.stdout.decode(errors="replace")
     told = ran.stdout.decode(errors="replace")
-    assert not re.search("Overfull|undefined|multiply|too large", told)
+    assert not re.search("Overfull|undefined|multiply|too large", told), told
     fonts = told.replace("\n", "")
     assert ".pfb>" in fonts
     assert "pk>" not in fonts  # no bitmaps
