@@ -1,6 +1,9 @@
 """The command `report`: tables, figures and page of finished runs, or files for a paper."""
 
+import os
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +16,34 @@ from llama_ablate.terminal import in_one_line, say
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.report.sections import Section
     from llama_ablate.results import Results
 
 HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/quickstart"
+_TENTHS = 10  # parts of the runs, after each of which a watched page is written
+_EVERY_S = 2.0  # between two looks at the runs
+_TRIES = 3  # looks that may fail one after another
+_NICEST = 19
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ResultsOptions):
     """The results, and whether a paper is written of them."""
 
-    others: tuple[Path, ...] = argument("MORE", "with --paper, further results with the same baseline", (), nargs="*")
+    others: tuple[Path, ...] = argument(
+        "MORE", "with --paper, further results with the same baseline", (), nargs="*"
+    )
     paper: bool = option(
         False,
         "write what a paper takes to a new folder: one table, a paragraph of set-up, and three "
         "figures as PDF, 3.25 and 6.75 inches wide",
     )
     out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
+    watch: bool = option(
+        False, "write the page anew after each tenth of the runs, until all have ended"
+    )
     wide: bool = option(False, WIDE)
 
 
@@ -37,12 +51,53 @@ def run(options: ReportOptions) -> Answer:
     """Write the report of the finished runs."""
     from llama_ablate.results import Results
 
+    if options.paper and options.watch:
+        raise ConfigError("--paper is written once: leave out --watch")
     if options.paper:
         return _paper(options)
     if options.others or options.out:
         given = f"'{options.others[0]}'" if options.others else "--out"
         raise ConfigError(f"{given}: allowed with --paper alone; a report is of one DIR, in it")
-    return write(Results.open(options.folder))
+    results = Results.open(options.folder)
+    return write(_watch(results) if options.watch else results)
+
+
+def _watch(results: "Results") -> "Results":
+    """Write the page after each tenth of the runs, until all have ended; return the last look.
+
+    It has the lowest priority: what trains on all cores is hardly slowed.
+    """
+    os.nice(_NICEST)
+    if hasattr(os, "SCHED_IDLE"):  # Linux
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    written, failed = -1, 0
+    while True:
+        try:
+            ended, needed, line = describe_progress(results)
+            if ended == needed:
+                return results
+            if written < (tenth := _TENTHS * ended // needed):
+                _write_files(results, f"{line}. Written at {time.strftime('%H:%M')}.")
+                written = tenth
+            failed = 0
+        except (ConfigError, OSError):  # files move while they are read
+            failed += 1
+            if failed == _TRIES:
+                raise
+        time.sleep(_EVERY_S)
+        results = results.again()
+
+
+def describe_progress(results: "Results") -> tuple[int, int, str]:
+    """Return how many runs have ended, how many are needed by now, and both in words."""
+    from llama_ablate.commands.shared import progress
+    from llama_ablate.commands.status import find_asked, list_needed
+
+    runs = list_needed(results, find_asked(results))
+    ended = sum(run.outcome not in ("pending", "running") for run in runs)
+    left = progress.seconds_left(results, runs)
+    words = f"{ended:,} of {len(runs):,} runs have ended"
+    return ended, len(runs), words + (f", about {progress.duration(left)} left" if left else "")
 
 
 def _paper(options: ReportOptions) -> Answer:
@@ -71,21 +126,10 @@ def write(results: "Results", command: str = "") -> Answer:
     """
     say("writing the report")
     from llama_ablate.commands.shared import notes
-    from llama_ablate.files import disk
-    from llama_ablate.findings.frames import Frames
-    from llama_ablate.report import page
     from llama_ablate.report.headline import headline
     from llama_ablate.report.next_steps import next_steps
-    from llama_ablate.report.sections import sections
-    from llama_ablate.report.warnings import warnings
 
-    lock = results.lock_report()
-    frames = Frames.of(results)
-    every, notices = sections(frames), warnings(frames)
-    with lock:
-        for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
-            disk.remove(partial)
-        written = page.write(frames, every, notices, results.report)
+    frames, every, notices, written = _write_files(results)
     notes.odd_files(results)
     for notice in notices:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
@@ -108,3 +152,26 @@ def write(results: "Results", command: str = "") -> Answer:
     shown.append("\n".join([answer, *(f"next: {line}" for line in further), f"report: {written}"]))
     failed = any(run.outcome not in ("ok", "pending") for run in frames.runs)
     return Answer(shown, values, code=1 if failed else 0)
+
+
+def _write_files(
+    results: "Results", live: str = ""
+) -> "tuple[Frames, Sequence[Section], Sequence[str], Path]":
+    """Write tables, figures and page; return what they show, and the path of the page.
+
+    `live` says how far the runs are, on a page that reloads itself.
+    """
+    from llama_ablate.files import disk
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.report import page
+    from llama_ablate.report.sections import sections
+    from llama_ablate.report.warnings import warnings
+
+    lock = results.lock_report()
+    frames = Frames.of(results)
+    every, notices = sections(frames), warnings(frames)
+    with lock:
+        for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
+            disk.remove(partial)
+        written = page.write(frames, every, notices, results.report, live)
+    return frames, every, notices, written

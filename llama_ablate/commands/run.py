@@ -100,6 +100,7 @@ class RunOptions(ExperimentOptions):
         "report says so; repeatable",
         "VARIANT",
     )
+    no_page: bool = option(False, "write the page at the end alone, and not while runs train")
     launch: LaunchOptions
 
 
@@ -163,7 +164,10 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     measuring_s = forecast.measuring_seconds(store.plan)
     with beside(store.root, sinks):
         with Progress(plan.experiment.name, measuring_s) as progress:
-            with _launcher(launch, store, device, compute.ranks, plan) as launcher:
+            with (
+                _live_page(options, store),
+                _launcher(launch, store, device, compute.ranks, plan) as launcher,
+            ):
                 queue = Queue(store, plan, compute, settings, progress)
                 _work(queue, launcher, store, plan, wanted)
             store.sweep(unfinished=False)  # a worker may have come late to a finished run
@@ -316,6 +320,13 @@ def check_launcher(launch: LaunchOptions) -> None:
 
         if not answers(launch.ray_address):
             raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
+
+
+def _live_page(options: RunOptions, store: "Store") -> "AbstractContextManager[None]":
+    """Return what writes the page while runs train, to be used inside `with`."""
+    from llama_ablate.launch.live_page import renew_page
+
+    return nullcontext() if options.no_page else renew_page(store.root)
 
 
 def _launcher(

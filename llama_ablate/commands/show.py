@@ -85,8 +85,9 @@ def _joined(results: "Results", others: Sequence[str], table: str | None) -> Ans
     from llama_ablate.findings import union
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import columns
-    from llama_ablate.report.headline import computed, headline
+    from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
+    from llama_ablate.report.setup import describe_computing
     from llama_ablate.results import Results
 
     first = Frames.of(results)
@@ -95,7 +96,7 @@ def _joined(results: "Results", others: Sequence[str], table: str | None) -> Ans
     section = next(part for part in sections(joined) if part.key == "comparison")
     cells = section.cells.copy()
     cells.insert(1, "experiment", [*joined.table.experiments.values()])
-    remarks = [computed(joined), *union.remarks(joined)]
+    remarks = [describe_computing(joined), *union.remarks(joined)]
     frame = columns.comparison(joined)
     shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
     return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})
@@ -115,8 +116,8 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.tuning import one_rate
     from llama_ablate.report import details
-    from llama_ablate.report.headline import computed
-    from llama_ablate.report.warnings import machines
+    from llama_ablate.report.setup import describe_computing
+    from llama_ablate.report.warnings import list_machines
 
     frames = Frames.of(results)
     frames = frames.only(selection.table(frames.by_name, table))
@@ -127,7 +128,7 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
     if a.id == b.id:
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
     text, values = details.pair(shown, a, b)
-    remarks = [computed(frames), *machines(frames)]
+    remarks = [describe_computing(frames), *list_machines(frames)]
     if rate := one_rate(shown.plan, shown.experiment, b, a):
         remarks.append(f"Their optimizers differ, with {rate}.")
     return Answer("\n".join([text, "", *remarks]), {**values, "remarks": remarks})

@@ -46,7 +46,9 @@ def run(options: StatusOptions) -> Answer:
         raise ConfigError("--pending lists what waits now: leave out --watch")
     results = Results.open(options.folder)
     if options.pending:
-        waiting = [run.id for run in _needed(results, _asked(results)) if run.outcome == "pending"]
+        waiting = [
+            run.id for run in list_needed(results, find_asked(results)) if run.outcome == "pending"
+        ]
         return Answer("\n".join(waiting), waiting)
     if options.watch:
         if options.json or terminal.width() is None or terminal.dumb():
@@ -56,7 +58,7 @@ def run(options: StatusOptions) -> Answer:
 
 
 def _once(results: "Results") -> Answer:
-    runs = _needed(results, _asked(results))
+    runs = list_needed(results, find_asked(results))
     counts = Counter(run.outcome for run in runs)
     bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
     # Of a run that ended `ok` the reason says that it was too short, as reports have it.
@@ -81,7 +83,7 @@ def _is_short(run: "RunStatus") -> bool:
     return run.outcome == "ok" and bool(run.reason)
 
 
-def _asked(results: "Results") -> Collection[str]:
+def find_asked(results: "Results") -> Collection[str]:
     """Return the runs that are asked for by now: of a race or of looks not all that are planned."""
     if not results.plan.experiment.is_staged:
         return results.plan.runs
@@ -90,7 +92,7 @@ def _asked(results: "Results") -> Collection[str]:
     return Frames.of(results).stage.runs
 
 
-def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
+def list_needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
     """Return the runs that are asked for or known, with their outcomes as a report counts them."""
     runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
     if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
@@ -128,8 +130,8 @@ def _watched(results: "Results") -> "Results":
             while True:
                 try:
                     if ended != (now := [*results.finished]):  # else nothing more is asked for
-                        asked, ended = _asked(results), now
-                    runs = _needed(results, asked)
+                        asked, ended = find_asked(results), now
+                    runs = list_needed(results, asked)
                     draw(_drawn(results, runs))
                     failed = 0
                     if not any(run.outcome in ("pending", "running") for run in runs):

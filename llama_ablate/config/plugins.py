@@ -54,6 +54,12 @@ def loaded() -> dict[str, str]:
     return dict(_loaded)
 
 
+def list_flags() -> list[str]:
+    """Return the words with which another command loads the plug-in files of this process."""
+    files = [name for name in _loaded if not name.startswith(INSTALLED)]
+    return [word for file in files for word in ("--plugin", file)]
+
+
 def source(name: str) -> bytes:
     """Return the source of a plug-in file that was loaded, as it was then.
 

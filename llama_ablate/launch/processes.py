@@ -183,19 +183,28 @@ def call(
         child.end()
 
 
-def command(words: Sequence[str]) -> int:
-    """Run a `llama_ablate` command in a separate interpreter; return its exit code.
+def start_command(words: Sequence[str], stderr: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a `llama_ablate` command in a separate interpreter, and return its process.
 
-    Its modules and plug-ins are not loaded in this process. Its standard output is discarded. An
-    interrupt of this process stops it, and it ends soon after this process.
+    Its modules and plug-ins are not loaded in this process, soon after which it ends. Its standard
+    output is discarded, and its messages go to `stderr` (None: those of this process).
     """
-    with subprocess.Popen(  # noqa: S603  our own command
+    return subprocess.Popen(  # noqa: S603  our own command
         [sys.executable, "-P", "-m", "llama_ablate", *words],
         stdin=subprocess.PIPE,  # the pipe closes when this process ends
         stdout=subprocess.DEVNULL,
+        stderr=stderr,
         env={**os.environ, ENDS_WITH_STDIN: "1"},
         start_new_session=True,  # a terminal interrupts this process alone
-    ) as child:
+    )
+
+
+def command(words: Sequence[str]) -> int:
+    """Run a `llama_ablate` command in a separate interpreter; return its exit code.
+
+    An interrupt of this process stops it.
+    """
+    with start_command(words) as child:
         try:
             return child.wait()
         except KeyboardInterrupt:

@@ -144,7 +144,7 @@ def rule_axis(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) ->
     is_x = ruler is ruler.axes.xaxis
     if axis.log:
         (ruler.axes.set_xscale if is_x else ruler.axes.set_yscale)("log", base=2)
-    write = tables.size if axis.form == "bytes" else shorten_number
+    write = tables.size if axis.form == "bytes" else tables.shorten_number
     if axis.form or axis.log:
         ruler.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
     ruler.set_minor_locator(NullLocator())
@@ -173,14 +173,6 @@ def _are_apart(places: Sequence[float], axis: Axis, room: float) -> bool:
     """Return whether the numbers at some places along an axis do not touch."""
     at = np.log(places) if axis.log else np.array(places, float)
     least = float(np.diff(at).min()) / float(at[-1] - at[0])
-    return least * room * 0.9 > LETTER * max(len(shorten_number(place)) + 1.5 for place in places)
-
-
-def shorten_number(value: float) -> str:
-    """Write a number in a few letters: 0.003, 64, 1.2M."""
-    if 1e4 <= value < 1e6 and not value % 1024:
-        return f"{value:,.0f}"
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:,.6g}"
+    return least * room * 0.9 > LETTER * max(
+        len(tables.shorten_number(place)) + 1.5 for place in places
+    )

@@ -33,12 +33,13 @@ from llama_ablate.findings.rows import DIFFERENCE, grouped
 from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.drawing import Drawing, shorten_names
 from llama_ablate.report.glossary import GLOSSARY
-from llama_ablate.report.headline import answer, facts, further, headline
+from llama_ablate.report.headline import answer, further, headline
 from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, style_variants
 from llama_ablate.report.pictures import LOG, LOSS_CURVES, thin
 from llama_ablate.report.sections import Section
+from llama_ablate.report.setup import describe_setup
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -180,9 +181,16 @@ class Group:
 
 
 def write(
-    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
+    frames: Frames,
+    sections: Sequence[Section],
+    warnings: Sequence[str],
+    folder: Path,
+    live: str = "",
 ) -> Path:
-    """Write the report of an experiment to a folder; return the path of its page."""
+    """Write the report of an experiment to a folder; return the path of its page.
+
+    While its runs train, the page says how far they are (`live`), and reloads itself.
+    """
     for section in sections:
         base = disk.below(folder, "tables", slug(section.title, 160))
         label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
@@ -194,7 +202,7 @@ def write(
     figures = list(pictures.draw(folder / "figures"))
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    pieces = _html(frames, sections, warnings, figures, pictures, folder)
+    pieces = _html(frames, sections, warnings, figures, pictures, folder, live)
 
     def write_page(file: disk.Writer) -> None:
         for piece in pieces:
@@ -284,7 +292,7 @@ def _markdown(
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
-    for text in (experiment.question, headline(frames), facts(frames)):
+    for text in (experiment.question, headline(frames), describe_setup(frames)):
         lines += [tables.literal(text), ""]
     lines += [f"> {tables.literal(warning)}" for warning in warnings]
     for section in sections:
@@ -301,6 +309,7 @@ def _html(
     figures: Sequence[PageFigure],
     pictures: PagePictures,
     folder: Path,
+    live: str,
 ) -> Iterable[str]:
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
@@ -321,8 +330,9 @@ def _html(
         question=experiment.question,
         answer=answer(frames),
         further=further(frames),
-        facts=facts(frames),
+        setup=describe_setup(frames),
         warnings=warnings,
+        live=live,
         policy=embedding.policy(style, [script]),
         style=style,
         script=script,

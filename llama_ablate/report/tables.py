@@ -29,6 +29,16 @@ def size(count: float, digits: int = 3) -> str:
     return f"{count:,.1f} TiB"
 
 
+def shorten_number(value: float) -> str:
+    """Write a number in a few letters: 0.003, 64, 1.2M."""
+    if 1e4 <= value < 1e6 and not value % 1024:
+        return f"{value:,.0f}"
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
+    return f"{value:,.6g}"
+
+
 def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
     """Return an aligned table for a terminal; columns of numbers stand flush right.
 

@@ -20,11 +20,10 @@ def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
     The processes read the results folder. When their standard input ends, because the body did or
     because this process was killed, they send what is left and end.
     """
-    files = [name for name in plugins.loaded() if not name.startswith(plugins.INSTALLED)]
     children: dict[str, subprocess.Popen[bytes]] = {}
     for name in sinks:
         words = [sys.executable, "-m", "llama_ablate", "track", str(root), "--to", name, "--beside"]
-        words += [word for file in files for word in ("--plugin", file)]
+        words += plugins.list_flags()
         try:
             children[name] = subprocess.Popen(  # noqa: S603  our own command
                 words,

@@ -10,12 +10,13 @@ from llama_ablate.findings import effects
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
-from llama_ablate.report.headline import facts, headline
-from llama_ablate.report.warnings import machines
+from llama_ablate.report.headline import headline
+from llama_ablate.report.setup import describe_setup
+from llama_ablate.report.warnings import list_machines
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
-SIZE = " On python-stdlib, at 0.001M parameters and 0.064 tokens a parameter; 5 seeds."
+SIZE = " On python-stdlib, at 1,000 parameters and 0.064 tokens a parameter; 5 seeds."
 UNBOUNDED = " No run repeats the baseline: a fault common to all variants is not excluded."
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
 
@@ -29,12 +30,12 @@ def test_the_answer_is_a_sentence_with_both_names_the_number_its_unit_and_the_si
     told = headline(frames({"": {"base": BASE, "a": moved(-0.1)}}))
     assert told == "a beats base by 0.1000 nats [0.0902, 0.1098]." + SIZE + UNBOUNDED
     told = headline(frames({"": {"base": BASE, "a": moved(0.1)}}))
-    assert told.startswith("base beats a by 0.1000 nats [0.0902, 0.1098].")
+    assert told.startswith("a is worse than base by 0.1000 nats [0.0902, 0.1098].")
     told = headline(frames({"": {"base": BASE, "a": moved(0.001)}}, margin="0.02 nats"))
     number = "(+0.0010 nats [-0.0088, +0.0108])"
     assert told.startswith(f"a is equivalent to base within 0.02 nats {number}.")
     told = headline(frames({"": {"base": BASE, "a": moved(0.001)}}))
-    assert told.startswith(f"a against base is inconclusive {number}.")
+    assert told.startswith(f"a is inconclusive against base {number}.")
 
 
 def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
@@ -48,7 +49,7 @@ def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
     )
     # Half widths: 0.0079 / sqrt(5) x t(1 - 0.05 / 4, 4 + 3) = 2.841: 0.010.
     assert told == (
-        "a beats base by 0.100 nats [0.090, 0.110]; b is worse by 0.100 [0.090, 0.110]."
+        "a beats base by 0.100 nats [0.090, 0.110]; b is worse by 0.100 nats [0.090, 0.110]."
         + SIZE
         + " Supported: a is better than base. Refuted: b is better than base. "
         "Undecided: a is better than b by more than 0.2 nats (-0.2000 [-0.2000, -0.2000] nats; "
@@ -76,8 +77,8 @@ def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
         )
     )
     assert told == (
-        "In 'small', a against base is inconclusive (+0.0000 nats [-0.0098, +0.0098]). "
-        "In 'large', a beats base by 0.1000 nats [0.0902, 0.1098]."
+        "In 'small': a is inconclusive against base (+0.0000 nats [-0.0098, +0.0098]). "
+        "In 'large': a beats base by 0.1000 nats [0.0902, 0.1098]."
         + SIZE
         + " Supported: a is better than base (large). Undecided: a is better than base (small)."
         + UNBOUNDED
@@ -118,8 +119,8 @@ def test_of_many_variants_what_decides_is_named_and_the_rest_is_counted():
     losses |= {f"none{i}": moved(0.0) for i in range(5)}
     told = headline(frames({"": {"base": BASE, **losses}}))
     assert told == (
-        "good6 beats base by 0.160 nats [0.145, 0.175], good5 by 0.150 [0.135, 0.165], "
-        "good4 by 0.140 [0.125, 0.155], good3 by 0.130 [0.115, 0.145] and 3 more; "
+        "good6 beats base by 0.160 nats [0.145, 0.175], good5 by 0.150 nats [0.135, 0.165], "
+        "good4 by 0.140 nats [0.125, 0.155], good3 by 0.130 nats [0.115, 0.145] and 3 more; "
         "5 others are inconclusive." + SIZE + UNBOUNDED
     )
 
@@ -130,9 +131,7 @@ def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
     stated = [{"variant": "lost", "direction": "better", "measure": None}]
     made = frames({"": {"base": BASE, "lost": [ended] * 5}}, hypotheses=stated)
     told = headline(made)
-    assert told.startswith(
-        "Pending: lost against base." if end == "pending" else f"lost {end}, base did not."
-    )
+    assert told.startswith("lost is pending." if end == "pending" else f"lost {end}.")
     if end != "diverged":  # else it counts with the loss of chance
         assert f" {end.capitalize()}: lost is better than base." in told
 
@@ -142,7 +141,7 @@ def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_decides_
     repeated = {"changes": {"again": {"reseed": "none"}}, "roles": {"again": "aa"}}
     again = {**repeated, "margin": "0.02 nats"}
     told = headline(frames({"": losses}, **again))
-    assert told.startswith("a against base is inconclusive (-0.100 nats [-inf, +inf]).")
+    assert told.startswith("a is inconclusive against base (-0.100 nats [-inf, +inf]).")
     assert told.endswith("differs by +1e-06 nats in its one seed: nothing bounds that.")
     stated = [{"variant": "a", "direction": "better"}]
     told = headline(frames({"": losses}, **again, hypotheses=stated))
@@ -171,12 +170,14 @@ def test_a_factorial_design_names_the_effects_that_decide():
 def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
     """As of the rungs of a ladder, each of which is of one precision."""
     made = frames({name: {"base": BASE, "a": moved(0.0)} for name in ("small", "large")})
-    assert machines(made) == []
+    assert list_machines(made) == []
     computed = [pd.DataFrame({"precisions": [p] * 3}) for p in ("float32", "bfloat16")]
     tables = zip(made.tables, computed, strict=True)
     both = replace(made, tables=tuple(replace(t, machines=m) for t, m in tables))
-    assert machines(both) == ["The runs were made with different precisions (bfloat16; float32)."]
-    assert " in bfloat16 or float32 with the " in facts(both)
+    assert list_machines(both) == [
+        "The runs were made with different precisions (bfloat16; float32)."
+    ]
+    assert " in bfloat16 or float32 with the " in describe_setup(both)
 
 
 def muon(**train):
@@ -234,25 +235,22 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
     told = headline(made)
     assert told.startswith("+muon raises the loss by 0.100 nats")
     assert told.count(" (one rate for all: not tuned)") == 2
-    assert "(one rate for all: not tuned) above base." in told
+    assert "the whole path is worse than base by 0.20" in told
     assert [*framed(made.table.comparison)["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 
-def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():
-    table = {"base": BASE, "a": moved(0.0)}
+def test_the_setup_tells_every_matching_and_the_ends_of_untuned_rates():
+    table = {"base": BASE, "a": moved(0.0), "b": moved(0.2)}
     matches = {"matched none": {"match": "none"}, "matched parameters": {"match": "parameters"}}
-    told = facts(frames(dict.fromkeys(matches, table), planned=matches))
-    assert told.startswith("2 tables, 2 variants, 5 seeds, 64 tokens a run (2 steps of 4 x ")
-    assert "not matched or matched on parameters (by table)" in told
-    one = facts(frames({"": table}, planned={"": {"match": "active_parameters"}}))
-    assert "matched on active_parameters." in one
-
-
-def test_where_the_learning_rate_is_an_axis_the_facts_tell_its_ends():
+    told = describe_setup(frames(dict.fromkeys(matches, table), planned=matches))
+    assert told.startswith("We compare 2 variants with a baseline of ")
+    assert "Variants are not matched or matched on parameters." in told
+    assert " 64 tokens of python-stdlib " in told
+    assert " in 2 steps of 4 sequences of " in told
+    assert "Each variant has 5 seeds" in told
     rates = {"a": {"train": {"lr": 0.03}}, "b": {"train": {"lr": 0.003}}}
-    losses = {"base": BASE, "a": moved(0.1), "b": moved(0.2)}
-    told = facts(frames({"": losses}, changes=rates))
-    assert "learning rate 0.001 to 0.03, by variant," in told
+    told = describe_setup(frames({"": table}, changes=rates))
+    assert "The learning rate is 0.001 to 0.03, by variant. Nothing is tuned." in told
 
 
 def test_where_a_cost_is_asked_for_the_answer_names_what_is_cheaper_and_as_good():
@@ -270,8 +268,8 @@ def test_where_a_cost_is_asked_for_the_answer_names_what_is_cheaper_and_as_good(
     assert told.startswith(
         "mqa needs 1/8 of the state bytes at 128 tokens and is equivalent within 0.03 nats (+0.001"
     )
-    assert "; gqa 1/4, better (-0.100 nats [" in told
-    assert "; none 0, worse (+0.100 nats [" in told
+    assert "; gqa needs 1/4 and is better (-0.100 nats [" in told
+    assert "; none needs 0 and is worse (+0.100 nats [" in told
     assert "wide" not in told  # which costs more
     plain = headline(frames({"": losses}, changes=changes, margin="0.03 nats"))
     assert plain.startswith("wide beats mha by 0.200 nats [")
@@ -296,4 +294,4 @@ def test_where_attention_alone_is_varied_and_a_margin_stated_the_cost_is_the_sta
     variants = {"design": "one-at-a-time", "axes": {"attention": ["gqa"]}}
     losses["gqa"] = moved(0.1)  # which is not as good: nothing is said of its cost
     made = frames({"": losses}, changes=changes, margin="0.03 nats", variants=variants)
-    assert headline(made).startswith("mha beats gqa by 0.100")
+    assert headline(made).startswith("gqa is worse than mha by 0.100")

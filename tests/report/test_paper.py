@@ -136,7 +136,7 @@ def test_a_caption_says_what_the_numbers_are_and_the_setup_what_was_not_tested(m
     assert caption.startswith(r"Is 50\% enough? Mean test loss (nats per token) and its difference")
     assert "1,000 parameters, 64 training tokens of python-stdlib, 3 seeds." in caption
     assert setup.startswith("We compare 1 variant with a baseline of rmsnorm, rope, mha / gqa, moe")
-    assert "The learning rate is 0.001; nothing is tuned." in setup
+    assert "The learning rate is 0.001. Nothing is tuned." in setup
     assert "Student's t at 95\\%, Bonferroni over the rows" in setup
     assert "Computed on cpu" in setup
     assert "Not tested: other sizes, other texts, other lengths of training" in setup

@@ -13,7 +13,7 @@ from llama_ablate.evidence.medians import estimate_column
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.speeds import Ratio, find_peak
-from llama_ablate.report.warnings import _timed
+from llama_ablate.report.warnings import list_speed_limits
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value
 from tests import plans, tables
@@ -85,9 +85,13 @@ def test_a_row_that_varies_more_than_the_others_has_its_own_variance_and_lends_i
 
 
 def test_the_same_code_at_another_speed_is_a_warning(frames):
-    (note,) = (line for line in _timed(frames([[1.3] * 3] * 3).table.comparison) if "same" in line)
+    (note,) = (
+        line
+        for line in list_speed_limits(frames([[1.3] * 3] * 3).table.comparison)
+        if "same" in line
+    )
     assert note.startswith("The same code differs in its training speed: 'again' 1.30x* [")
-    assert not any("same" in line for line in _timed(frames().table.comparison))
+    assert not any("same" in line for line in list_speed_limits(frames().table.comparison))
 
 
 def timed(train=None, decode=None):
@@ -117,26 +121,19 @@ def test_a_star_marks_just_the_speeds_whose_interval_leaves_out_1():
     assert speeds(timed({"ratio": math.nan})) == ["decode speed"]
 
 
-def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
-    assert _timed(timed()) == []
-    (note,) = _timed(timed(decode={"spread": 0.34}))
-    assert "differ from turn to turn by more than 10%" in note
-    assert "(decode: by up to 34% ('faster'))" in note
-    assert "`llama-ablate measure DIR decode_speed --again`" in note
-
-
-def test_intervals_that_are_wider_than_a_pass_aims_at_are_noted_once_with_one_command():
+def test_intervals_that_are_wider_than_a_pass_aims_at_are_noted_with_a_command():
+    assert [*list_speed_limits(timed())] == []
     wide = {"high": 1.3, "processes": 10}
-    (note,) = _timed(timed(wide, wide))
-    assert "(training: up to 8% in 10 processes; decode: up to 8% in 10 processes)" in note
-    assert "`llama-ablate measure DIR train_speed decode_speed --again`" in note
+    train, decode = list_speed_limits(timed(wide, wide))
+    assert train.startswith("Intervals of training speeds are up to 8% wide to either side. ")
+    assert "`llama-ablate measure DIR decode_speed --again`" in decode
 
 
 def test_a_speed_of_the_runs_has_no_interval_no_note_and_a_mark():
     (row,) = timed({"low": math.nan, "high": math.nan, "turns": 0, "processes": 0})
     row = replace(row, baseline=False)
     assert cells([row])["speed"].tolist() == ["~1.20x"]
-    assert not any("training" in line for line in _timed([row]))
+    assert not any("training" in line for line in list_speed_limits([row]))
 
 
 def test_training_speeds_that_were_not_paired_are_those_of_the_runs_median_by_median():
