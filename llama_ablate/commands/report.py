@@ -77,7 +77,7 @@ def _watch(results: "Results") -> "Results":
             if ended == needed:
                 return results
             if written < (tenth := _TENTHS * ended // needed):
-                _write_files(results, f"{line}. Written at {time.strftime('%H:%M')}.")
+                write_files(results, f"{line}. Written at {time.strftime('%H:%M')}.")
                 written = tenth
             failed = 0
         except (ConfigError, OSError):  # files move while they are read
@@ -129,7 +129,7 @@ def write(results: "Results", command: str = "") -> Answer:
     from llama_ablate.report.headline import headline
     from llama_ablate.report.next_steps import next_steps
 
-    frames, every, notices, written = _write_files(results)
+    frames, every, notices, written = write_files(results)
     notes.odd_files(results)
     for notice in notices:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
@@ -154,7 +154,7 @@ def write(results: "Results", command: str = "") -> Answer:
     return Answer(shown, values, code=1 if failed else 0)
 
 
-def _write_files(
+def write_files(
     results: "Results", live: str = ""
 ) -> "tuple[Frames, Sequence[Section], Sequence[str], Path]":
     """Write tables, figures and page; return what they show, and the path of the page.
