@@ -150,6 +150,6 @@ def save_nothing(_figure, _kind, **_options):
     return b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>'
 
 
-def draw_nothing(_pictures, _folder):
+def draw_nothing(_pictures, _folder=None):
     """Draw none of the pictures of a page."""
     return iter(())

@@ -65,20 +65,26 @@ def run(options: ReportOptions) -> Answer:
 def _watch(results: "Results") -> "Results":
     """Write the page after each tenth of the runs, until all have ended; return the last look.
 
-    It has the lowest priority: what trains on all cores is hardly slowed.
+    It takes the lowest priority, and at most 1% of the machine's time: pages come later, or less
+    often, where runs use all cores.
     """
+    from llama_ablate.launch.environment import cores
+    from llama_ablate.launch.live_page import LIVE_SHARE
+
     os.nice(_NICEST)
     if hasattr(os, "SCHED_IDLE"):  # Linux
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    written, failed = -1, 0
+    written, failed, rest_until = -1, 0, 0.0
     while True:
         try:
             ended, needed, line = describe_progress(results)
             if ended == needed:
                 return results
-            if written < (tenth := _TENTHS * ended // needed):
+            tenth, before = _TENTHS * ended // needed, time.process_time()
+            if written < tenth and time.monotonic() > rest_until:
                 write_files(results, f"{line}. Written at {time.strftime('%H:%M')}.")
-                written = tenth
+                cost_s = time.process_time() - before
+                written, rest_until = tenth, time.monotonic() + cost_s / (LIVE_SHARE * cores())
             failed = 0
         except (ConfigError, OSError):  # files move while they are read
             failed += 1
@@ -173,5 +179,6 @@ def write_files(
     with lock:
         for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
             disk.remove(partial)
-        written = page.write(frames, every, notices, results.report, live)
+        given = frames, every, notices, results.report
+        written = page.write_live(*given, live) if live else page.write(*given)
     return frames, every, notices, written

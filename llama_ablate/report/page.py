@@ -181,16 +181,9 @@ class Group:
 
 
 def write(
-    frames: Frames,
-    sections: Sequence[Section],
-    warnings: Sequence[str],
-    folder: Path,
-    live: str = "",
+    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
 ) -> Path:
-    """Write the report of an experiment to a folder; return the path of its page.
-
-    While its runs train, the page says how far they are (`live`), and reloads itself.
-    """
+    """Write the report of an experiment to a folder; return the path of its page."""
     for section in sections:
         base = disk.below(folder, "tables", slug(section.title, 160))
         label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
@@ -201,8 +194,24 @@ def write(
     pictures = PagePictures(frames, sections)
     figures = list(pictures.draw(folder / "figures"))
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
+    return _write_page(folder, _html(frames, sections, warnings, figures, pictures, folder))
+
+
+def write_live(
+    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path, live: str
+) -> Path:
+    """Write the page alone while runs train, with the first pictures; return its path.
+
+    The page says how far the runs are (`live`), and reloads itself.
+    """
+    disk.make(folder)
+    pictures = PagePictures(frames, sections)
+    figures = list(pictures.draw())
+    return _write_page(folder, _html(frames, sections, warnings, figures, pictures, folder, live))
+
+
+def _write_page(folder: Path, pieces: Iterable[str]) -> Path:
     page = folder / "report.html"
-    pieces = _html(frames, sections, warnings, figures, pictures, folder, live)
 
     def write_page(file: disk.Writer) -> None:
         for piece in pieces:
@@ -226,8 +235,11 @@ class PagePictures:
         self.packed: dict[str, str] = {}
         self._has_lead = False
 
-    def draw(self, folder: Path) -> Iterator[PageFigure]:
-        """Draw every picture to its files, and yield its figure in the page."""
+    def draw(self, folder: Path | None = None) -> Iterator[PageFigure]:
+        """Draw every picture to its files, and yield its figure in the page.
+
+        Without a folder those alone that stand in the page unpacked, and no files.
+        """
         first = self._frames.table.plan.name
         for made in FIGURES.make(self._frames):
             of_first = made.table in ("", first)
@@ -236,8 +248,11 @@ class PagePictures:
             table = made.table if len(self._frames.tables) > 1 else ""
             said = " ".join(filter(None, (made.about, made.part.note)))
             figure = PageFigure(made.name, table, stem, section, said)
+            in_place = of_first and self._stands(figure)
+            if folder is None and not in_place:
+                continue
             try:
-                yield self._embed(figure, made, folder, in_place=of_first and self._stands(figure))
+                yield self._embed(figure, made, folder, in_place=in_place)
             except (
                 ArithmeticError,
                 AttributeError,
@@ -256,16 +271,20 @@ class PagePictures:
         return is_lead or figure.name == LOSS_CURVES
 
     def _embed(
-        self, figure: PageFigure, made: Made[Picture], folder: Path, *, in_place: bool
+        self, figure: PageFigure, made: Made[Picture], folder: Path | None, *, in_place: bool
     ) -> PageFigure:
         """Draw a figure to its files and for the page; the answer's also for a phone."""
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
-        svg, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
+        if folder is None:
+            svg = plots.write_svg(drawing.figure)
+        else:
+            file, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
+            svg = file.read_bytes()
         has_two = in_place and figure.name != LOSS_CURVES
         width = "broad" if has_two else "only"
         # Of a few lines that are packed a second decimal adds little.
         digits = 1 if in_place or figure.name.startswith(LOSS_CURVES) else 2
-        html = self._add(drawing, svg.read_bytes(), figure.title, width, digits)
+        html = self._add(drawing, svg, figure.title, width, digits)
         shortened = drawing.shortened
         drawing.figure.clear()  # its thousands of lines refer to one another
         if has_two:
@@ -309,7 +328,7 @@ def _html(
     figures: Sequence[PageFigure],
     pictures: PagePictures,
     folder: Path,
-    live: str,
+    live: str = "",
 ) -> Iterable[str]:
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None

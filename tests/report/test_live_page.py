@@ -28,7 +28,7 @@ def grid(tmp_path, monkeypatch):
     runs = [plans.run(f"{n:04x}", arms[n % 2].id, n // 2) for n in range(RUNS)]
     store = Store(tmp_path / "grid")
     store.create(plans.document(plans.table(arms, runs), seeds=RUNS // 2), "name: x\n")
-    waiting, lines, write = list(runs), [], page.write
+    waiting, lines = list(runs), []
 
     def end_run(_seconds):
         run = waiting.pop(0)
@@ -36,14 +36,15 @@ def grid(tmp_path, monkeypatch):
         own = {"id": run.id, "label": run.variant, "variant": run.variant, "seed": run.seed}
         store.commit(replace(plans.RECORD, **own, metrics=metrics), [], None)
 
-    def collect(frames, sections, warnings, folder, live=""):
-        lines.append(live)
-        return write(frames, sections, warnings, folder, live)
+    def collect(*given, live=page.write_live):
+        lines.append(given[-1])
+        return live(*given)
 
     monkeypatch.setattr(time, "sleep", end_run)
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None, raising=False)
-    monkeypatch.setattr(page, "write", collect)
+    monkeypatch.setattr(page, "write_live", collect)
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
     monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)
     return store.root, lines
 
@@ -51,11 +52,21 @@ def grid(tmp_path, monkeypatch):
 def test_a_watched_page_is_written_after_each_tenth_and_whole_at_the_end(grid, capsys):
     root, lines = grid
     assert main(["report", str(root), "--watch"]) == 0
-    *live, last = lines
-    counts = [int(line.split(" of 20 runs have ended")[0]) for line in live]
+    counts = [int(line.split(" of 20 runs have ended")[0]) for line in lines]
     assert counts == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
-    assert last == ""
+    assert 'id="live"' not in (root / "report" / "report.html").read_text()
     assert "bb" in capsys.readouterr().out
+
+
+def test_a_page_that_costs_much_is_written_less_often(grid, monkeypatch):
+    """Each costs 1 s of CPU, and each look at the runs takes 10 s: of two cores 1% is 20 ms."""
+    root, lines = grid
+    spent, clock = iter(range(10**6)), iter(range(0, 10**8, 10))
+    monkeypatch.setattr(time, "process_time", lambda: next(spent))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("llama_ablate.launch.environment.cores", lambda: 2)
+    assert main(["report", str(root), "--watch"]) == 0
+    assert 2 < len(lines) < 7
 
 
 def test_a_live_page_says_how_far_the_runs_are_and_reloads_and_a_last_one_does_not(grid):
@@ -87,7 +98,7 @@ def test_a_page_that_cannot_be_written_is_tried_again_and_then_an_error(grid, mo
     assert len(lines) == 1
 
 
-def test_a_page_is_asked_for_after_half_a_minute_and_ends_with_what_trains(tmp_path, monkeypatch):
+def test_a_page_is_asked_for_later_and_ends_with_what_trains(tmp_path, monkeypatch):
     started = []
 
     def start(words, stderr):
@@ -99,11 +110,10 @@ def test_a_page_is_asked_for_after_half_a_minute_and_ends_with_what_trains(tmp_p
         return child
 
     monkeypatch.setattr(processes, "start_command", start)
-    assert live_page.FIRST_S == 30
     with live_page.renew_page(tmp_path):
         pass
     assert started == []
-    monkeypatch.setattr(live_page, "FIRST_S", 0.0)
+    monkeypatch.setattr(live_page, "FIRST_CPU_S", 0.0)
 
     def interrupt():
         while not started:
@@ -117,7 +127,7 @@ def test_a_page_is_asked_for_after_half_a_minute_and_ends_with_what_trains(tmp_p
 
 
 def test_without_a_page_none_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_page, "FIRST_S", 0.0)
+    monkeypatch.setattr(live_page, "FIRST_CPU_S", 0.0)
     monkeypatch.setattr(processes, "start_command", pytest.fail)
     options = RunOptions(file=tmp_path, no_page=True, launch=None)
     with _live_page(options, Store(tmp_path / "x")):
