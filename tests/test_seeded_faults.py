@@ -79,7 +79,8 @@ class KForV(Wrapped):
         q, k, _ = self.real._project(x_BTD, ctx)
         v = k
         q, k = ctx.rotate(q, k, ctx.pos_T)
-        k, v = cache.update(k, v) if cache else (k, v)
+        cached = {"keys": k, "values": v}
+        k, v = (cache.update(**cached) if cache else cached).values()
         return self.real.out(attend(q, k, v, ctx))
 
 
@@ -166,7 +167,7 @@ def test_a_missing_factor_of_two_in_the_cache_is_caught_by_the_closed_form(monke
         laws.cache_bytes_equal_the_closed_form(model, "mha", torch.float32)
     monkeypatch.undo()
     attention = type(model.blocks[0].attn)
-    monkeypatch.setattr(attention, "cached", property(lambda self: [(self.kv_heads, 8)]))
+    monkeypatch.setattr(attention, "cached", property(lambda self: {"keys": (self.kv_heads, 8)}))
     counts.forget()
     try:
         with pytest.raises(AssertionError):
@@ -208,10 +209,10 @@ def no_length(self, tokens, *, _real=RecurrentState.advance, **tensors):
     _real(self, 0 * tokens, **tensors)
 
 
-def no_length_of_keys(self, *new, _real=KVState.update):
+def no_length_of_keys(self, *, _real=KVState.update, **new):
     """Return what is seen, and count none of the tokens."""
     before = self.length
-    seen = _real(self, *new)
+    seen = _real(self, **new)
     self.length = before
     return seen
 

@@ -157,7 +157,8 @@ def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
     model(torch.zeros(3, 5, dtype=torch.long), cache)
     assert keys[:, :, :5].abs().amax((0, 1, 3)).min() > 0
     assert keys[:, :, 5:].abs().max() == 0
-    seen, _ = cache.layers[0].update(torch.ones(3, 2, 2, 32), torch.ones(3, 2, 2, 32))
+    new = torch.ones(3, 2, 2, 32)
+    seen = cache.layers[0].update(keys=new, values=new)["keys"]
     assert seen.shape == (3, 2, 7, 32)
     assert seen.data_ptr() == keys.data_ptr()  # a view: nothing is copied
 

@@ -92,8 +92,9 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
         for error in variants.find_reset_options(plan.experiment.model, source.base_model)
     ]
     values["resets"] = resets
-    if resets:
-        shown.append("\n".join(f"note: {line}" for line in resets))
+    values["notes"] = [*plan.notes]
+    if notes := [*resets, *plan.notes]:
+        shown.append("\n".join(f"note: {line}" for line in notes))
     if short:
         shown.append(f"warning: {short}")
     if options.power:

@@ -278,8 +278,12 @@ def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> Non
         raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
 
 
-def check_plugins(tables: tuple[Table, ...]) -> None:
-    """Check the model laws for every plug-in component, combined with built-in components."""
+def check_plugins(tables: tuple[Table, ...]) -> list[str]:
+    """Check the model laws for every plug-in component, combined with built-in components.
+
+    Returns notes on what a component does unlike the others.
+    """
+    notes: list[str] = []
     checked: set[tuple[str, Choice, bool]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     variants = (variant for table in tables for variant in table.variants)
@@ -290,11 +294,12 @@ def check_plugins(tables: tuple[Table, ...]) -> None:
         for slot, choice, _ in (one for one in foreign if one not in checked):
             beside = vars(layer) | {s: own[s] for s, _, _ in foreign} | {slot: choice}
             try:
-                laws.check(variant.spec.with_components(beside), slot)
+                notes += laws.check(variant.spec.with_components(beside), slot)
             except ConfigError as error:
                 where = variant.place(slot) or ("model", slot)
                 raise ConfigError(error.message, where) from None
         checked |= set(foreign)
+    return list(dict.fromkeys(notes))
 
 
 def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:

@@ -59,6 +59,8 @@ class Plan:
     experiment: Experiment
     tables: tuple[Table, ...]
     metrics: tuple[Choice, ...]
+    #: What plug-ins do unlike the components of this package, in sentences.
+    notes: Sequence[str] = ()
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -102,6 +104,7 @@ class Plan:
             tables=[table.planned() for table in self.tables],
             compute=compute,
             settings=settings,
+            notes=[*self.notes],
         )
 
 
@@ -126,7 +129,7 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
         checks.check_metrics(metrics, tables)
-        checks.check_plugins(tables)
+        notes = checks.check_plugins(tables)
         checks.check_optimizers(experiment, tables)
         checks.check_compiled(experiment, tables)
         checks.check_budgets(tables)
@@ -134,7 +137,7 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_seeds(experiment)
         checks.check_margins(experiment, tables)
         checks.check_controls(experiment)
-    return Plan(experiment, tables, metrics)
+    return Plan(experiment, tables, metrics, notes)
 
 
 def _resolved(experiment: Experiment) -> Experiment:

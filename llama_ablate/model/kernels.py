@@ -51,8 +51,12 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     sink_H: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
+    """Return softmax(scale * q k^T + mask + bias) v, heads joined, (B, T, H * width of v).
+
+    A `bias`, (B, H, T, S) or what broadcasts to it, may depend on the tokens: gradients go through
+    it under every kernel.
 
     A `sink` is the logit of each head of one more key, before the others, which is seen by all and
     whose value is 0.
@@ -69,6 +73,8 @@ def attend(
     scale = (scale or 1 / math.sqrt(E)) * ctx.scores
     seen = k_BKSE.shape[2]
     mask, causal = ctx.mask(window, seen)
+    if bias is not None:
+        mask, causal = bias if mask is None else mask + bias, False
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
         # Heads that are made one of, as in differential attention, have the bias of that one.
         mask = mask.repeat_interleave(H // mask.shape[-3], -3)

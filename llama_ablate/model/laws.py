@@ -323,9 +323,9 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
         alone, among_two = (getattr(m.blocks[0], name)(*inputs).norm() for m in (shallow, deep))
         if alone > 0 and among_two * _SHRINKS > alone:
             return (
-                f"starts as large in a deep model as in a shallow one ('{name}'): make its output "
-                "projection an OutLinear of llama_ablate.model.linear, which is scaled by "
-                "1/sqrt(2 layers)"
+                f"starts as large in a deep model as in a shallow one ('{name}'); those of this "
+                "package are scaled by 1/sqrt(2 layers), as is an OutLinear of "
+                "llama_ablate.model.linear"
             )
     return None
 
@@ -383,7 +383,6 @@ LAWS: tuple[Law, ...] = (
     counted_flops,
     shares_by_token,
     exempts_what_it_has,
-    starts_smaller_with_depth,
     drops_sublayers,
     every_parameter_learns,
 )
@@ -403,10 +402,11 @@ def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...
         return f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
 
 
-def check(spec: ModelSpec, slot: str) -> None:
+def check(spec: ModelSpec, slot: str) -> list[str]:
     """Hold the component of a slot to every law, in a small model of its sizes.
 
-    Raises ConfigError, which names the component and the law that it breaks.
+    Returns notes on what it does unlike the others, and makes no comparison wrong. Raises
+    ConfigError, which names the component and the law that it breaks.
     """
     small = replace(
         spec,
@@ -421,13 +421,17 @@ def check(spec: ModelSpec, slot: str) -> None:
     )
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)
-    if broken := next(_broken(small, slot, tokens_BT), None):
+    if broken := next(_broken(small, tokens_BT), None):
         example = f"`llama-ablate init component {slot}` writes one that obeys"
         raise ConfigError(f"the {slot} '{getattr(spec, slot).name}' {broken}; {example}", (slot,))
+    return [
+        f"The {slot} '{getattr(spec, slot).name}' {note}."
+        for note in _list_notes(small, slot, tokens_BT)
+    ]
 
 
 @torch.no_grad()
-def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
+def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[str]:
     for law in LAWS:
         try:
             failure = breach(law, lambda: (_model(spec), tokens_BT))
@@ -437,7 +441,15 @@ def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
             first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
             stated = first.removeprefix("Hold that ").rstrip(".")
             yield f"{failure}; the law '{law.__name__}'" + f": {stated}" * bool(stated)
-    yield from _twins(spec, slot, tokens_BT)
+
+
+@torch.no_grad()
+def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
+    """List what a component does unlike the others: its first outputs, or nothing at all."""
+    with suppress(NotProvidedError):
+        unscaled = breach(starts_smaller_with_depth, lambda: (_model(spec), tokens_BT))
+        return [*filter(None, [unscaled]), *_twins(spec, slot, tokens_BT)]
+    return []
 
 
 def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:

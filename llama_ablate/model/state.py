@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-#: Shapes of an attention's cached tensors per token: (heads, width) of each tensor.
-CachedShapes = Sequence[tuple[int, int]]
+#: Shapes of an attention's cached tensors per token: (heads, width) of each tensor, by name.
+CachedShapes = Mapping[str, tuple[int, int]]
 
 
 class State(ABC):
@@ -30,9 +30,9 @@ class State(ABC):
 
 
 class KVState(State):
-    """Cached keys and values, or latents, of the newest tokens.
+    """Cached tensors of the newest tokens by name: keys and values, or latents.
 
-    Each tensor is (batch, heads, room, width). Heads are stored as computed, never expanded to the
+    Each is (batch, heads, room, width). Heads are stored as computed, never expanded to the
     query heads. A full cache drops the oldest tokens, which a sliding window no longer needs.
     """
 
@@ -45,36 +45,39 @@ class KVState(State):
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
-        self._tensors = tuple(
-            torch.zeros(batch, heads, room, width, dtype=dtype, device=device)
-            for heads, width in shapes
-        )
+        self._cached = {
+            name: torch.zeros(batch, heads, room, width, dtype=dtype, device=device)
+            for name, (heads, width) in shapes.items()
+        }
         self.room = room
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Cached tensors, with one position for each of the newest tokens."""
-        return self._tensors
+        return tuple(self._cached.values())
 
     @property
     def held(self) -> int:
         """Number of cached tokens, which are the newest."""
         return min(self.length, self.room)
 
-    def update(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append new tokens, (B, heads, T, width); return previously cached and new tokens."""
-        held, end = self.held, self.length + new[0].shape[2]
-        if end <= self.room:
-            for kept, tensor in zip(self._tensors, new, strict=True):
-                kept[:, :, self.length : end] = tensor
-            seen = tuple(kept[:, :, :end] for kept in self._tensors)
-        else:
-            pairs = zip(self._tensors, new, strict=True)
-            seen = tuple(torch.cat([kept[:, :, :held], tensor], 2) for kept, tensor in pairs)
-            for kept, tensor in zip(self._tensors, seen, strict=True):
-                kept.copy_(tensor[:, :, -self.room :])
+    def update(self, **new: Tensor) -> dict[str, Tensor]:
+        """Append tensors of new tokens, (B, heads, T, width); return those of all cached tokens.
+
+        Raises KeyError for a name that was not declared.
+        """
+        held, end = self.held, self.length + next(iter(new.values())).shape[2]
+        visible = {}
+        for name, tensor in new.items():
+            cached = self._cached[name]
+            if end <= self.room:
+                cached[:, :, self.length : end] = tensor
+                visible[name] = cached[:, :, :end]
+            else:
+                visible[name] = torch.cat([cached[:, :, :held], tensor], 2)
+                cached.copy_(visible[name][:, :, -self.room :])
         self.length = end
-        return seen
+        return visible
 
 
 class RecurrentState(State):

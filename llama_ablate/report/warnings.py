@@ -33,7 +33,8 @@ UNPLANNED = (0.014, 0.036, 0.065, 0.094, 0.125, 0.151)
 def warnings(frames: Frames) -> list[str]:
     """Return the warnings about an experiment; those that several tables share once."""
     of_tables = (sentence for table in frames.tables for sentence in _of_table(table))
-    return list(dict.fromkeys([*_changed(frames), *list_machines(frames), *of_tables]))
+    of_all = (*_changed(frames), *list_machines(frames), *frames.plan.notes)
+    return list(dict.fromkeys([*of_all, *of_tables]))
 
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:

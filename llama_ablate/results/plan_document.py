@@ -331,6 +331,8 @@ class PlanDocument(StoredPart):
     compute: ComputeSettings | None = None
     #: Launch settings of all runs.
     settings: Settings = Settings()
+    #: What plug-ins do unlike the components of this package, in sentences.
+    notes: list[str] = Field(default_factory=list)
     #: Keys of the stored experiment that today's schema refuses; never written to a file.
     refused: list[Refusal] = Field(default_factory=list, exclude=True)
 

@@ -24,7 +24,7 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.losses import Objective, losses_of, mean_cross_entropy
-from llama_ablate.training.optimizers import Optimizer
+from llama_ablate.training.optimizers import Optimizer, do_step
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -190,14 +190,15 @@ def update(
                 pass
         for mixture in mixtures:
             mixture.know_step(ranks.mean)
-    for total, by_name in _forward(objective, parts, compute, ranks, dropout):
+    forward = partial(_forward, objective, parts, compute, ranks, dropout)
+    for total, by_name in forward():
         (total / len(parts)).backward()
         for name, value in by_name.items():
             before = means.get(name, torch.zeros((), device=compute.device))
             means[name] = before + value.detach() / len(parts)
     means = {name: ranks.mean(value) for name, value in means.items()}
-    norm = _clip([p for p in objective.parameters() if p.grad is not None], train.clip)
-    optimizer.step()
+    norm = _clip(objective, train.clip)
+    do_step(optimizer, _Again(objective, forward, parts, train.clip))
     optimizer.zero_grad()
     for module in objective.modules():
         after_step: Callable[..., None] | None = getattr(module, "after_step", None)
@@ -212,6 +213,8 @@ def _forward(
     compute: Compute,
     ranks: Ranks,
     dropout: Dropout | None,
+    *,
+    sampled: bool = False,
 ) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
     """Yield the loss of each micro-batch on this rank, and its parts by name."""
     first = 0
@@ -219,13 +222,39 @@ def _forward(
         mine = ranks.share(part)
         masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
         with compute.autocast():
-            found = objective(mine, masks)
+            found = objective(mine, masks, sampled=sampled)
         first += len(part)
         yield found
 
 
-def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
+@dataclass
+class _Again:
+    """Closure of a step: see `optimizers.Closure`."""
+
+    objective: nn.Module
+    forward: Callable[..., Iterator[tuple[Any, Mapping[str, Tensor]]]]
+    parts: Sequence[Tensor]
+    clip: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(part[:, 1:].numel() for part in self.parts)
+
+    def __call__(self, *, sampled: bool = False) -> Tensor:
+        self.objective.zero_grad()
+        with torch.enable_grad():
+            losses = []
+            for total, _ in self.forward(sampled=sampled):
+                (total / len(self.parts)).backward()
+                losses.append(total.detach())
+        if not sampled:
+            _clip(self.objective, self.clip)
+        return torch.stack(losses).mean()
+
+
+def _clip(objective: nn.Module, most: float) -> Tensor:
     """Clip gradients to a norm of `most`, 0 for no limit; return their norm before."""
+    parameters = [p for p in objective.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
     return norm

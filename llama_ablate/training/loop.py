@@ -25,7 +25,12 @@ from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import heldout_windows, losses, reading, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
-from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
+from llama_ablate.training.optimizers import (
+    Optimizer,
+    evaluation_weights,
+    make_optimizer,
+    set_learning_rate,
+)
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import steadiness
@@ -146,6 +151,8 @@ def train(
                 )
         else:
             progress(state.step, run.late_loss(state), state.curve)
+    if hasattr(optimizer, "eval"):
+        optimizer.eval()  # what is measured and kept has the weights that it evaluates
     run.unigram = unigram_loss(tokens, run.sample)
     return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
@@ -215,7 +222,7 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            with self.evaluated():
+            with self.evaluated(), evaluation_weights(self.optimizer):
                 point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
         return point
@@ -243,7 +250,7 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                with self.evaluated():
+                with self.evaluated(), evaluation_weights(self.optimizer):
                     cut = heldout_windows(self.model, self.tokens, split)
                     loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)

@@ -94,14 +94,17 @@ class Objective(nn.Module):
         self.losses.to(device)
 
     def forward(
-        self, tokens_BT1: Tensor, dropout: Dropout | None = None
+        self, tokens_BT1: Tensor, dropout: Dropout | None = None, *, sampled: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what is minimised, and its parts by name: `cross_entropy` first.
 
         Cross-entropy is the mean over all tokens but the first, in nats. The other parts have
-        their weights in them: the total is the sum of all.
+        their weights in them: the total is the sum of all. With `sampled`, targets are drawn from
+        the model's own predictions by a generator that the tokens seed.
         """
         tokens_BT, targets_BT = tokens_BT1[:, :-1], tokens_BT1[:, 1:]
+        if sampled:
+            targets_BT = self._draw_targets(tokens_BT, dropout)
         parts: dict[str, Tensor] = {}
         hidden_BTD = self.model.hidden(tokens_BT, losses=parts, dropout=dropout)
         if self._cuts and rows_at_once(self.model, targets_BT.numel()) < targets_BT.numel():
@@ -122,6 +125,14 @@ class Objective(nn.Module):
                 parts[name] = parts[name] + value if name in parts else value
         total = sum(parts.values(), start=total)
         return total, means | {k: v + means[k] if k in means else v for k, v in parts.items()}
+
+    @torch.no_grad()
+    def _draw_targets(self, tokens_BT: Tensor, dropout: Dropout | None) -> Tensor:
+        """Draw a target for each token from the model's predictions, (B, T)."""
+        logits_BTV = self.model(tokens_BT, dropout=dropout).float()
+        generator = torch.Generator(tokens_BT.device).manual_seed(int(tokens_BT.sum()))
+        chances_nV = logits_BTV.softmax(-1).flatten(0, 1)
+        return torch.multinomial(chances_nV, 1, generator=generator).view_as(tokens_BT)
 
 
 def losses_of(train: Train) -> list[Choice]:

@@ -5,7 +5,8 @@ starts.
 """
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
     Weight,
+    do_step,
     set_learning_rate,
     state_bytes,
 )
@@ -99,12 +101,30 @@ def goes_on_from_its_state(choice: Choice) -> str | None:
     return None
 
 
+def evaluates_finite_weights(choice: Choice) -> str | None:
+    """Hold that weights to evaluate are finite, and that those to train come back."""
+    weights, made = _optimizer(choice)
+    optimizer: Any = made
+    if not hasattr(optimizer, "eval"):
+        return None
+    _steps(weights, optimizer, range(_STEPS))
+    before = _values(weights)
+    optimizer.eval()
+    if not all(values.isfinite().all() for values in _values(weights)):
+        return "evaluates weights that are not finite"
+    optimizer.train()
+    if not all(map(torch.allclose, before, _values(weights))):
+        return "trains other weights after an evaluation than before"
+    return None
+
+
 LAWS: tuple[Law, ...] = (
     groups_hold_every_weight,
     every_weight_moves,
     the_schedule_decides,
     bytes_are_counted,
     goes_on_from_its_state,
+    evaluates_finite_weights,
 )
 
 
@@ -135,11 +155,28 @@ def _steps(
     weights: Iterable[Weight], optimizer: Optimizer, steps: Iterable[int], rate: float = _RATE
 ) -> None:
     for step in steps:
-        for weight in weights:
-            parameter = weight.parameter
-            parameter.grad = _drawn(f"{weight.name} {step}", parameter.shape)
+        gradients = _Gradients([*weights], step)
+        gradients()
         set_learning_rate(optimizer, rate)
-        optimizer.step()
+        do_step(optimizer, gradients)
+
+
+@dataclass
+class _Gradients:
+    """Closure of a step: gradients that are drawn, and grow with the weights."""
+
+    weights: Sequence[Weight]
+    at: int
+    tokens: int = 4
+
+    def __call__(self, *, sampled: bool = False) -> Tensor:
+        for weight in self.weights:
+            values = weight.parameter.detach()
+            drawn = _drawn(f"{weight.name} {self.at}{' sampled' * sampled}", values.shape)
+            weight.parameter.grad = drawn + 0.1 * values
+        return torch.stack(
+            [weight.parameter.detach().square().sum() for weight in self.weights]
+        ).sum()
 
 
 def _drawn(name: str, shape: Iterable[int]) -> Tensor:

@@ -7,6 +7,7 @@ what the train config supplies, its keyword-only ones what YAML may set. Every p
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
@@ -50,8 +51,26 @@ class Weight:
     scale: Callable[[Update], Scale] = lambda _update: Scale()
 
 
+class Closure(Protocol):
+    """Function that computes loss and gradients of the present step anew, at the present weights.
+
+    It clears the gradients first, and clips those of the loss as the step's were.
+    """
+
+    @property
+    def tokens(self) -> int:
+        """Number of targets that the loss is a mean over."""
+
+    def __call__(self, *, sampled: bool = False) -> torch.Tensor:
+        """Return the loss; with `sampled`, cross-entropy with targets drawn from the model."""
+
+
 class Optimizer(Protocol):
-    """Interface of optimizers for the training loop: a part of `torch.optim.Optimizer`."""
+    """Interface of optimizers for the training loop: a part of `torch.optim.Optimizer`.
+
+    One whose attribute `needs_closure` is true is called as `step(closure)`. One that evaluates
+    other weights than it trains has methods `eval` and `train`, which switch the parameters.
+    """
 
     param_groups: list[Group]
 
@@ -102,6 +121,35 @@ def weights_of(model: Decoder | Objective) -> list[Weight]:
         )
         for name, parameter, kind, decays in parameters(model)
     ]
+
+
+def do_step(optimizer: Any, closure: Closure) -> None:
+    """Do a step of an optimizer, with the closure where it needs one."""
+    if getattr(optimizer, "needs_closure", False):
+        optimizer.step(closure)
+    else:
+        optimizer.step()
+
+
+@contextmanager
+def evaluation_weights(optimizer: Any) -> Iterator[None]:
+    """Let the body see the weights that an optimizer evaluates, where it has others.
+
+    Afterwards the parameters are bit for bit what they were: an evaluation changes no step.
+    """
+    if not hasattr(optimizer, "eval"):
+        yield
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    before = [parameter.detach().clone() for parameter in parameters]
+    optimizer.eval()
+    try:
+        yield
+    finally:
+        optimizer.train()
+        with torch.no_grad():
+            for parameter, values in zip(parameters, before, strict=True):
+                parameter.copy_(values)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

@@ -269,6 +269,6 @@ def test_mla_keeps_the_latent_and_one_key_whatever_the_heads():
     """DeepSeek-V2's sizes: 512 + 64 numbers a token and layer, where MHA would keep 32,768."""
     with torch.device("meta"):
         mla = MLA(5120, 128, 128, False, RMSNorm)
-    assert sum(heads * width for heads, width in mla.cached) == 576
+    assert sum(heads * width for heads, width in mla.cached.values()) == 576
     mha = make(MHA, 16, 4, 4, False)
-    assert sum(heads * width for heads, width in mha.cached) == 2 * 4 * 4
+    assert sum(heads * width for heads, width in mha.cached.values()) == 2 * 4 * 4

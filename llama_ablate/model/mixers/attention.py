@@ -1,7 +1,7 @@
 """Token mixers, softmax attention among them: `f(x_BTD, ctx, state) -> x_BTD`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -69,7 +69,14 @@ class Attention(nn.Module, ABC):
     #: What scores are multiplied with; None for 1/sqrt(width of a head).
     scale: float | None = None
 
-    def _attend(self, q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, ctx: Context) -> Tensor:
+    def _attend(
+        self,
+        q_BHTE: Tensor,
+        k_BKSE: Tensor,
+        v_BKSE: Tensor,
+        ctx: Context,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         return attend(
             q_BHTE,
             k_BKSE,
@@ -79,6 +86,7 @@ class Attention(nn.Module, ABC):
             scale=self.scale,
             softcap=self.softcap,
             sink_H=getattr(self, "sinks", None),
+            bias=bias,
         )
 
     @property
@@ -89,7 +97,7 @@ class Attention(nn.Module, ABC):
     @property
     @abstractmethod
     def cached(self) -> CachedShapes:
-        """What a cache keeps per token: (heads, width) of each tensor."""
+        """What a cache keeps per token: (heads, width) of each tensor, by name."""
 
     @abstractmethod
     def flops(self, context: int) -> int:
@@ -104,7 +112,7 @@ class Attention(nn.Module, ABC):
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
         """Bytes that are kept of `context` tokens, or of the window if that is less."""
-        numbers = sum(heads * width for heads, width in self.cached)
+        numbers = sum(heads * width for heads, width in self.cached.values())
         return min(context, self.window or context) * numbers * dtype.itemsize
 
 
@@ -220,8 +228,24 @@ class SharedHeads(MultiHead):
         q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
         v_BKTE = ctx.rotate_values(v_BKTE)
         own = partial(v_BKTE.transpose, 1, 2)
-        k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
-        return self._leave(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx), x_BTD, own)
+        cached = {"keys": k_BKTE, "values": v_BKTE, **self.remember(x_BTD, ctx)}
+        cached = state.update(**cached) if state else cached
+        bias = self.bias(cached, ctx)
+        mixed_BTe = self._attend(q_BHTE, cached["keys"], cached["values"], ctx, bias)
+        return self._leave(mixed_BTe, x_BTD, own)
+
+    def remember(self, x_BTD: Tensor, ctx: Context) -> Mapping[str, Tensor]:
+        """Return further tensors to cache of the new tokens, (B, heads, T, width), by name.
+
+        `x` is the layer's input. A subclass that overrides this declares them in `cached`.
+        """
+        del x_BTD, ctx
+        return {}
+
+    def bias(self, cached: Mapping[str, Tensor], ctx: Context) -> Tensor | None:
+        """Return a bias of the scores, (B, H, T, S), from the tensors of all cached tokens."""
+        del cached, ctx
+        return None
 
     def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
         """Return values mixed with those of the first layer that left its own."""
@@ -252,7 +276,7 @@ class SharedHeads(MultiHead):
     @property
     def cached(self) -> CachedShapes:
         """Keys and values, unexpanded."""
-        return [(self.kv_heads, self.head_dim)] * 2
+        return dict.fromkeys(("keys", "values"), (self.kv_heads, self.head_dim))
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
@@ -400,7 +424,8 @@ class MLA(MultiHead):
         turning_BHTR, key_B1TR = ctx.rotate(turning_BHTR, key_BTR[:, None], ctx.pos_T)
         kept_B1Sl, latent_BSL, key_B1SR = None, latent_BTL, key_B1TR
         if state is not None:
-            (kept_B1Sl,) = state.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            joined_B1Tl = torch.cat([latent_BTL[:, None], key_B1TR], -1)
+            kept_B1Sl = state.update(latents=joined_B1Tl)["latents"]
             latent_BSL, key_B1SR = kept_B1Sl[:, 0, :, : self.latent], kept_B1Sl[..., self.latent :]
         if kept_B1Sl is None or not self.is_absorbed:
             k_BHSE = self.k_norm(self._heads(self.k(latent_BSL))).to(q_BHTe.dtype)
@@ -432,7 +457,7 @@ class MLA(MultiHead):
     @property
     def cached(self) -> CachedShapes:
         """The latent and the shared key, as one vector."""
-        return [(1, self.latent + self.rope_dim)]
+        return {"latents": (1, self.latent + self.rope_dim)}
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token without a cache, as in training."""
