@@ -19,8 +19,8 @@ PACKAGE = "llama_ablate"
 #: The most lines of code of each folder of the package, of its own modules, of the tests, and of
 #: all that stands beside them. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_570,
-    "llama_ablate/config": 1_760,
+    "llama_ablate/commands": 2_610,
+    "llama_ablate/config": 1_770,
     "llama_ablate/data": 2_610,
     "llama_ablate/design": 1_640,
     "llama_ablate/evidence": 1_100,
@@ -28,17 +28,17 @@ LIMITS = {
     "llama_ablate/findings": 3_660,
     "llama_ablate/interop": 1_540,
     "llama_ablate/judge": 450,
-    "llama_ablate/launch": 1_560,
+    "llama_ablate/launch": 1_590,
     "llama_ablate/measure": 910,
     "llama_ablate/model": 2_970,
     "llama_ablate/report": 3_800,
     "llama_ablate/results": 1_880,
     "llama_ablate/track": 360,
-    "llama_ablate/training": 1_280,
+    "llama_ablate/training": 1_360,
     "llama_ablate/*.py": 430,
-    "tests": 30_780,
-    "scripts": 4_400,
-    "package": 28_560,
+    "tests": 30_960,
+    "scripts": 4_560,
+    "package": 28_760,
 }
 #: Where scripts stand, beside package and tests.
 SCRIPTS = (

@@ -143,7 +143,7 @@ def _scope(frames: Frames) -> Iterator[str]:
 def _variants(table: TableFrames) -> str:
     """Say how the variants of a table compare with its baseline."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
-    told = [_tell(row) for row in rows]
+    told = [_tell(row, table) for row in rows]
     return _describe(told, table, _VARIANT, _name_baseline(table)) or "nothing yet"
 
 
@@ -153,7 +153,7 @@ def _factors(table: TableFrames) -> str:
     if not rows:
         return ""
     axes, unit = effects.axes(table), table.unit.name
-    alone = _describe([_tell(row) for row in rows if not row.changed], table, _FACTOR)
+    alone = _describe([_tell(row, table) for row in rows if not row.changed], table, _FACTOR)
     if any(axis.levels > 2 for axis in axes):
         alone = "; ".join(
             f"{one.axis} moves the loss by {one.of_range()} {unit} (lowest: {one.lowest})"
@@ -166,7 +166,9 @@ def _factors(table: TableFrames) -> str:
     )
     widest = max((max(abs(row.low), abs(row.high)) for row in together), default=math.nan)
     margin = table.margin or widest
-    said = [f"{row.effect} are {row.verdict}{_in_brackets(_tell(row), table)}" for row in seen]
+    said = [
+        f"{row.effect} are {row.verdict}{_in_brackets(_tell(row, table), table)}" for row in seen
+    ]
     if together and not seen:
         said = ["no interaction is told from 0"]
         if widest <= margin:
@@ -190,7 +192,7 @@ def _steps(table: TableFrames) -> str:
         for row in rows
     ]
     last = next(row for row in table.comparison if row.label == rows[-1].step)
-    whole = Told("the whole path", last.verdict, _tell(last).difference, last.rate)
+    whole = Told("the whole path", last.verdict, _tell(last, table).difference, last.rate)
     parts = [_describe(told, table, _STEP)]
     if last.n and last.verdict in _STEP:
         parts.append(_describe([whole], table, _VARIANT, _name_baseline(table)))
@@ -224,9 +226,9 @@ def _at_a_cost(table: TableFrames) -> str:
         share = write_share(shares[row.label])
         needs = f"needs {share}" if said else f"needs {share} of {cost.words}"
         within = f" within {table.experiment.margin}" * (row.verdict == "equivalent")
-        said.append(
-            f"{_name(row)} {needs} and is {row.verdict}{within}{_in_brackets(_tell(row), table)}"
-        )
+        told = _tell(row, table)
+        number = _in_brackets(told, table)
+        said.append(f"{told.name} {needs} and is {row.verdict}{within}{number}")
     return "; ".join(said)
 
 
@@ -323,7 +325,8 @@ def _describe(
         if not own:
             continue
         named = [f"{one.name} ({one.remark})" if one.remark else one.name for one in own]
-        names = _join(named) if len(own) <= MAX_NAMES else f"{len(own)} others"
+        rest = "others" if parts else "variants"
+        names = _join(named) if len(own) <= MAX_NAMES else f"{len(own)} {rest}"
         against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
         told_against = against * (not parts and word in ("equivalent", "inconclusive"))
         within = f" within {table.experiment.margin}" * (word == "equivalent")
@@ -334,16 +337,19 @@ def _describe(
     return "; ".join(parts)
 
 
-def _tell(row: ComparisonRow | FactorRow) -> Told:
+def _tell(row: ComparisonRow | FactorRow, table: TableFrames) -> Told:
     """Return what is told of a row; how its runs ended, where some were lost."""
     lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
     is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
     remark = "; ".join(filter(None, (lost * (not is_alike), row.rate)))
-    return Told(_name(row), row.verdict, Estimate(row.difference, row.low, row.high), remark)
+    return Told(_name(row, table), row.verdict, Estimate(row.difference, row.low, row.high), remark)
 
 
-def _name(row: ComparisonRow | FactorRow) -> str:
-    return _quote(sizes.name_of(row))
+def _name(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
+    """Name a row by its effect, or its variant in short: `qk_norm` beside `mha (baseline)`."""
+    name = sizes.name_of(row)
+    short = labels.shorten_labels([variant.label for variant in table.plan.variants])
+    return _quote(short.get(name, name))
 
 
 def _quote(name: str) -> str:
