@@ -133,15 +133,16 @@
 
   function addCurveTools(figure, tools) {
     const slider = make("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, oninput: () => smooth(figure, +slider.value) });
+    const logarithmic = pictures[stem(figure).replace("loss_curves", "loss_curves_log")]; // none while runs train
     const box = make("input", { type: "checkbox", onchange: () => {
       const picture = figure.querySelector(".picture");
-      if (picture.children.length === 1) picture.insertAdjacentHTML("beforeend", pictures[stem(figure).replace("loss_curves", "loss_curves_log")]);
+      if (picture.children.length === 1) picture.insertAdjacentHTML("beforeend", logarithmic);
       prepare(picture);
       [...picture.children].forEach((drawn, i) => drawn.toggleAttribute("data-off", (i === 1) !== box.checked));
       smooth(figure, +slider.value);
       apply();
     } });
-    tools.append(make("label", {}, "smooth ", slider), make("label", {}, box, " logarithmic axes"));
+    tools.append(make("label", {}, "smooth ", slider), ...(logarithmic ? [make("label", {}, box, " logarithmic axes")] : []));
     tools.append(make("button", { textContent: "CSV", onclick: () => {
       const rows = curves.runs[stem(figure)].flatMap(([v, seed, at, losses]) => losses.map((loss, i) => [nameOf(v), seed, curves.places[at][i], loss]));
       download(written.CSV([["variant", "seed", "read", "training loss"], ...rows].map((row) => row.map(String))), "text/csv", `${stem(figure)}.csv`);
