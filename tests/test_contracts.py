@@ -109,7 +109,7 @@ def test_counted_flops_equal_those_of_torchs_own_counter(combination):
     laws.obeys(model_of(combination), "counted_flops", within=0)
 
 
-@pytest.mark.parametrize("attention", list(REGISTRIES["attention"]))
+@pytest.mark.parametrize("attention", [*laws.KEPT, *laws.MATRICES])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_live_cache_bytes_equal_the_closed_form(attention, dtype):
     model = model_of(LLAMA | {"attention": attention})

@@ -258,7 +258,7 @@ def test_a_command_starts_its_followers_and_waits_only_so_long(tmp_path, monkeyp
     monkeypatch.setattr("llama_ablate.track.beside.subprocess.Popen", Child)
     monkeypatch.setattr("llama_ablate.track.beside.PATIENCE_S", 1.0)
     loaded = {"/p.py": "0123", "package:mine": "1.0"}
-    monkeypatch.setattr("llama_ablate.track.beside.plugins.loaded", lambda: loaded)
+    monkeypatch.setattr("llama_ablate.config.plugins._loaded", loaded)
     with beside(tmp_path, ["quick", "stuck"]):
         assert len(started) == 2
     assert started[0][-2:] == ["--plugin", "/p.py"]

@@ -85,9 +85,9 @@ def _joined(results: "Results", others: Sequence[str], table: str | None) -> Ans
     from llama_ablate.findings import union
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import columns
+    from llama_ablate.report.details import describe_computing
     from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
-    from llama_ablate.report.setup import describe_computing
     from llama_ablate.results import Results
 
     first = Frames.of(results)
@@ -116,7 +116,7 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.tuning import one_rate
     from llama_ablate.report import details
-    from llama_ablate.report.setup import describe_computing
+    from llama_ablate.report.details import describe_computing
     from llama_ablate.report.warnings import list_machines
 
     frames = Frames.of(results)

@@ -14,7 +14,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Interval, measure_pairing, written
 from llama_ablate.findings.compare import RowFamily, compare
 from llama_ablate.findings.comparison import count_outcomes
-from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import frame, grouped, mean
 from llama_ablate.findings.values import UNSTABLE, MetricRow, RunRow
 from llama_ablate.report import tables
@@ -22,6 +22,7 @@ from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import TRAINING
 from llama_ablate.results.snapshot import Results
+from llama_ablate.terminal import plural
 
 _SHORT = 25  # lines of a variant
 #: Text for a terminal, and the values behind it.
@@ -278,3 +279,19 @@ def without_shared(old: object, new: object) -> tuple[object, object]:
 
 def _architecture(model: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {entry_text(value)}" for key, value in model.items())
+
+
+def describe_computing(frames: Frames) -> str:
+    """Say on what, and in which precision, the runs of all tables computed."""
+    made = pd.concat([table.machines for table in frames.tables])
+
+    def named(what: str, key: str) -> str:
+        return " or ".join(sorted({*made.get(what, ())})) or str(frames.compute.get(key, "?"))
+
+    threads = named("numbers of threads", "threads")
+    return (
+        f"Computed on {named('devices', 'device')} in {named('precisions', 'precision')} with the "
+        f"{named('attention kernels', 'kernel')} attention kernel and {threads} "
+        f"{plural(threads, 'thread')} a worker"
+        f"{', training steps compiled' if frames.compute.get('compiled') else ''}."
+    )

@@ -34,12 +34,11 @@ from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.drawing import Drawing, shorten_names
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import answer, further, headline
-from llama_ablate.report.paper import ascii_name, caption
+from llama_ablate.report.paper import ascii_name, caption, describe_setup
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, style_variants
 from llama_ablate.report.pictures import LOG, LOSS_CURVES, thin
 from llama_ablate.report.sections import Section
-from llama_ablate.report.setup import describe_setup
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {

@@ -235,7 +235,9 @@ def gradients(model, dropout, monkeypatch, parts=1, ranks=1):
     """The gradient of a step whose batch is split into micro-batches and over ranks."""
     seen = []
     monkeypatch.setattr(Ranks, "mean", lambda _self, value: value)
-    monkeypatch.setattr(computing, "_clip", lambda ps, _: seen.append([p.grad for p in ps]))
+    monkeypatch.setattr(
+        computing, "_clip", lambda own, _: seen.append([p.grad for p in own.parameters()])
+    )
     config = Compute("cpu", 1, "float32", "math")
     total = None
     for index in range(ranks):

@@ -11,7 +11,7 @@ from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
 from llama_ablate.report.headline import headline
-from llama_ablate.report.setup import describe_setup
+from llama_ablate.report.paper import describe_setup
 from llama_ablate.report.warnings import list_machines
 from tests.tables import frames
 
