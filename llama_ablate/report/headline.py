@@ -34,8 +34,10 @@ _NEUTRAL = {
 }
 _DECIDED = ("supported", "refuted")
 _RESULTS = (*_DECIDED, "undecided", "undecidable", "no verdict", "failed", "pending")
-#: How a gap to the baseline goes with size; a sentence has it before the variants.
-_TRENDS = ("grows", "closes", "reverses", "moves", "holds", "undecided")
+#: How a gap to the baseline goes with size, in the words of a sentence.
+_TRENDS = {word: word for word in ("grows", "closes", "reverses", "moves", "holds")} | {
+    "undecided": "may grow or shrink"
+}
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,15 @@ def _trends(frames: Frames) -> Iterator[str]:
     """Yield whether gaps to the baseline grow with size."""
     rows = {row.label: row for row in sizes.by_size(frames)}.values()
     parts = []
-    for word in _TRENDS:
+    for word, said in _TRENDS.items():
         own = [f"{row.label} ({row.slope})" for row in rows if row.trend == word]
         if own:
-            parts.append(f"{'is ' * (word == 'undecided')}{word} for {_list_few(own)}")
+            parts.append(f"{said} for {_list_few(own)}")
     if parts:
-        yield f"With size (nats per tenfold parameters) the gap {'; '.join(parts)}."
+        yield (
+            f"With size the gap to the baseline {'; '.join(parts)} (in brackets nats per tenfold "
+            "parameters)."
+        )
 
 
 def _tables(frames: Frames) -> Iterator[str]:
@@ -132,11 +137,13 @@ def _scope(frames: Frames) -> Iterator[str]:
     texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     parameters = written.ends((plan.baseline.parameters for plan in plans), shorten_number)
     each = [plan.tokens_per_run / plan.baseline.parameters for plan in plans]
-    every = (row for table in frames.tables for row in table.comparison if not row.role)
-    most = max((row.n for row in every), default=0)
+    rows = [row for table in frames.tables for row in table.comparison if not row.role]
+    paired = [row.n for row in rows if row.n and not row.baseline] or [0]
+    seeds = written.ends(paired, "{:,}".format)
     yield (
         f"On {_join([*texts])}, at {parameters} parameters and "
-        f"{written.ends(each, '{:.2g}'.format)} tokens a parameter; {most} {plural(most, 'seed')}."
+        f"{written.ends(each, '{:.2g}'.format)} tokens a parameter; {seeds} "
+        f"{plural(seeds, 'seed')}."
     )
 
 
@@ -245,7 +252,7 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         told = []
         for stated, each in own.items():
             within = "; ".join(filter(None, dict.fromkeys(map(_explain, each))))
-            told.append(f"{stated} ({within})" if within else stated)
+            told.append(f"'{stated}' ({within})" if within else f"'{stated}'")
         if told:
             yield f"{word.capitalize()}: {'; '.join(told)}."
 
@@ -299,7 +306,10 @@ def _bias(frames: Frames) -> Iterator[str]:
     for table in frames.tables:
         rows = (row for row in table.comparison if not row.role)
         if table.bias is None and any(row.verdict in (*_VARIANT, "equivalent") for row in rows):
-            yield "No run repeats the baseline: a fault common to all variants is not excluded."
+            yield (
+                "No run repeats the baseline unchanged: a fault common to all variants is not "
+                "excluded."
+            )
             return
 
 
@@ -353,8 +363,8 @@ def _name(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
 
 
 def _quote(name: str) -> str:
-    """Write a name in quotes where it has a comma."""
-    return f"'{name}'" if "," in name else name
+    """Write a name in quotes where a reader of a list would take it for two."""
+    return f"'{name}'" if "," in name or " and " in name else name
 
 
 def _name_baseline(table: TableFrames) -> str:

@@ -19,7 +19,7 @@ _SPECIAL = str.maketrans(
     {c: "\\" + c for c in "&%$#_{}"}
     | {
         "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
+        "~": r"$\sim$",
         "^": r"\textasciicircum{}",
         "<": r"\textless{}",
         ">": r"\textgreater{}",

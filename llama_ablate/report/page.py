@@ -50,7 +50,7 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
 }
 _LONG = 44  # letters of a cell beyond which it may break
 _JUDGED = ("verdict", "test result", "result", "outcome")
-_DECIDING = (DIFFERENCE, *_JUDGED)
+_DECIDING, _SPEED = (DIFFERENCE, *_JUDGED), "speed"
 #: Of a table that has leading columns, before a reader asks for more: columns, and of the first
 #: screen's table pixels: of its width, of a letter, and around a cell.
 _MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
@@ -119,11 +119,18 @@ class Shown:
         """Whether each column is hidden at first."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
         shown = leading[:_MAX_COLUMNS] if self.short else leading
-        if self.room:  # names, differences and verdicts before all others
-            by_rank = sorted(shown, key=lambda at: at and self.columns[at] not in _DECIDING)
+        if self.room:
+            by_rank = sorted(shown, key=self._rank)
             widths = itertools.accumulate(map(self._measure, by_rank))
             shown = [at for at, all_ in zip(by_rank, widths, strict=True) if all_ < self.room]
         return [at not in shown for at in range(len(self.columns))]
+
+    def _rank(self, column: int) -> int:
+        """Return the place of a column in line for room: names and verdicts come first."""
+        head = self.columns[column]
+        if column == 0 or head in _DECIDING:
+            return 0
+        return 1 if head == _SPEED else 3 if head == "n" else 2
 
     def _measure(self, column: int) -> float:
         """Return about how many pixels a column takes: of its cells, and of the words above."""

@@ -5,6 +5,7 @@ setup.tex       what was trained and compared, how rates were chosen, and what l
 effects.pdf     a figure for a column, and `effects-wide.pdf` for the page; so of two others
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -91,8 +92,13 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
         shown.loc[:, wanted[-1]] = [_mark_decided(row) for row in rows]
     else:
         wanted = [head for head in leading(rows)[1:] if len({*shown.get(head, ())}) > 1]
-    short = shorten_labels([*shown.index])
-    return shown[[*chosen, *wanted]].rename(index=short)
+    found = shown[[*chosen, *wanted]].rename(index=shorten_labels([*shown.index]))
+    if len(table.experiment.tune) == 1:  # the column then says what is tuned
+        (key,) = table.experiment.tune
+        for head in chosen:
+            found[head] = [cell.removeprefix(f"{key} ") for cell in found[head]]
+        found = found.rename(columns=dict.fromkeys(chosen, key))
+    return found
 
 
 def _mark_decided(row: ComparisonRow) -> str:
@@ -121,13 +127,17 @@ def describe_table(frames: Frames) -> str:
     table, experiment = frames.table, frames.plan.experiment
     several = len(frames.tables) > 1
     question = experiment.question or f"{experiment.name}."
-    speeds = any(row.train_speed.turns for row in table.comparison) and not several
-    of_speed = "A speed is relative to the baseline's: * leaves out 1, ~ has no interval. "
+    margin = f"Equivalent: the interval lies within {experiment.margin}. " * bool(experiment.margin)
+    paired = any(row.train_speed.turns for row in table.comparison)
+    known = any(not math.isnan(row.train_speed.ratio) for row in table.comparison)
+    stars = "an interval with * leaves out 1" if paired else "~ has no interval"
+    of_speed = f"A speed is relative to the baseline's; {stars}. " * (known and not several)
     return (
         f"{question} Mean {table.split_name} loss ({table.unit.full}) and its difference from the "
         f"baseline{' of the same table' * several}, paired by seed; below 0 is better. Brackets "
         f"are 95% intervals, which hold for all rows at once{'; * leaves out 0' * several}. "
-        + of_speed * speeds
+        + margin * (not several)
+        + of_speed
         + _describe_scale(frames)
     )
 
@@ -156,7 +166,7 @@ def describe_setup(frames: Frames) -> str:
 def _describe_models(frames: Frames) -> str:
     plans = [table.plan for table in frames.tables]
     model, first = plans[0].baseline.model, plans[0]
-    variants = sum(not (v.role or v.baseline) for v in first.variants)
+    names = [variant.label for variant in first.variants if not (variant.role or variant.baseline)]
     components = listed([_component(model[slot]) for slot in SLOTS if slot in model])
     shapes = dict.fromkeys(
         f"{shorten_number(plan.baseline.parameters)} parameters ({_list_sizes(plan)})"
@@ -164,8 +174,8 @@ def _describe_models(frames: Frames) -> str:
     )
     matching = " or ".join(dict.fromkeys(plan.matching for plan in plans))
     return (
-        f"We compare {variants} {plural(variants, 'variant')} with a baseline of {components}, "
-        f"which has {listed([*shapes])}. Variants are {matching}."
+        f"We compare {len(names)} {plural(len(names), 'variant')} ({listed(names)}) with a "
+        f"baseline of {components}, which has {listed([*shapes])}. Variants are {matching}."
     )
 
 
@@ -196,7 +206,8 @@ def _describe_optimizer(frames: Frames) -> str:
     train, variants = frames.plan.experiment.train, frames.table.plan.variants
     each = (_component(v.train.get("optimizer", train.optimizer)) for v in variants)
     options = {"weight decay": train.weight_decay, "gradient clipping": train.clip}
-    told = listed([f"{name} {value:g}" for name, value in options.items() if value])
+    betas = f"betas {train.betas[0]:g} and {train.betas[1]:g}"
+    told = listed([betas, *(f"{name} {value:g}" for name, value in options.items() if value)])
     return (
         f"The optimizer is {' or '.join(dict.fromkeys(each))}{f' ({told})' * bool(told)}, the "
         f"learning rate schedule {_component(train.schedule)} after a warm-up over "
@@ -212,6 +223,8 @@ def _describe_rates(frames: Frames) -> str:
         return f"{rate}Nothing is tuned."
     grid = "; ".join(f"{key} in {listed(values)}" for key, values in _write_grid(experiment.tune))
     chose = "the mean validation loss of the reported seeds"
+    if frames.table.split == "validation":
+        chose += ", which is reported, too, and is optimistic"
     if experiment.race:
         chose = f"the validation loss of {experiment.race} {plural(experiment.race, 'seed')}, "
         chose += "which no table reports"
@@ -220,7 +233,11 @@ def _describe_rates(frames: Frames) -> str:
         points.setdefault(row.label, []).append(row.point or "not chosen yet")
     differ = any(len({*each}) > 1 for each in points.values())
     same = grouped(points, lambda label: tuple(points[label] if differ else points[label][:1]))
-    chosen = "; ".join(f"{', '.join(own)} for {listed(names)}" for own, names in same.items())
+    key = f"{next(iter(experiment.tune))} " if len(experiment.tune) == 1 else ""
+    chosen = "; ".join(
+        f"{', '.join(point.removeprefix(key) for point in own)} for {listed(names)}"
+        for own, names in same.items()
+    )
     order = ", in the order of the tables" * differ
     return f"{rate}Each variant is tuned ({grid}) by {chose}; chosen{order}: {chosen}."
 
@@ -231,10 +248,13 @@ def _write_grid(tune: Mapping[str, list[object]]) -> Iterator[tuple[str, list[st
 
 
 def _describe_statistics(frames: Frames) -> str:
-    seeds = frames.plan.experiment.looks[-1]
+    seeds, table = frames.plan.experiment.looks[-1], frames.table
+    tokens, _, documents = table.plan.text.size(table.split)
+    of = f" of {documents:,} documents" if documents else ""
     return (
-        f"Each variant has {seeds} {plural(seeds, 'seed')}; differences are paired by seed, and "
-        "intervals are Student's t at 95%, Bonferroni over the rows of a table."
+        f"Losses are of {shorten_number(tokens)} {table.split_name} tokens{of}. Each variant has "
+        f"{seeds} {plural(seeds, 'seed')}; differences are paired by seed, and intervals are "
+        "Student's t at 95%, Bonferroni over the rows of a table."
     )
 
 

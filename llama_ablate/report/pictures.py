@@ -77,7 +77,7 @@ def draw_factors(frames: Frames) -> Picture | None:
     ]
     if not marks:
         return None
-    runs = sum(row.n for row in table.comparison)
+    runs = sum(row.n for row in table.comparison if not row.role)
     return Picture(
         [Dots(marks, Axis(f"effect on the loss ({table.unit.name})", at=0), margin=table.margin)],
         "axes" if has_ranges(table) else "factors",

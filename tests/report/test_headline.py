@@ -17,7 +17,9 @@ from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
 SIZE = " On python-stdlib, at 1,000 parameters and 0.064 tokens a parameter; 5 seeds."
-UNBOUNDED = " No run repeats the baseline: a fault common to all variants is not excluded."
+UNBOUNDED = (
+    " No run repeats the baseline unchanged: a fault common to all variants is not excluded."
+)
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
 
 
@@ -51,8 +53,8 @@ def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
     assert told == (
         "a beats base by 0.100 nats [0.090, 0.110]; b is worse by 0.100 nats [0.090, 0.110]."
         + SIZE
-        + " Supported: a is better than base. Refuted: b is better than base. "
-        "Undecided: a is better than b by more than 0.2 nats (-0.2000 [-0.2000, -0.2000] nats; "
+        + " Supported: 'a is better than base'. Refuted: 'b is better than base'. "
+        "Undecided: 'a is better than b by more than 0.2 nats' (-0.2000 [-0.2000, -0.2000] nats; "
         "at least 6 seeds would decide)." + UNBOUNDED
     )
 
@@ -80,7 +82,7 @@ def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
         "In 'small': a is inconclusive against base (+0.0000 nats [-0.0098, +0.0098]). "
         "In 'large': a beats base by 0.1000 nats [0.0902, 0.1098]."
         + SIZE
-        + " Supported: a is better than base (large). Undecided: a is better than base (small)."
+        + " Supported: 'a is better than base' (large). Undecided: 'a is better than base' (small)."
         + UNBOUNDED
     )
 
@@ -133,7 +135,7 @@ def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
     told = headline(made)
     assert told.startswith("lost is pending." if end == "pending" else f"lost {end}.")
     if end != "diverged":  # else it counts with the loss of chance
-        assert f" {end.capitalize()}: lost is better than base." in told
+        assert f" {end.capitalize()}: 'lost is better than base'." in told
 
 
 def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_decides_nothing():
@@ -145,7 +147,7 @@ def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_decides_
     assert told.endswith("differs by +1e-06 nats in its one seed: nothing bounds that.")
     stated = [{"variant": "a", "direction": "better"}]
     told = headline(frames({"": losses}, **again, hypotheses=stated))
-    assert "Undecided: a is better than base." in told
+    assert "Undecided: 'a is better than base'." in told
     told = headline(frames({"": {**losses, "again": BASE[:1]}}, **again))
     assert told == "a beats base by 0.1000 nats [0.0902, 0.1098]." + SIZE
 
@@ -243,7 +245,7 @@ def test_the_setup_tells_every_matching_and_the_ends_of_untuned_rates():
     table = {"base": BASE, "a": moved(0.0), "b": moved(0.2)}
     matches = {"matched none": {"match": "none"}, "matched parameters": {"match": "parameters"}}
     told = describe_setup(frames(dict.fromkeys(matches, table), planned=matches))
-    assert told.startswith("We compare 2 variants with a baseline of ")
+    assert told.startswith("We compare 2 variants (a, b) with a baseline of ")
     assert "Variants are not matched or matched on parameters." in told
     assert " 64 tokens of python-stdlib " in told
     assert " in 2 steps of 4 sequences of " in told

@@ -87,7 +87,7 @@ def test_signs_are_printed_and_no_text_is_a_command():
     assert latex.escaped("-0.5 [-1.2, +0.3]") == "$-$0.5 [$-$1.2, +0.3]"
     assert latex.escaped("gqa-kv_heads=2, 1e-5") == r"gqa-kv\_heads=2, 1e-5"
     assert latex.escaped(r"\input{x} ^~ a<b ±1") == (
-        r"\textbackslash{}input\{x\} \textasciicircum{}\textasciitilde{} a\textless{}b $\pm$1"
+        r"\textbackslash{}input\{x\} \textasciicircum{}$\sim$ a\textless{}b $\pm$1"
     )
 
 
