@@ -54,7 +54,7 @@ _DECIDING, _SPEED = (DIFFERENCE, *_JUDGED), "speed"
 #: Of a table that has leading columns, before a reader asks for more: columns, and of the first
 #: screen's table pixels: of its width, of a letter, and around a cell.
 _MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
-_MAX_LETTERS = 30  # of a name in the first screen's table
+_MAX_LETTERS = 26  # of a name in the first screen's table
 
 
 @dataclass(frozen=True)

@@ -199,8 +199,8 @@ def _name_verdicts(panel: Dots) -> list[Artist]:
 def find_small(effects: Iterable[Estimate]) -> float | None:
     """Return how far from 0 the small of some effects reach, where larger ones hide them.
 
-    None unless half of them reach no farther than an eighth of the largest; those that reach up to
-    a quarter count as small then.
+    None unless half of them reach no farther than an eighth of the largest; all that reach less
+    than half as far as the largest count as small then.
     """
     each = ([abs(end) for end in of if not math.isnan(end)] for of in effects)
     reach = [max(ends) for ends in each if any(ends)]  # the baseline's is 0
@@ -208,7 +208,7 @@ def find_small(effects: Iterable[Estimate]) -> float | None:
     hidden = [one for one in reach if one < largest / _FAR]
     if 2 * len(hidden) < len(reach) or not hidden:
         return None
-    return max(one for one in reach if one < 2 * largest / _FAR)
+    return max(one for one in reach if one < largest / 2)
 
 
 def _write_estimate(at: Estimate) -> str:
