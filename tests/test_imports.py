@@ -105,10 +105,10 @@ def test_slots_never_import_each_other(slot):
     assert not others & {module for module, _ in imports(file)}
 
 
-def test_only_the_decoder_knows_all_five_registries():
+def test_one_module_knows_all_five_registries():
     registries = {"NORMS", "POSITIONS", "ATTENTIONS", "FEEDFORWARDS", "BLOCKS"}
     names = {f.name: {n for m, n in imports(f) if ".model." in m} for f in FILES}
-    assert {file for file, found in names.items() if found >= registries} == {"decoder.py"}
+    assert {file for file, found in names.items() if found >= registries} == {"parts.py"}
 
 
 def test_no_files_import_each_other_in_a_circle():

@@ -1,4 +1,4 @@
-"""The decoder: the only place that knows all five slots, and that makes contexts and states."""
+"""The decoder: embedding, blocks, norm and logits, and the context and state of a pass."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,36 +7,18 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from llama_ablate.config import spec as patterns
-from llama_ablate.config.labels import entry_text
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import mixture, rope  # noqa: F401  they register
-from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.initialisation import INITS, drawing_from, fill
+from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import Kernel, Maps
-from llama_ablate.model.linear import Embedding, Head, Linear
-from llama_ablate.model.mixers import gated_delta  # noqa: F401  it registers
-from llama_ablate.model.mixers.attention import ATTENTIONS
+from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.mixers.training_only import TrainingOnly
-from llama_ablate.model.norms import NORMS
-from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
+from llama_ablate.model.parts import PartMaker, make_norm, make_parametrization
 from llama_ablate.model.positions import POSITIONS, Position
 from llama_ablate.model.state import DecoderState, Stateful
-
-REGISTRIES = {
-    "norm": NORMS,
-    "position": POSITIONS,
-    "attention": ATTENTIONS,
-    "feedforward": FEEDFORWARDS,
-    "block": BLOCKS,
-    "init": INITS,
-    "parametrization": PARAMETRIZATIONS,
-}
 
 
 class PassOptions(TypedDict, total=False):
@@ -68,14 +50,14 @@ class Decoder(nn.Module):
         spec: ModelSpec,
         seed: int = 0,
         layers: Sequence[int] | None = None,
-        parts: "PartMaker | None" = None,
+        parts: PartMaker | None = None,
     ) -> None:
         super().__init__()
         parts = parts or PartMaker()
         self._make = parts.part
         self.spec = spec
         self.kernel: Kernel = "fused"
-        self.parametrization = _parametrization(spec)
+        self.parametrization = make_parametrization(spec)
         self.embedding, head = parts.ends(spec)
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
@@ -155,7 +137,7 @@ class Decoder(nn.Module):
     def _block(self, layer: int, seed: int) -> nn.Module:
         """Make one layer; its parts draw from (seed, their names)."""
         spec, chosen, name = self.spec, self.spec.layer(layer), f"blocks.{layer}"
-        norm = partial(_norm, spec, chosen.norm, layer)
+        norm = partial(make_norm, spec, chosen.norm, layer)
         attn, ffn = (
             self._make(spec, slot, choice, (seed, f"{name}.{part}"), layer=layer, norm=norm)
             for slot, choice, part in (
@@ -297,88 +279,6 @@ def _acts_inside(position: str) -> bool:
     return any(getattr(scheme, hook, None) is not getattr(Position, hook) for hook in hooks)
 
 
-def _norm(spec: ModelSpec, choice: Choice, layer: int, dim: int) -> nn.Module:
-    """Make a norm of any width."""
-    return _part(spec, "norm", choice, layer=layer, dim=dim)
-
-
-def _parametrization(spec: ModelSpec) -> Parametrization:
-    try:
-        built: Parametrization = PARAMETRIZATIONS.build(spec.parametrization, **spec.sizes)
-    except ConfigError as error:
-        raise error.under("parametrization") from None
-    return built
-
-
-class PartMaker:
-    """Makes the parts of a decoder."""
-
-    def part(
-        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
-    ) -> nn.Module:
-        """Make the component of a slot; its constructor draws from (seed, name).
-
-        `sizes` are those that the spec has not.
-        """
-        with drawing_from(*draw):
-            return _part(spec, slot, choice, **sizes)
-
-    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Make the embedding and the output head."""
-        embedding, head = Embedding(spec.vocab, spec.dim), Head(spec.dim, spec.vocab, bias=False)
-        if spec.tie:
-            head.weight = embedding.weight
-        return embedding, head
-
-
-class SharedParts(PartMaker):
-    """Makes each part once for all models that have it: for those of a large grid, to be counted.
-
-    No two parts of one model are one module.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[Any, Any] = {}
-
-    def part(
-        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
-    ) -> nn.Module:
-        """Make a part, or return the one that was made of the same component and sizes."""
-        of_part = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
-        norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
-        component = REGISTRIES[slot].get(choice.name)
-        key = (component, choice, norm, *spec.sizes.values(), *of_part.values())
-        if key not in self._made:
-            self._made[key] = super().part(spec, slot, choice, draw, **sizes)
-        made: nn.Module = self._made[key]
-        return made
-
-    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Make the ends, or return those that were made of the same sizes."""
-        key = spec.vocab, spec.dim, spec.tie
-        if key not in self._made:
-            self._made[key] = super().ends(spec)
-        made: tuple[Embedding, Head] = self._made[key]
-        return made
-
-    def forget(self) -> None:
-        """Make all parts anew."""
-        self._made.clear()
-
-
-def _part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:
-    try:
-        part: nn.Module = REGISTRIES[slot].build(choice, **{**spec.sizes, **sizes})
-    except ConfigError as error:
-        if error.where[:1] == ("norm",):  # that the part is made with
-            raise
-        if len(getattr(spec, slot).choices) > 1:
-            which = entry_text(choice.shortest())
-            error = ConfigError(f"'{which}' of the pattern: {error.message}", error.where)
-        raise error.under(slot) from None
-    return part
-
-
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
     """Build a decoder, to be filled by `init_weights` or from a file; no global state is touched.
 
@@ -408,14 +308,3 @@ def _waiting(model: Decoder) -> set[str]:
         for name, module in model.named_modules()
         if isinstance(module, Linear | Embedding) and module.start is None
     }
-
-
-def spec_from(values: dict[str, Any]) -> ModelSpec:
-    """Make the spec that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
-    slots = {
-        slot: patterns.resolve_slot(REGISTRIES[slot], values[slot], values["layers"], (slot,))
-        for slot in SLOTS
-    }
-    rules = {key: REGISTRIES[key].resolve(values[key], (key,)) for key in RULES if key in values}
-    dropout = DropoutRates.of(values.get("dropout", 0.0))
-    return ModelSpec(**{**values, **slots, **rules, "dropout": dropout})
