@@ -20,7 +20,7 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build
-from llama_ablate.model.parts import REGISTRIES
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report.plots import blank, save
 
 _ROW = 3  # the position whose pairs are drawn on the circle

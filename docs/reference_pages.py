@@ -15,7 +15,7 @@ from llama_ablate.commands.cli import COMMANDS, parser
 from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
 from llama_ablate.config import schema as sections
-from llama_ablate.model.parts import REGISTRIES
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report.glossary import GLOSSARY
 
 DOCS = Path(__file__).parent

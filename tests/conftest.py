@@ -15,7 +15,7 @@ import torch
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.model import counts
-from llama_ablate.model.parts import REGISTRIES, spec_from
+from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.report import page
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes

@@ -21,7 +21,7 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.measure import METRICS
 from llama_ablate.model import counts
-from llama_ablate.model.parts import REGISTRIES
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import page, plots
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 

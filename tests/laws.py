@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import SLOTS, DropoutRates
 from llama_ablate.model import laws
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
@@ -21,7 +22,6 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.mixers.attention import Attention
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import make_optimizer

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.model.parts import REGISTRIES, spec_from
+from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.training.optimizers import OPTIMIZERS
 
 from . import laws

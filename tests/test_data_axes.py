@@ -17,8 +17,8 @@ from llama_ablate.design import checks
 from llama_ablate.design.plan import make, open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
+from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
-from llama_ablate.model.parts import spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.report.warnings import of_text
 from llama_ablate.results import Results, Store

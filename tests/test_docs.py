@@ -187,7 +187,7 @@ def test_the_worked_components_of_contributing_pass_their_tests_and_the_laws(mon
     from llama_ablate.config.spec import SLOTS
     from llama_ablate.measure import METRICS
     from llama_ablate.model import laws
-    from llama_ablate.model.parts import REGISTRIES
+    from llama_ablate.model.components import REGISTRIES
     from llama_ablate.training import optimizer_laws
     from llama_ablate.training.losses import LOSSES
     from llama_ablate.training.optimizers import OPTIMIZERS

@@ -11,8 +11,8 @@ from llama_ablate.data.tokenizer import Bytes
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import Generation, Sampling, Streamed, probabilities
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from tests.in_process import run_in_process
 
 from .conftest import make_spec

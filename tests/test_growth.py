@@ -12,7 +12,7 @@ import pytest
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.model.parts import REGISTRIES
+from llama_ablate.model.components import REGISTRIES
 
 ROOT = Path(__file__).parents[1]
 FILE = """

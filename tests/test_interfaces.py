@@ -6,12 +6,12 @@ from torch import nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.model.blocks import BLOCKS
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.feedforward import FEEDFORWARDS, SwiGLU
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.mixers.attention import ATTENTIONS, MHA
 from llama_ablate.model.norms import NORMS
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.model.positions import POSITIONS
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS

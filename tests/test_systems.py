@@ -16,11 +16,11 @@ from llama_ablate.data.tokenizer_files import read
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import RMSNorm
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.model.positions import Position
 from llama_ablate.model.rope import RoPE
 

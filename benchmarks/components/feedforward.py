@@ -21,7 +21,7 @@ from benchmarks.components.timing import (
     forward_only,
     in_turns,
 )
-from llama_ablate.model.parts import REGISTRIES
+from llama_ablate.model.components import REGISTRIES
 
 _NETWORKS = ("relu", "gelu", "silu", "glu", "bilinear", "reglu", "geglu", "swiglu")
 

@@ -84,7 +84,7 @@ def _registries() -> "dict[str, Registry]":
     from llama_ablate.data.corpus import CORPORA
     from llama_ablate.data.tokenizer import TOKENIZERS
     from llama_ablate.measure import METRICS
-    from llama_ablate.model.parts import REGISTRIES
+    from llama_ablate.model.components import REGISTRIES
     from llama_ablate.training.registries import REGISTRIES as TRAINING
 
     data = {"corpus": CORPORA, "tokenizer": TOKENIZERS}

@@ -16,8 +16,8 @@ from llama_ablate.design.table import Table, points
 from llama_ablate.design.variants import TableText, Variant
 from llama_ablate.errors import ConfigError, Where, dotted, nearest
 from llama_ablate.model import laws
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import distinct
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.training import optimizer_laws
 from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS

@@ -15,8 +15,8 @@ from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.variants import TableText, Variant, resolve_train_key, train_components
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import Counts, count, states
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.results.plan_document import (
     CONTEXTS,
     PlannedRun,

@@ -27,8 +27,8 @@ from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.errors import ConfigError, Where, dotted, nearest
+from llama_ablate.model.components import REGISTRIES as MODEL
 from llama_ablate.model.counts import parts as parts_of
-from llama_ablate.model.parts import REGISTRIES as MODEL
 from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 

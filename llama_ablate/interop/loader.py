@@ -18,9 +18,9 @@ from llama_ablate.design.table import refuse_other_code
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
+from llama_ablate.model.components import spec_from
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
-from llama_ablate.model.parts import spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, snapshot
 from llama_ablate.training.compute import free_bytes

@@ -29,8 +29,8 @@ from llama_ablate.measure.turns import (
     joined,
     measure_arms,
 )
+from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
-from llama_ablate.model.parts import spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Record, Store
 from llama_ablate.results.plan_document import PlanDocument, PlannedText

@@ -29,8 +29,8 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
+from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import spec_from
 from llama_ablate.model.weights import save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself

@@ -11,9 +11,9 @@ import torch
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.model.components import REGISTRIES, SharedParts
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import numel
-from llama_ablate.model.parts import REGISTRIES, SharedParts
 from llama_ablate.model.state import Stateful
 
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.components import PartMaker, make_norm, make_parametrization
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.mixers.training_only import TrainingOnly
-from llama_ablate.model.parts import PartMaker, make_norm, make_parametrization
 from llama_ablate.model.positions import POSITIONS, Position
 from llama_ablate.model.state import DecoderState, Stateful
 

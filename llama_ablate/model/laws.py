@@ -19,11 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, block_flops, build, init_weights
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.model.state import Stateful
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law

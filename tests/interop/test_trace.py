@@ -12,8 +12,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.interop import loader
 from llama_ablate.interop.loader import open_preset
 from llama_ablate.interop.trace import trace
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from tests.conftest import LLAMA, make_spec
 
 TEXT = list(b"hello world, again")

@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 from llama_ablate.model.blocks import ParallelBlock, PostNorm, PreNorm, SandwichNorm
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.parametrization import Parametrization
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.model.positions import Position
 
 PLAIN = Context(0, 1, Position())

@@ -6,8 +6,8 @@ import torch
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import COMPILED_FROM, Generation, Sampling
 from llama_ablate.model.compilation import CompiledStep
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from tests.conftest import make_spec
 
 # torch's compiler uses parts of torch that torch has deprecated.

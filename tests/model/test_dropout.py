@@ -16,10 +16,10 @@ from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.blocks import Block
+from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.parts import REGISTRIES, spec_from
 from llama_ablate.model.positions import Position
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, loss_of, update

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Linear, OutLinear
-from llama_ablate.model.parts import REGISTRIES
 from tests.model.parameters import decayed, kinds
 
 LAYERS, STD = 3, 0.03

@@ -11,6 +11,7 @@ from torch import nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.feedforward import SwiGLU
@@ -18,7 +19,6 @@ from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.mixers.attention import MHA
 from llama_ablate.model.norms import RMSNorm
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.model.state import RecurrentState
 from tests.conftest import LLAMA
 from tests.laws import COMPONENTS

@@ -6,9 +6,9 @@ import torch
 from llama_ablate.config import spec as patterns
 from llama_ablate.config.spec import Pattern, over_depth
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES, spec_from
 from tests import laws
 from tests.laws import TOKENS, model_of
 

@@ -10,8 +10,8 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.training import checkpoint
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS

@@ -11,8 +11,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from tests.conftest import make_spec
 from tests.in_process import run_script
 from tests.interop.checkpoints import write_llama3

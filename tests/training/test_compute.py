@@ -13,9 +13,9 @@ from torch._dynamo.utils import counters
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.parts import REGISTRIES
 from llama_ablate.results import Store
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, choose, measured, settle
