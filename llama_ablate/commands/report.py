@@ -155,8 +155,11 @@ def write(results: "Results", command: str = "") -> Answer:
     answer = headline(frames)
     further = next_steps(frames, command) if command else []
     values |= {"headline": answer, "report": str(written), "warnings": notices, "next": further}
-    shown.append("\n".join([answer, *(f"next: {line}" for line in further), f"report: {written}"]))
-    failed = any(run.outcome not in ("ok", "pending") for run in frames.runs)
+    lines = [answer, *(f"next: {line}" for line in further), f"report: {written}"]
+    failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
+    if failed:
+        lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")
+    shown.append("\n".join(lines))
     return Answer(shown, values, code=1 if failed else 0)
 
 

@@ -21,11 +21,11 @@ from llama_ablate.terminal import plural
 
 #: What is named one by one: variants of a verdict, tables, hypotheses, and other things.
 MAX_NAMES, _MAX_TABLES, _MAX_HYPOTHESES, _MAX_OTHERS = 4, 3, 3, 3
-#: How a difference that decides is told: of variants, of factors, and of the steps of a path.
+#: Verbs of a difference that decides: of variants, of factors, and of the steps of a path.
 _VARIANT = {"better": "beats {} by", "worse": "is worse than {} by"}
 _FACTOR = {"better": "is better by", "worse": "is worse by"}
 _STEP = {"better": "lowers the loss by", "worse": "raises the loss by"}
-#: The other verdicts, in the order in which they are told; "are" and "is" unless stated.
+#: The other verdicts, in the order of the answer, with their verbs.
 _NEUTRAL = {
     **dict.fromkeys(("diverged", "collapsed", "failed"), ("", "")),
     **dict.fromkeys(("equivalent", "equal", "add up", "inconclusive"), ("is ", "are ")),
@@ -41,8 +41,8 @@ _TRENDS = {word: word for word in ("grows", "closes", "reverses", "moves", "hold
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told of a row: its name, verdict, difference, and a remark on the number."""
+class Finding:
+    """Name, verdict and difference of a row, with a remark on the number."""
 
     name: str
     verdict: str
@@ -74,7 +74,7 @@ def further(frames: Frames) -> str:
 
 def list_limits(frames: Frames) -> list[str]:
     """List what limits the answer: failing controls, reversals with length, an unknown bias."""
-    return [sentence for part in (_controls, _turned, _bias) for sentence in part(frames)]
+    return [sentence for part in (_controls, _list_reversals, _bias) for sentence in part(frames)]
 
 
 def _best_rates(frames: Frames) -> Iterator[str]:
@@ -150,8 +150,8 @@ def _scope(frames: Frames) -> Iterator[str]:
 def _variants(table: TableFrames) -> str:
     """Say how the variants of a table compare with its baseline."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
-    told = [_tell(row, table) for row in rows]
-    return _describe(told, table, _VARIANT, _name_baseline(table)) or "nothing yet"
+    findings = [_make_finding(row, table) for row in rows]
+    return _describe(findings, table, _VARIANT, _name_baseline(table)) or "nothing yet"
 
 
 def _factors(table: TableFrames) -> str:
@@ -160,7 +160,9 @@ def _factors(table: TableFrames) -> str:
     if not rows:
         return ""
     axes, unit = effects.axes(table), table.unit.name
-    alone = _describe([_tell(row, table) for row in rows if not row.changed], table, _FACTOR)
+    alone = _describe(
+        [_make_finding(row, table) for row in rows if not row.changed], table, _FACTOR
+    )
     if any(axis.levels > 2 for axis in axes):
         alone = "; ".join(
             f"{one.axis} moves the loss by {one.of_range()} {unit} (lowest: {one.lowest})"
@@ -174,7 +176,8 @@ def _factors(table: TableFrames) -> str:
     widest = max((max(abs(row.low), abs(row.high)) for row in together), default=math.nan)
     margin = table.margin or widest
     said = [
-        f"{row.effect} are {row.verdict}{_in_brackets(_tell(row, table), table)}" for row in seen
+        f"{row.effect} are {row.verdict}{_in_brackets(_make_finding(row, table), table)}"
+        for row in seen
     ]
     if together and not seen:
         said = ["no interaction is told from 0"]
@@ -189,8 +192,8 @@ def _steps(table: TableFrames) -> str:
     rows = effects.steps(table)
     if not rows:
         return ""
-    told = [
-        Told(
+    findings = [
+        Finding(
             _quote(row.step),
             row.verdict,
             Estimate(row.marginal, row.marginal_low, row.marginal_high),
@@ -199,8 +202,10 @@ def _steps(table: TableFrames) -> str:
         for row in rows
     ]
     last = next(row for row in table.comparison if row.label == rows[-1].step)
-    whole = Told("the whole path", last.verdict, _tell(last, table).difference, last.rate)
-    parts = [_describe(told, table, _STEP)]
+    whole = Finding(
+        "the whole path", last.verdict, _make_finding(last, table).difference, last.rate
+    )
+    parts = [_describe(findings, table, _STEP)]
     if last.n and last.verdict in _STEP:
         parts.append(_describe([whole], table, _VARIANT, _name_baseline(table)))
     return "; ".join(parts)
@@ -233,9 +238,9 @@ def _at_a_cost(table: TableFrames) -> str:
         share = write_share(shares[row.label])
         needs = f"needs {share}" if said else f"needs {share} of {cost.words}"
         within = f" within {table.experiment.margin}" * (row.verdict == "equivalent")
-        told = _tell(row, table)
-        number = _in_brackets(told, table)
-        said.append(f"{told.name} {needs} and is {row.verdict}{within}{number}")
+        finding = _make_finding(row, table)
+        number = _in_brackets(finding, table)
+        said.append(f"{finding.name} {needs} and is {row.verdict}{within}{number}")
     return "; ".join(said)
 
 
@@ -249,12 +254,12 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         return
     for word in _RESULTS:
         own = grouped((row for row in rows if row.result == word), lambda row: row.hypothesis)
-        told = []
+        sentences = []
         for stated, each in own.items():
             within = "; ".join(filter(None, dict.fromkeys(map(_explain, each))))
-            told.append(f"'{stated}' ({within})" if within else f"'{stated}'")
-        if told:
-            yield f"{word.capitalize()}: {'; '.join(told)}."
+            sentences.append(f"'{stated}' ({within})" if within else f"'{stated}'")
+        if sentences:
+            yield f"{word.capitalize()}: {'; '.join(sentences)}."
 
 
 def _explain(row: HypothesisRow) -> str:
@@ -290,15 +295,15 @@ def _controls(frames: Frames) -> Iterator[str]:
         yield f"Too short to call any row equivalent: {hypotheses.NOT_LEARNED}."
 
 
-def _turned(frames: Frames) -> Iterator[str]:
+def _list_reversals(frames: Frames) -> Iterator[str]:
     """Yield which verdicts were the contrary at a shorter length."""
-    told = dict.fromkeys(
+    reversals = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
         for name, tokens in sizes.contrary(sizes.by_length(table)).items()
     )
-    if told:
-        yield f"Reverses with the length of training: {_list_few([*told])}."
+    if reversals:
+        yield f"Reverses with the length of training: {_list_few([*reversals])}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:
@@ -314,21 +319,21 @@ def _bias(frames: Frames) -> Iterator[str]:
 
 
 def _describe(
-    every: Sequence[Told], table: TableFrames, verbs: Mapping[str, str], base: str = ""
+    every: Sequence[Finding], table: TableFrames, verbs: Mapping[str, str], base: str = ""
 ) -> str:
     """Write rows by their verdicts, with the numbers of those that decide, the largest first.
 
-    `verbs` say how a better and a worse row are told; the `base` is named once.
+    `verbs` are those of a better and a worse row; the `base` is named once.
     """
     parts: list[str] = []
     by_size = sorted(every, key=lambda one: -abs(one.difference.value))
     for word, verb in verbs.items():
         own = [one for one in by_size if one.verdict == word]
         said = verb.format(base) if not parts else verb.replace(" than {}", "").format(base)
-        told = [f"by {_size(one, table)}" for one in own]
+        sizes_of = [f"by {_size(one, table)}" for one in own]
         if own:
             first = f"{own[0].name} {said} {_size(own[0], table)}"
-            others = [f"{one.name} {by}" for one, by in zip(own[1:], told[1:], strict=True)]
+            others = [f"{one.name} {by}" for one, by in zip(own[1:], sizes_of[1:], strict=True)]
             parts.append(_list_few([first, *others]))
     for word, (is_, are) in _NEUTRAL.items():
         own = [one for one in every if one.verdict == word]
@@ -338,25 +343,27 @@ def _describe(
         rest = "others" if parts else "variants"
         names = _join(named) if len(own) <= MAX_NAMES else f"{len(own)} {rest}"
         against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
-        told_against = against * (not parts and word in ("equivalent", "inconclusive"))
+        to_base = against * (not parts and word in ("equivalent", "inconclusive"))
         within = f" within {table.experiment.margin}" * (word == "equivalent")
         number = _in_brackets(own[0], table) if len(own) == 1 else ""
         be = is_ if len(own) == 1 else are
         said = word + " to compare" * (word == "too short")
-        parts.append(f"{names} {be}{said}{told_against}{within}{number}")
+        parts.append(f"{names} {be}{said}{to_base}{within}{number}")
     return "; ".join(parts)
 
 
-def _tell(row: ComparisonRow | FactorRow, table: TableFrames) -> Told:
-    """Return what is told of a row; how its runs ended, where some were lost."""
+def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding:
+    """Make the finding of a row; its remark says how runs ended where some were lost."""
     lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
     is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
     remark = "; ".join(filter(None, (lost * (not is_alike), row.rate)))
-    return Told(_name(row, table), row.verdict, Estimate(row.difference, row.low, row.high), remark)
+    return Finding(
+        _name(row, table), row.verdict, Estimate(row.difference, row.low, row.high), remark
+    )
 
 
 def _name(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
-    """Name a row by its effect, or its variant in short: `qk_norm` beside `mha (baseline)`."""
+    """Name a row: its effect, or its variant's short label."""
     name = sizes.name_of(row)
     short = labels.shorten_labels([variant.label for variant in table.plan.variants])
     return _quote(short.get(name, name))
@@ -378,17 +385,18 @@ def _name_baseline(table: TableFrames) -> str:
     return label if " " in name else name
 
 
-def _size(told: Told, table: TableFrames) -> str:
+def _size(finding: Finding, table: TableFrames) -> str:
     """Write the size of a difference: `0.21 nats [0.14, 0.27]`, and its remark."""
-    one = told.difference
+    one = finding.difference
     ends = (one.low, one.high) if one.value > 0 else (-one.high, -one.low)
     number = _add_unit(written.interval(abs(one.value), *ends, sign=""), table)
-    return f"{number} ({told.remark})" if told.remark else number
+    return f"{number} ({finding.remark})" if finding.remark else number
 
 
-def _in_brackets(told: Told, table: TableFrames) -> str:
+def _in_brackets(finding: Finding, table: TableFrames) -> str:
     """Write a known difference with its sign: ` (-0.006 nats [-0.021, +0.009])`."""
-    return f" ({_add_unit(str(told.difference), table)})" if str(told.difference) else ""
+    number = str(finding.difference)
+    return f" ({_add_unit(number, table)})" if number else ""
 
 
 def _add_unit(number: str, table: TableFrames) -> str:
