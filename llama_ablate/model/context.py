@@ -1,6 +1,5 @@
 """The context of one forward pass: positions, who sees whom, and what training collects."""
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -73,8 +72,8 @@ class Context:
 
     def at(self, layer: int, position: Position) -> "Context":
         """Return the context of a layer; masks are shared with the others."""
-        own = copy.copy(self)
-        own.layer, own.position = layer, position
+        own = Context.__new__(Context)
+        vars(own).update(vars(self), layer=layer, position=position)
         return own
 
     def state(self, part: Stateful) -> State | None:

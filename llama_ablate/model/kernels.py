@@ -13,6 +13,10 @@ from torch.autograd.function import once_differentiable
 Kernel = Literal["math", "fused"]
 
 _ROWS, _BLOCKS = 128, 4  # the fewest rows of a block of scores, and the most blocks
+#: Keys of so many numbers, at most, are read by one token in float32: for products in bfloat16
+#: oneDNN makes code anew at each length. Of one sequence and an eighth of that, torch's kernel
+#: takes half as long as products.
+_FEW = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def attend(
     bfloat16 on a CPU. torch's kernel has no soft cap and returns no scores, and where keys and
     values differ in width it falls back to code six times slower than `math`: all of those are
     spelled out whatever the kernel, and so is attention whose weights are dropped. So is one token
-    on a CPU, for which torch's kernel takes six times as long in bfloat16, and copies shared heads.
+    of many or long sequences on a CPU, where torch's kernel takes longer, and copies shared heads.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -160,16 +164,26 @@ def _of_one_token(
     sink_H: Tensor | None,
 ) -> Tensor:
     """Attend from one token: the query heads of a group are rows of a product with their keys."""
-    B, H, K = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1]
-    scores_BKGS = (q_BH1E * scale).view(B, K, H // K, -1) @ k_BKSE.transpose(-1, -2)
+    B, H, K, dtype = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1], q_BH1E.dtype
+    few = not torch.compiler.is_compiling() and k_BKSE.numel() <= _FEW
+    if few and dtype.itemsize < 4:
+        q_BH1E, k_BKSE, v_BKSE = q_BH1E.float(), k_BKSE.float(), v_BKSE.float()
+    q_BKGE = q_BH1E.view(B, K, H // K, -1)
     if mask is not None:
         rows_bHS = mask.expand(B if mask.dim() == 4 else 1, H, 1, -1)[:, :, 0]
-        scores_BKGS = scores_BKGS + rows_bHS.reshape(len(rows_bHS), K, H // K, -1).to(q_BH1E.dtype)
+        mask = rows_bHS.reshape(len(rows_bHS), K, H // K, -1).to(q_BH1E.dtype)
+    alone = few and B == 1 and k_BKSE.numel() <= _FEW // 8 and sink_H is None
+    if alone and v_BKSE.shape[-1] == k_BKSE.shape[-1]:
+        mixed_BKGE = F.scaled_dot_product_attention(q_BKGE, k_BKSE, v_BKSE, mask, scale=scale)
+        return mixed_BKGE.reshape(B, 1, -1).to(dtype)
+    scores_BKGS = (q_BKGE * scale) @ k_BKSE.transpose(-1, -2)
+    if mask is not None:
+        scores_BKGS = scores_BKGS + mask
     if sink_H is not None:  # beside the scores: keys are many, and not copied for one more
         sink_BKG1 = sink_H.to(q_BH1E.dtype).view(1, K, H // K, 1).expand(B, -1, -1, -1)
         scores_BKGS = torch.cat([scores_BKGS, sink_BKG1], -1)
     weights_BKGS = scores_BKGS.softmax(-1)[..., : k_BKSE.shape[2]]
-    return (weights_BKGS @ v_BKSE).reshape(B, 1, -1)
+    return (weights_BKGS @ v_BKSE).reshape(B, 1, -1).to(dtype)
 
 
 def _in_steps(

@@ -44,7 +44,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x @ weight.T + bias`."""
-        return _product(x, self.weight, self.bias)
+        if torch.compiler.is_compiling():
+            return _product(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class OutLinear(Linear):
@@ -108,7 +110,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     takes twice as long in bfloat16.
     """
     vector = x.numel() == x.shape[-1] and x.device.type == "cpu" and not torch.is_grad_enabled()
-    if not (vector and torch.compiler.is_compiling()):
+    if not vector:
         return F.linear(x, weight, bias)
     wide = torch.promote_types(x.dtype, torch.float32)
     y = (weight.to(wide) * x.flatten().to(wide)).sum(-1)

@@ -70,7 +70,8 @@ class RMSNorm(nn.Module):
             y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
             return y_BTD
         # Of two precisions torch would take its kernel apart, and answer in the vectors' own.
-        return F.rms_norm(x_BTD.to(self.gain.dtype), self.gain.shape, self.gain, self.eps)
+        gain_D = self.gain
+        return F.rms_norm(x_BTD.type_as(gain_D), gain_D.shape, gain_D, self.eps)
 
 
 @NORMS.register("dyt")

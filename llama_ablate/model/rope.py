@@ -149,8 +149,8 @@ class RoPE(Position):
 
         In bfloat16 the tables are rounded too: benchmarks/README.md measures what that does.
         """
-        cos_1TR = self.cos_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
-        sin_1TR = self.sin_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
+        cos_1TR = self.cos_SR[pos_T].type_as(q_BHTE).unsqueeze(-3)
+        sin_1TR = self.sin_SR[pos_T].type_as(q_BHTE).unsqueeze(-3)
         return self._turn(q_BHTE, cos_1TR, sin_1TR), self._turn(k_BKTE, cos_1TR, sin_1TR)
 
     def rotate_values(self, v_BKTE: Tensor, pos_T: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ class MultiHead(Attention):
         return mixed_BTHP
 
     def _leave(self, mixed_BTe: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        mixed_BTHP = mixed_BTe.unflatten(2, (self.heads, -1))  # type: ignore[no-untyped-call]
+        mixed_BTHP = mixed_BTe.view(*mixed_BTe.shape[:2], self.heads, -1)
         out_BTD: Tensor = self.out(self.read_out(mixed_BTHP, x_BTD, own).flatten(2))
         return out_BTD
 
@@ -225,7 +225,7 @@ class SharedHeads(MultiHead):
             v_BKTE = self._with_first(v_BKTE, ctx)
         q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
         # A norm's gains may be of higher precision than what autocast projects to.
-        q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
+        q_BHTE, k_BKTE = q_BHTE.type_as(v_BKTE), k_BKTE.type_as(v_BKTE)
         v_BKTE = ctx.rotate_values(v_BKTE)
         own = partial(v_BKTE.transpose, 1, 2)
         cached = {"keys": k_BKTE, "values": v_BKTE, **self.remember(x_BTD, ctx)}
