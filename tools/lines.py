@@ -31,7 +31,7 @@ LIMITS = {
     "llama_ablate/launch": 1_590,
     "llama_ablate/measure": 910,
     "llama_ablate/model": 2_970,
-    "llama_ablate/report": 3_800,
+    "llama_ablate/report": 3_830,
     "llama_ablate/results": 1_880,
     "llama_ablate/track": 360,
     "llama_ablate/training": 1_360,
