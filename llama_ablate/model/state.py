@@ -64,8 +64,10 @@ class KVState(State):
     def update(self, **new: Tensor) -> dict[str, Tensor]:
         """Append tensors of new tokens, (B, heads, T, width); return those of all cached tokens.
 
-        Raises KeyError for a name that was not declared.
+        Raises ValueError for other names than were declared.
         """
+        if new.keys() != self._cached.keys():
+            raise ValueError(f"'cached' declares {[*self._cached]}, and given are {[*new]}")
         held, end = self.held, self.length + next(iter(new.values())).shape[2]
         visible = {}
         for name, tensor in new.items():

@@ -298,6 +298,22 @@ def with_state(kind):
     return Other
 
 
+class Undeclared(MHA):
+    """Remember what is not declared."""
+
+    def remember(self, x_BTD, ctx):
+        del ctx
+        return {"more": x_BTD[:, None]}
+
+
+class Unremembered(MHA):
+    """Declare what is not remembered."""
+
+    @property
+    def cached(self):
+        return {**super().cached, "more": (1, 4)}
+
+
 class Misspelt(Mean):
     """Exempt from weight decay what is not there."""
 
@@ -340,6 +356,12 @@ def check(monkeypatch, spec):
         ("norm", Doubled, "FLOPs per token in blocks.0, and torch's counter"),
         ("attention", Forgetful, "has a state that counts 0 tokens where it has read 7"),
         ("attention", with_state(Uncounted), "counts 0 tokens where it has read 7"),
+        (
+            "attention",
+            Undeclared,
+            "'cached' declares ['keys', 'values'], and given are ['keys'",
+        ),
+        ("attention", Unremembered, "'cached' declares ['keys', 'values', 'more'], and given are"),
         ("attention", Leaking, "lets padding change the sequence after it"),
         ("attention", with_state(Growing), "counts 264 bytes for 1 tokens, and keeps 1,040"),
         ("attention", Misspelt, "exempts 'blocks.0.attn.decay' from weight decay"),
