@@ -85,7 +85,8 @@ def _check_positive(row: ComparisonRow, margin: float | None) -> ControlRow:
         return _control("positive", row, holds=True, why=f"{why}; the experiment states no margin")
     margins = row.difference / margin
     strong = margins > _MAX_MARGINS
-    why += f", {margins:,.3g} times the margin" + f": {_TOO_STRONG}" * strong
+    times = f"{margins:,.0f}" if strong else f"{margins:.2g}"
+    why += f", {times} times the margin" + f": {_TOO_STRONG}" * strong
     return _control("positive", row, holds=not strong, why=why)
 
 
