@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,8 @@ def _watch(results: "Results") -> "Results":
 
     os.nice(_NICEST)
     if hasattr(os, "SCHED_IDLE"):  # Linux
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with suppress(OSError):  # a container may refuse it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     written, failed, rest_until = -1, 0, 0.0
     while True:
         try:

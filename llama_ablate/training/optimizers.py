@@ -62,7 +62,7 @@ class Closure(Protocol):
         """Number of targets that the loss is a mean over."""
 
     def __call__(self, *, sampled: bool = False) -> torch.Tensor:
-        """Return the loss; with `sampled`, cross-entropy with targets drawn from the model."""
+        """Return the loss; with `sampled`, that of targets drawn from the model's predictions."""
 
 
 class Optimizer(Protocol):
