@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from llama_ablate.config.registry import Choice
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build
 from llama_ablate.model.components import REGISTRIES
+from llama_ablate.model.decoder import build
 from llama_ablate.report.plots import blank, save
 
 _ROW = 3  # the position whose pairs are drawn on the circle

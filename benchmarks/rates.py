@@ -18,9 +18,9 @@ import torch
 
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.components import REGISTRIES
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer

@@ -206,7 +206,7 @@ class TuningRow(Row):
     edge: str = column(
         "what is tuned whose best value is the first or the last of its grid", "at the edge"
     )
-    loss: float = column("mean loss of the reported runs", "loss", ".4f")
+    loss: float = column("mean loss of the reported runs that ended `ok`", "loss", ".4f")
     sensitivity: float = column("learning-rate sensitivity in nats")
     low: float = column("lower end of its 95% interval")
     high: float = column("upper end of it")
@@ -221,7 +221,8 @@ class TuningRow(Row):
 def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> list[TuningRow]:
     """Return one row for each variant, with its mean `loss`; empty where nothing was tuned."""
     tried, chosen = trial_runs(runs), best_points(runs, repeated)
-    reported = grouped((run for run in runs if run.is_reported), lambda run: run.label)
+    ended = (run for run in runs if run.is_reported and run.outcome == "ok")
+    reported = grouped(ended, lambda run: run.label)
     points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
     ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
     rows = []

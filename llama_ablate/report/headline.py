@@ -102,7 +102,7 @@ def _trends(frames: Frames) -> Iterator[str]:
     if parts:
         yield (
             f"With size the gap to the baseline {'; '.join(parts)} (in brackets nats per tenfold "
-            "parameters)."
+            "parameters without embeddings)."
         )
 
 

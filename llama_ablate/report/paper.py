@@ -273,7 +273,14 @@ def _list_limits(frames: Frames) -> list[str]:
     }
     untested = ", ".join(what for what, is_open in open_questions.items() if is_open)
     rates = [line for table in frames.tables for line in list_tuning_limits(table)]
-    return [*list_limits(frames), *dict.fromkeys(rates), f"Not tested: {untested}."]
+    lost = [
+        f"{row.label}{f' in {table.plan.name!r}' * bool(table.plan.name)}: {row.outcome}."
+        for table in frames.tables
+        for row in table.comparison
+        if row.lost
+    ]
+    limits = (*lost, *list_limits(frames), *dict.fromkeys(rates))
+    return [*limits, f"Not tested: {untested}."]
 
 
 def _component(entry: object) -> str:

@@ -310,14 +310,15 @@ def _name_metric(entry: Entry) -> str:
 
 def list_tuning_limits(table: TableFrames) -> Iterator[str]:
     """Yield where a grid was too narrow, and which variants were not tried at all of it."""
+    where = f" in '{table.plan.name}'" if table.plan.name else ""
     for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
         if row.finished < row.trials:
             yield (
-                f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
+                f"{row.label}{where}: {row.finished} of {row.trials} trials have finished; a "
                 "variant that is less tuned is not ranked."
             )
         elif row.edge:
             yield (
-                f"{row.label}: the best {row.edge} lies at the edge of the grid "
+                f"{row.label}{where}: the best {row.edge} lies at the edge of the grid "
                 f"({row.chosen}); the true best may lie beyond."
             )

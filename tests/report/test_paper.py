@@ -157,7 +157,7 @@ def test_sizes_are_groups_of_columns_and_each_rate_is_the_one_that_was_chosen(tu
     assert "in the order of the tables: 0.01, 0.01 for base; 0.03, 0.003 for wide." in setup
     assert rows_of(table)[1].count("]*") == 2  # both intervals leave out 0
     assert "0.001" not in setup  # the file's own rate, at which no reported run trained
-    assert "wide: the best lr lies at the edge of the grid (lr 0.03)" in setup
+    assert "wide in 'dim 32': the best lr lies at the edge of the grid (lr 0.03)" in setup
     assert "a learning rate for each variant" not in setup
 
 
