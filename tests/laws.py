@@ -72,6 +72,7 @@ OPTIONS = {
             "original_context": 16,
             "beta_slow": 0.5,
             "beta_fast": 2.0,
+            "truncate": False,
         },
         {"name": "t5", "buckets": 8, "max_distance": 12},
     ],

@@ -11,12 +11,12 @@ import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.report.plots import blank
 
 Array = NDArray[np.floating]
 
@@ -68,7 +68,7 @@ class AttentionMaps:
         """Draw one head: scores, masked scores, probabilities, side by side."""
         row = self._row(layer, head)
         size = min(12.0, max(4.0, 0.2 * len(self.labels) + 1.8))
-        figure = blank(3 * size, size)
+        figure = _make_figure(3 * size, size)
         names = ("scores", "scores with the mask", "probabilities")
         for axes, name, step in zip(figure.subplots(1, 3), names, _STEPS, strict=True):
             values = getattr(self, step)[row, head]
@@ -84,7 +84,7 @@ class AttentionMaps:
         heads = self.weights.shape[1]
         columns = min(heads, 4 if heads <= 16 else 8)
         rows = -(-heads // columns)
-        figure = blank(2.4 * columns + 1, 2.5 * rows + 0.6)
+        figure = _make_figure(2.4 * columns + 1, 2.5 * rows + 0.6)
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for head, axes in enumerate(grid):
             if head >= heads:
@@ -133,6 +133,13 @@ class AttentionMaps:
             if index not in known:
                 raise ConfigError(f"--{what} {index}: the model's {what}s {_listed(known)}")
         return self.layers.index(layer)
+
+
+def _make_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches, that needs no display and is not kept by pyplot."""
+    figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _listed(known: Sequence[int]) -> str:

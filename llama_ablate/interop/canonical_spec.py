@@ -17,6 +17,22 @@ from llama_ablate.config.spec import (
 from llama_ablate.model.decoder import build
 from llama_ablate.model.positions import POSITIONS
 
+#: Options of a scaling of RoPE, and the keys of Hugging Face's `rope_scaling` that state them.
+ROPE_OPTIONS = {
+    "llama3": {
+        "low_freq": "low_freq_factor",
+        "high_freq": "high_freq_factor",
+        "original_context": "original_max_position_embeddings",
+    },
+    "yarn": {
+        "original_context": "original_max_position_embeddings",
+        "beta_slow": "beta_slow",
+        "beta_fast": "beta_fast",
+        "truncate": "truncate",
+    },
+}
+_SCALING_OPTIONS = {option for options in ROPE_OPTIONS.values() for option in options}
+
 
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attention (mha, gqa or mqa) in which `heads` query heads share `kv_heads`."""
@@ -59,6 +75,8 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
     position = layer.position
     if not block.attn.rotated and position.name in ("rope", "alibi"):
         position = POSITIONS.resolve("none")  # it acts on nothing in this layer
-    if position.name == "rope" and position["scaling"] not in ("llama3", "yarn"):
-        position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
+    if position.name == "rope":
+        used = ROPE_OPTIONS.get(position["scaling"], {})
+        unused = {k: v for k, v in position.defaults if k in _SCALING_OPTIONS and k not in used}
+        position = position.with_options(**unused)
     return replace(layer, attention=attention, feedforward=feedforward, position=position)

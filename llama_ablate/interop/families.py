@@ -7,6 +7,7 @@ written, read back, and compared.
 """
 
 import copy
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from llama_ablate.config.marked_yaml import load
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.canonical_spec import kv_heads_of, shared_heads
+from llama_ablate.interop.canonical_spec import ROPE_OPTIONS, kv_heads_of, shared_heads
 from llama_ablate.interop.stored_tensors import Entry, rename
 
 Config = Mapping[str, Any]
@@ -24,6 +25,8 @@ Config = Mapping[str, Any]
 _NEEDED = object()
 _DEEPEST = 1024  # layers: no list is made of more that a file claims
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+#: Keys of `rope_scaling` that may be absent: their defaults are those of our options.
+_YARN_DEFAULTS = {"beta_slow", "beta_fast", "truncate"}
 
 
 class Rule(Protocol):
@@ -155,16 +158,15 @@ class Rope:
         if float(plain["partial_rotary_factor"]) != 1:
             _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
         kind = nested.get("rope_type", nested.get("type", "default"))
-        if kind not in ("default", "linear", "llama3"):
-            _refuse("rope_type", kind, ["default", "linear", "llama3"])
+        if kind not in (allowed := ("default", "linear", *ROPE_OPTIONS)):
+            _refuse("rope_type", kind, allowed)
         if kind != "default":
             rope |= {"scaling": kind, "factor": float(_need(nested, "factor"))}
-        if kind == "llama3":
-            rope |= {
-                "low_freq": float(_need(nested, "low_freq_factor")),
-                "high_freq": float(_need(nested, "high_freq_factor")),
-                "original_context": _need(nested, "original_max_position_embeddings"),
-            }
+        for option, key in ROPE_OPTIONS.get(kind, {}).items():
+            if nested.get(key) is not None or key not in _YARN_DEFAULTS:
+                rope[option] = _need(nested, key)
+        if kind == "yarn":
+            _check_attention_factor(rope["factor"], nested)
         model["position"] = rope
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
@@ -173,14 +175,10 @@ class Rope:
         rope = next((dict(one.options) for one in every if one.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
         scaling: dict[str, Any] = {}
-        if rope.get("scaling") in ("linear", "llama3"):
-            scaling = {"rope_type": rope["scaling"], "factor": rope["factor"]}
-        if rope.get("scaling") == "llama3":
-            scaling |= {
-                "low_freq_factor": rope["low_freq"],
-                "high_freq_factor": rope["high_freq"],
-                "original_max_position_embeddings": rope["original_context"],
-            }
+        if (kind := rope.get("scaling")) in ("linear", *ROPE_OPTIONS):
+            keys = ROPE_OPTIONS.get(kind, {}).items()
+            scaling = {"rope_type": kind, "factor": rope["factor"]}
+            scaling |= {key: rope[option] for option, key in keys}
         if scaling:
             config["rope_scaling"] = scaling
 
@@ -290,6 +288,20 @@ def _families() -> Iterator[Family]:
 
 
 FAMILIES = {family.kind: family for family in _families()}
+
+
+def _check_attention_factor(factor: float, scaling: Config) -> None:
+    """Raise ConfigError where YaRN multiplies queries and keys by another number than ours."""
+
+    def growth(scale: float = 1.0) -> float:
+        return 1 + 0.1 * scale * math.log(max(factor, 1))
+
+    given = scaling.get("attention_factor")
+    scales = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if given is None:
+        given = growth(scales[0]) / growth(scales[1]) if all(scales) else growth()
+    if not math.isclose(given, growth(), rel_tol=1e-6):
+        _refuse("attention_factor", f"{given:g}", [f"{growth():g}, which is 1 + ln(factor) / 10"])
 
 
 def _change(

@@ -34,8 +34,9 @@ class RoPE(Position):
     (bloc97 2023). `llama3` divides those that turn less than `low_freq` times within
     `original_context`, keeps those that turn more than `high_freq` times, and blends between
     (Llama 3.1, 2024, arXiv:2407.21783). `yarn` does so by pair, from the one that turns `beta_fast`
-    times within `original_context` to the one that turns `beta_slow` times, and multiplies queries
-    and keys by 1 + ln(factor) / 10 (Peng et al. 2023, arXiv:2309.00071).
+    times within `original_context` to the one that turns `beta_slow` times, both rounded outwards
+    unless `truncate` is false, and multiplies queries and keys by 1 + ln(factor) / 10 (Peng et al.
+    2023, arXiv:2309.00071).
     """
 
     cos_SR: Tensor
@@ -57,6 +58,7 @@ class RoPE(Position):
         original_context: int = 8192,
         beta_slow: float = 1.0,
         beta_fast: float = 32.0,
+        truncate: bool = True,
     ) -> None:
         super().__init__()
         self.rotated = int(head_dim * fraction)
@@ -94,7 +96,7 @@ class RoPE(Position):
         self.rotates_values, self.relative = values, not values
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context
-        self.betas = beta_slow, beta_fast
+        self.betas, self.truncate = (beta_slow, beta_fast), truncate
         #: What the rotated coordinates of queries and keys are multiplied by.
         self.stretch = 1 + 0.1 * math.log(factor) if scaling == "yarn" and factor > 1 else 1.0
         self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
@@ -120,7 +122,9 @@ class RoPE(Position):
                 R * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
                 for turns in self.betas
             )
-            first, last = max(math.floor(first), 0), min(math.ceil(last), R - 1)
+            if self.truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, R - 1)
             divided_r = ((even_r / 2 - first) / max(last - first, 1e-3)).clamp(0, 1)
             return rate_r * (1 - divided_r + divided_r / self.factor)
         return rate_r

@@ -33,6 +33,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 GPT2_SIZES = {
     "vocab_size": 61,
     "n_embd": 32,
@@ -55,6 +61,7 @@ FAMILIES = {
         "Llama",
         SIZES | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     ),
+    "llama, yarn": ("Llama", SIZES | {"rope_parameters": YARN_ROPE}),
     "llama, biases": ("Llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
     "llama, wide heads, mqa": ("Llama", SIZES | {"head_dim": 16, "num_key_value_heads": 1}),
     "mistral": ("Mistral", SIZES | {"sliding_window": None}),
@@ -62,6 +69,14 @@ FAMILIES = {
     "qwen2": ("Qwen2", SIZES),
     "qwen2, tied": ("Qwen2", SIZES | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", SIZES | {"head_dim": 16}),
+    "qwen3, yarn without rounding": (
+        "Qwen3",
+        SIZES
+        | {
+            "head_dim": 16,
+            "rope_parameters": YARN_ROPE | {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False},
+        },
+    ),
     "gpt2": ("GPT2", GPT2_SIZES),
     "gpt2, untied": ("GPT2", GPT2_SIZES | {"tie_word_embeddings": False, "n_inner": 40}),
 }

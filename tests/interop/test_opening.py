@@ -60,6 +60,11 @@ def _header(claimed):
     return change
 
 
+def _yarn(**keys):
+    rope = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+    return _config(rope_parameters=rope | keys)
+
+
 HUGE = {"x": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}
 
 
@@ -84,14 +89,18 @@ HUGE = {"x": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}
         (_config(num_hidden_layers=1), "it has besides model.layers.1."),
         (_config(vocab_size=62), "is 61 x 32, where its configuration asks for 62 x 32"),
         (_config(hidden_act="gelu_new"), "hidden_act is gelu_new; supported: silu, gelu, relu"),
-        (_config(rope_parameters={"rope_type": "yarn", "factor": 2.0}), "rope_type is yarn; supp"),
+        (_config(rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "rope_type is dynamic;"),
+        (_config(rope_parameters={"rope_type": "yarn", "factor": 2.0}), "original_max_position_e"),
+        (_yarn(attention_factor=1.0), "attention_factor is 1; supported: 1.06931, which is 1 + ln"),
+        (_yarn(mscale=1.0, mscale_all_dim=0.5), "attention_factor is 1.0335; supported: 1.06931"),
+        (_yarn(beta_fast="quick"), "'quick'"),
         (_config(rope_parameters="fast"), "has a value of the wrong kind"),
         (_config(attention_bias=True), "attention_bias is true and mlp_bias another"),
         (_config(quantization_config={"bits": 4}), "the checkpoint is quantized"),
         (lambda f: (f / "config.json").write_text("{", "utf-8"), "config.json' is no JSON"),
         (lambda f: (f / "config.json").write_text("[" * 100_000, "utf-8"), "is no JSON"),
     ],
-    ids=[f"case {i}" for i in range(24)],
+    ids=[f"case {i}" for i in range(28)],
 )
 def test_checkpoints_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     change, message, checkpoint, capsys

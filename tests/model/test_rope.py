@@ -253,13 +253,15 @@ def test_an_attention_that_keeps_no_values_refuses_to_rotate_them(spec):
 
 @pytest.mark.parametrize("factor", [2.0, 16.0])
 @pytest.mark.parametrize("betas", [(1.0, 32.0), (0.5, 4.0)])
-def test_yarn_is_that_of_transformers(factor, betas):
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_is_that_of_transformers(factor, betas, truncate):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     slow, fast = betas
     parameters = {"rope_type": "yarn", "rope_theta": 500.0, "factor": factor}
     parameters |= {"original_max_position_embeddings": 64, "beta_slow": slow, "beta_fast": fast}
+    parameters |= {"truncate": truncate}
     config = LlamaConfig(
         hidden_size=64,
         num_attention_heads=2,
@@ -267,7 +269,7 @@ def test_yarn_is_that_of_transformers(factor, betas):
         rope_parameters=parameters,
     )
     frequencies, stretch = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
-    yarn = {"scaling": "yarn", "factor": factor, "original_context": 64}
+    yarn = {"scaling": "yarn", "factor": factor, "original_context": 64, "truncate": truncate}
     rope = RoPE(32, theta=500.0, **yarn, beta_slow=slow, beta_fast=fast)
     torch.testing.assert_close(rope.frequencies().float(), frequencies)
     rope.reach(8)
