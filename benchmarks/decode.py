@@ -29,7 +29,7 @@ from llama_ablate.design.variants import resolve
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Compile, Generation, Sampling
 from llama_ablate.model.decoder import Decoder, build, init_weights
-from llama_ablate.training.compute import settle
+from llama_ablate.training.compute import configure_process
 from llama_ablate.training.timing import interleave, seconds_of
 
 SHAPES = {
@@ -211,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.shape, options.rounds, options.new = ["128x4", "256x6"], 3, 64
-    settle(options.threads)
+    configure_process(options.threads)
     races = [
         race(shape, dtype, options)
         for shape in options.shape or SHAPES

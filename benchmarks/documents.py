@@ -20,7 +20,7 @@ import torch
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training.compute import Compute, settle, update
+from llama_ablate.training.compute import Compute, configure_process, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import interleave, seconds_of
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--mixer", choices=MIXERS, action="append")
     options = parser.parse_args()
-    settle(options.threads, options.device)
+    configure_process(options.threads, options.device)
     print(f"dim {options.dim}, {options.layers} layers, {options.batch} x {options.context} tokens")
     for name in options.mixer or MIXERS:
         cases = {separator: step_s(name, separator, options) for separator in (None, 0)}

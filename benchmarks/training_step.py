@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.variants import resolve
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training.compute import settle
+from llama_ablate.training.compute import configure_process
 from llama_ablate.training.timing import interleave, seconds_of
 
 SHAPES = {  # dim, layers, heads, batch
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.shape, options.rounds = ["128x4x256", "256x6x256"], 7
-    settle(options.threads)  # for all contestants alike: they share the process
+    configure_process(options.threads)  # for all contestants alike: they share the process
     results = [
         race(shape, precision, options)
         for shape in options.shape or SHAPES

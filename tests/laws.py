@@ -389,7 +389,7 @@ def only_what_is_declared_decays(model, optimizer="adamw"):
     stepped.step()
     for name, parameter in model.named_parameters():
         path, _, part = name.rpartition(".")
-        exempt = part in getattr(model.get_submodule(path), "undecayed", ())
+        exempt = part in getattr(model.get_submodule(path), "no_weight_decay", ())
         left = 1.0 if parameter.dim() < 2 or exempt else 1 - 1e-2 * 0.5
         wrong = f"{name} {'decays' if left == 1 else 'does not decay as the others do'}"
         torch.testing.assert_close(parameter, left * before[name], msg=wrong)

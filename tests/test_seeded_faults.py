@@ -437,7 +437,7 @@ def test_a_seeded_fault_is_caught_by_a_law_that_sound_code_obeys(what, monkeypat
 def test_an_optimizers_state_that_is_not_restored_is_caught_by_going_on_from_it(monkeypatch):
     muon = optimizers.OPTIMIZERS.resolve("muon")
     assert optimizer_laws.goes_on_from_its_state(muon) is None
-    monkeypatch.setattr(optimizers.Joint, "load_state_dict", first_part_alone)
+    monkeypatch.setattr(optimizers.ChainedOptimizer, "load_state_dict", first_part_alone)
     assert "to other numbers" in optimizer_laws.goes_on_from_its_state(muon)
 
 

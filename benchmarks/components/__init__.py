@@ -13,7 +13,7 @@ from benchmarks.components import decode, feedforward, mixers, norms, optimizers
 from benchmarks.components.timing import Ratio, Setup, Table, joined
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
-from llama_ablate.training.compute import free_bytes, settle
+from llama_ablate.training.compute import configure_process, free_bytes
 
 __all__ = ["BENCHES", "Bench", "Ratio", "Setup", "Table", "run"]
 
@@ -62,5 +62,5 @@ def _tables(_report: Callable[[object], None], name: str, setup: Setup) -> list[
             f"dim {setup.dim} x rows {setup.rows} need some "
             f"{needed / 2**30:,.0f} GiB, more than is free"
         )
-    settle(setup.threads, setup.device)
+    configure_process(setup.threads, setup.device)
     return BENCHES[name].tables(setup)

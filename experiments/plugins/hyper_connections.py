@@ -38,7 +38,7 @@ def doubly_stochastic(logits_NN: Tensor) -> Tensor:
 class StreamMixer(nn.Module):
     """Weights by which one sub-layer reads, mixes and writes N streams."""
 
-    undecayed = frozenset({"mix"})
+    no_weight_decay = frozenset({"mix"})
 
     def __init__(self, dim: int, streams: int, first: int, kind: str) -> None:
         super().__init__()

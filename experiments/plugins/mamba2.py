@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import Kernel
-from llama_ablate.model.linear import Linear, OutLinear, joined
+from llama_ablate.model.linear import Linear, OutLinear, project_fused
 from llama_ablate.model.mixers.attention import ATTENTIONS
 from llama_ablate.model.mixers.chunks import chunk_lengths, decays, in_chunks
 from llama_ablate.model.mixers.flash_linear import flash_kernel
@@ -85,7 +85,7 @@ class Mamba2(Recurrent):
         """Mix a sequence, (B, T, D): each token reads the matrix, gated and projected."""
         B, T, _ = x_BTD.shape
         H, G, E, P = self.heads, self.groups, self.key, self.value
-        joined_BTe = joined(x_BTD, self.projections)
+        joined_BTe = project_fused(x_BTD, self.projections)
         channels = H * P + 2 * G * E
         inputs_BTe, gate_BTe, step_BTH = joined_BTe.split_with_sizes([channels, H * P, H], -1)
         mixed_BTe, tail = self.conv(inputs_BTe, ctx, None if state is None else state["tail"])

@@ -11,8 +11,8 @@ from torch import Tensor
 from llama_ablate.config.schema import Decay
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
-    Deferred,
-    Joint,
+    LazyOptimizer,
+    ChainedOptimizer,
     Optimizer,
     Weight,
     groups,
@@ -54,9 +54,9 @@ def normuon(
         eps=eps,
     )
     own = {"lr": lr, "momentum": momentum, "beta2": beta2, "ns_steps": ns_steps}
-    return Joint(
-        Deferred(partial(NorMuon, defaults=own), hidden),
-        Deferred(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), rest),
+    return ChainedOptimizer(
+        LazyOptimizer(partial(NorMuon, defaults=own), hidden),
+        LazyOptimizer(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), rest),
     )
 
 

@@ -9,7 +9,7 @@ from llama_ablate.config.schema import Decay
 from llama_ablate.errors import ConfigError
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
-    Deferred,
+    LazyOptimizer,
     Optimizer,
     Weight,
     groups,
@@ -34,4 +34,4 @@ def sgd(
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
     of_all = groups(weights, weight_decay, state=moments(1 if momentum else 0), update="gradient")
     made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
-    return Deferred(made, of_all)
+    return LazyOptimizer(made, of_all)

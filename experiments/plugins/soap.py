@@ -10,9 +10,9 @@ from torch import Tensor
 
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
-    Deferred,
+    LazyOptimizer,
     Group,
-    Joint,
+    ChainedOptimizer,
     Optimizer,
     Shape,
     Weight,
@@ -48,9 +48,11 @@ def soap(
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
     own = {"lr": lr, "betas": betas, "frequency": frequency}
-    return Joint(
-        Deferred(partial(SOAP, defaults=own), groups(hidden, weight_decay, state=kept, eps=eps)),
-        Deferred(
+    return ChainedOptimizer(
+        LazyOptimizer(
+            partial(SOAP, defaults=own), groups(hidden, weight_decay, state=kept, eps=eps)
+        ),
+        LazyOptimizer(
             partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True),
             groups(rest, weight_decay, state=moments(2), eps=eps),
         ),

@@ -109,7 +109,8 @@ class Registry:
     `sizes` are the positional parameters that the model can supply; None where any will do.
     `interface` is a Protocol: its methods are looked for when a component is registered, its
     properties and what it annotates when one is made. `options` are those that every component must
-    have. `whole` makes of a component, given with its name, one that has all of the interface.
+    have. `adapt(component, name)` wraps a
+    component that has only part of the interface.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Registry:
         sizes: Iterable[str] | None = None,
         interface: type | None = None,
         options: Iterable[str] = (),
-        whole: Callable[[Callable[..., Any], str], Callable[..., Any]] = lambda one, _name: one,
+        adapt: Callable[[Callable[..., Any], str], Callable[..., Any]] = lambda one, _name: one,
     ) -> None:
         self.slot = slot
         self._allowed = None if sizes is None else tuple(sizes)
@@ -127,7 +128,7 @@ class Registry:
         public = {name: member for name, member in members.items() if not name.startswith("_")}
         self._methods = {k: v for k, v in public.items() if inspect.isfunction(v)}
         self._attributes = {*public, *members.get("__annotations__", ())} - {*self._methods}
-        self._needed, self._whole = tuple(options), whole
+        self._needed, self._adapt = tuple(options), adapt
         self._hint = (base := _BASES.get(slot, "")) and (
             f"; inherit {base}, or begin with what `llama-ablate init component {slot}` writes"
         )
@@ -156,13 +157,13 @@ class Registry:
                     parameter.name: (hint, parameter.default)
                     for parameter, hint in _options(component)
                 }
-                whole = self._whole(component, name)
-                self._check(whole, fields)
+                adapted = self._adapt(component, name)
+                self._check(adapted, fields)
                 self._schemas[name] = create_model(name, __base__=Keys, **fields)
             except (TypeError, PydanticUserError) as error:
                 why = str(error).splitlines()[0]
                 raise ConfigError(f"the {self.slot} '{name}' cannot be registered: {why}") from None
-            self._components[name] = whole
+            self._components[name] = adapted
             return component
 
         return enter

@@ -14,13 +14,13 @@ from llama_ablate.design.plan import Plan
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
-from llama_ablate.model.counts import count, skeleton
+from llama_ablate.model.counts import build_meta_model, count
 from llama_ablate.model.mixers.attention import Attention
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 from llama_ablate.training.evaluation import BATCH_TOKENS
-from llama_ablate.training.token_losses import LOGITS, even_share
+from llama_ablate.training.token_losses import LOGITS, split_evenly
 
 _BYTES = 4  # per parameter: weights are stored in float32
 #: To start a process that measures; of a paired speed in a round, and of one that is not paired.
@@ -221,7 +221,7 @@ def estimate_peak_bytes(
         + _dropped_scores(spec) * _SCORE_BYTES
     )
     at_once = max(tokens, BATCH_TOKENS[compute.device])
-    rows = even_share(at_once, max(1, LOGITS[compute.device] // spec.vocab))
+    rows = split_evenly(at_once, max(1, LOGITS[compute.device] // spec.vocab))
     logits = rows * spec.vocab * _LOGIT_BYTES
     return round(held + activations + logits) + _PROCESS[compute.device]
 
@@ -231,7 +231,7 @@ def _activations(spec: ModelSpec) -> float:
 
     An expert is weighted by the share of tokens routed to it.
     """
-    model, times = skeleton(spec)
+    model, times = build_meta_model(spec)
     total = 0.0
     for layers, block in zip(times.values(), model.blocks, strict=True):
         share: dict[nn.Module, float] = {}
@@ -249,7 +249,7 @@ def _dropped_scores(spec: ModelSpec) -> int:
     """Count the attention scores per token under dropout; 0 without dropout of scores."""
     if not spec.dropout.attention:
         return 0
-    model, times = skeleton(spec)
+    model, times = build_meta_model(spec)
     return sum(
         layers * spec.heads * min(spec.context, mixer.window or spec.context)
         for layers, block in zip(times.values(), model.blocks, strict=True)

@@ -53,7 +53,7 @@ class AttentionMaps:
             raise ConfigError(f"'{file}' holds no attention maps: {error}") from None
 
     def save(self, file: Path) -> Path:
-        """Write all arrays to a .npz beside the figures."""
+        """Write all arrays to a .npz file."""
         disk.make(file.parent)
         steps = {name: getattr(self, name) for name in _STEPS}
         content = BytesIO()
@@ -74,7 +74,7 @@ class AttentionMaps:
             values = getattr(self, step)[row, head]
             self._draw(axes, values, bar=True)
             axes.set_title(name)
-        figure.suptitle(_shown(f"{self.title}: layer {layer}, head {head}", spaces=False))
+        figure.suptitle(_make_visible(f"{self.title}: layer {layer}, head {head}", spaces=False))
         return figure
 
     @mpl.rc_context({"text.parse_math": False})
@@ -94,7 +94,7 @@ class AttentionMaps:
             self._draw(axes, self.weights[row, head], bar=False, labelled=labelled)
             axes.set_title(f"head {head}", fontsize=8)
         figure.colorbar(grid[0].collections[0], ax=list(grid), shrink=0.6, label="probability")
-        figure.suptitle(_shown(f"{self.title}: layer {layer}, probabilities", spaces=False))
+        figure.suptitle(_make_visible(f"{self.title}: layer {layer}, probabilities", spaces=False))
         return figure
 
     def distance(self, layer: int) -> list[float]:
@@ -106,7 +106,9 @@ class AttentionMaps:
 
     def _draw(self, axes: Axes, values: Array, *, bar: bool, labelled: bool = True) -> None:
         every = -(-len(self.labels) // _LABELS)
-        ticks = [_shown(label) if i % every == 0 else "" for i, label in enumerate(self.labels)]
+        ticks = [
+            _make_visible(label) if i % every == 0 else "" for i, label in enumerate(self.labels)
+        ]
         # Hidden scores are minus infinity: they are left out, not drawn as some number.
         sns.heatmap(
             values,
@@ -131,7 +133,7 @@ class AttentionMaps:
         heads = range(self.weights.shape[1])
         for what, index, known in (("layer", layer, self.layers), ("head", head, heads)):
             if index not in known:
-                raise ConfigError(f"--{what} {index}: the model's {what}s {_listed(known)}")
+                raise ConfigError(f"--{what} {index}: the model's {what}s {_describe_range(known)}")
         return self.layers.index(layer)
 
 
@@ -142,14 +144,14 @@ def _make_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _listed(known: Sequence[int]) -> str:
+def _describe_range(known: Sequence[int]) -> str:
     """Say which layers or heads have maps."""
     if list(known) == list(range(len(known))):
         return f"are 0 to {len(known) - 1}"
     return f"with attention are {', '.join(map(str, known))}"
 
 
-def _shown(label: str, *, spaces: bool = True) -> str:
+def _make_visible(label: str, *, spaces: bool = True) -> str:
     """Write a token so that spaces and control characters are seen."""
     visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in label) or "''"
     return visible.replace(" ", "\u2423" if spaces else " ")

@@ -21,7 +21,7 @@ _BEGIN, _START, _END, _EOT = (
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a dialogue."""
+    """Message of a dialogue."""
 
     role: Literal["system", "user", "assistant"]
     content: str

@@ -1,9 +1,9 @@
 """Families of Hugging Face models: config.json and parameter names, in both directions.
 
-A family is a table of families.yaml: where the `model` section has what a key of config.json says,
-which keys have one value, what our parameters are called there. What keys of one value each cannot
-say is a rule, which families share. Which specs a family can express is listed nowhere: a spec is
-written, read back, and compared.
+A family is a table of families.yaml: the path in the `model` section for each key of config.json,
+the keys with a fixed value, and the parameters' names. A rule translates several keys at once, and
+families share rules. No list says which specs a family can express: a spec is written, read back,
+and compared.
 """
 
 import copy
@@ -30,7 +30,7 @@ _YARN_DEFAULTS = {"beta_slow", "beta_fast", "truncate"}
 
 
 class Rule(Protocol):
-    """What keys of one value each cannot say."""
+    """Translation of config keys that is more than one value per key."""
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
         """Change the `model` section by a config.json. Raises ConfigError."""
@@ -41,7 +41,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Family:
-    """What a family's config.json can say, and the names of its parameters."""
+    """Config keys and parameter names of a family."""
 
     kind: str
     architecture: str
@@ -66,7 +66,7 @@ class Family:
     divided: bool = False
 
     def model(self, config: Config) -> dict[str, Any]:
-        """Return the `model` section that a config.json describes. Raises ConfigError."""
+        """Build the `model` section of a config.json. Raises ConfigError."""
         model = copy.deepcopy(dict(self.parts))
         for key, value in self.fixed.items():
             if config.get(key, value) != value:
@@ -94,7 +94,7 @@ class Family:
         return model
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the config.json of a spec; what the family cannot express is left out.
+        """Build the config.json of a spec, without what the family cannot express.
 
         Raises ConfigError for sizes that transformers refuses.
         """
@@ -110,7 +110,7 @@ class Family:
         return config
 
     def _said(self, spec: ModelSpec, path: str) -> Any:
-        """Return what a spec has at a path: of the first layer with the family's own component.
+        """Return the value of a spec at a path, from the first layer with the family's component.
 
         `_NEEDED` where another stands in its place, which has no such option.
         """
@@ -206,7 +206,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Windows:
-    """Which layers attend within a window."""
+    """Layers with a sliding window."""
 
     #: What stands for `sliding_window` where it is absent.
     usual: int | None = 4096
@@ -297,9 +297,11 @@ def _check_attention_factor(factor: float, scaling: Config) -> None:
         return 1 + 0.1 * scale * math.log(max(factor, 1))
 
     given = scaling.get("attention_factor")
-    scales = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    numerator, denominator = (scaling.get(key) for key in ("mscale", "mscale_all_dim"))
     if given is None:
-        given = growth(scales[0]) / growth(scales[1]) if all(scales) else growth()
+        given = growth()
+        if numerator and denominator:
+            given = growth(numerator) / growth(denominator)
     if not math.isclose(given, growth(), rel_tol=1e-6):
         _refuse("attention_factor", f"{given:g}", [f"{growth():g}, which is 1 + ln(factor) / 10"])
 

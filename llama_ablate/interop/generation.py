@@ -27,7 +27,7 @@ COMPILED_FROM = 20_000
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn. Temperature 0 takes the likeliest (greedy)."""
+    """Sampling options of the next token. Temperature 0 takes the likeliest (greedy)."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -47,7 +47,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken: division by the temperature would overflow."""
+        """Whether to take the likeliest token, since division by the temperature would overflow."""
         return self.temperature < torch.finfo(torch.float32).tiny
 
 
@@ -221,7 +221,7 @@ class Streamed:
         return "" if whole.endswith("\ufffd") else self._advance(whole)
 
     def flush(self) -> str:
-        """Return what is still held back, complete or not."""
+        """Return the remaining text, with characters that are not complete."""
         return self._advance(self._tokenizer.decode(self._prompt + self.tokens)[self._start :])
 
     def _advance(self, whole: str) -> str:

@@ -30,7 +30,7 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build
 
 _INDEX = "model.safetensors.index.json"
-_WHOLE = "model.safetensors"
+_SINGLE_FILE = "model.safetensors"
 _SHARD_BYTES = 5 * 10**9
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 #: Buffers that old checkpoints store, though models compute them.
@@ -44,11 +44,11 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     components cannot express, and files that are missing, damaged or not as configured.
     """
     family, config, spec = describe(folder)
-    files = _files(folder)
+    files = _list_files(folder)
     stored_bytes = sum(file.stat().st_size for file in files)
     check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, folder)
-    stored = _stored(files)
-    names = _names(build(spec, "meta"))
+    stored = _open_tensors(files)
+    names = _list_stored_names(build(spec, "meta"))
     entries = [*family.entries(names, config)]
     if not any(name.startswith("transformer.") for name in stored.shapes):
         # The first checkpoints of GPT-2 lack the prefix.
@@ -73,8 +73,8 @@ def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
         )
 
 
-def _names(model: Decoder) -> list[str]:
-    """Return the names of what is stored of a model: a weight that is tied has one."""
+def _list_stored_names(model: Decoder) -> list[str]:
+    """Return the names of a model's stored tensors; a tied weight has one name."""
     return [name for name in model.state_dict() if not (model.spec.tie and name == "head.weight")]
 
 
@@ -102,8 +102,8 @@ def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
 
 
 @dataclass(frozen=True)
-class Written:
-    """A written checkpoint: its family, and what transformers may do otherwise."""
+class Export:
+    """Written checkpoint: its family, and notes on where transformers may differ."""
 
     family: str
     notes: list[str]
@@ -116,16 +116,16 @@ def write(
     tokenizer: Tokenizer | None = None,
     *,
     shard_bytes: int = _SHARD_BYTES,
-) -> Written:
+) -> Export:
     """Write a model for transformers to load, with its tokenizer and generation config.
 
     The folder appears whole or not at all. Raises ConfigError, naming the component, where the
     family cannot express the spec, and for a folder that is not empty.
     """
     folder = folder.resolve()
-    kind = _family_for(canonical(model.spec), kind)
+    kind = _choose_family(canonical(model.spec), kind)
     family = FAMILIES[kind]
-    model = _laid_out(model)
+    model = _convert_layout(model)
     spec = canonical(model.spec)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty")
@@ -149,7 +149,7 @@ def write(
     ours = model.state_dict()
     tensors = {
         entry.theirs: entry.joined([ours[name] for name in entry.ours])
-        for entry in family.entries(_names(model), config)
+        for entry in family.entries(_list_stored_names(model), config)
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
@@ -165,14 +165,14 @@ def write(
         raise ConfigError(f"'{folder}' cannot be written: {error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Written(kind, notes)
+    return Export(kind, notes)
 
 
-def _family_for(spec: ModelSpec, kind: str | None) -> str:
-    """Return the family to write a spec as. Raises ConfigError, naming what it cannot express."""
+def _choose_family(spec: ModelSpec, kind: str | None) -> str:
+    """Choose the family of a spec. Raises ConfigError that names what it cannot express."""
     if kind is not None and kind not in FAMILIES:
         raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
-    lost = {known: _differences(spec, known) for known in FAMILIES}
+    lost = {known: _list_differences(spec, known) for known in FAMILIES}
     able = [known for known in FAMILIES if not lost[known]]
     if kind is None and able:
         return able[0]
@@ -186,10 +186,10 @@ def _family_for(spec: ModelSpec, kind: str | None) -> str:
     return closest
 
 
-def _differences(spec: ModelSpec, kind: str) -> list[str]:
-    """Return what of a spec is lost when it is written as a family and read back."""
+def _list_differences(spec: ModelSpec, kind: str) -> list[str]:
+    """List the differences between a spec and the same one written as a family and read back."""
     family = FAMILIES[kind]
-    spec = _in_halves(spec)
+    spec = _use_half_layout(spec)
     try:
         back = canonical(spec_of(family.model(family.config(spec)), Path("config.json")))
     except ConfigError as error:
@@ -213,7 +213,7 @@ def _differences(spec: ModelSpec, kind: str) -> list[str]:
     return list(dict.fromkeys(lost))
 
 
-def _stored(files: Sequence[Path]) -> Stored:
+def _open_tensors(files: Sequence[Path]) -> Stored:
     where: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, torch.dtype] = {}
@@ -239,7 +239,7 @@ def _stored(files: Sequence[Path]) -> Stored:
     return Stored(shapes, dtypes, get)
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     if (folder / _INDEX).is_file():
         named = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(v, str) for v in named.values()):
@@ -250,11 +250,11 @@ def _files(folder: Path) -> list[Path]:
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise ConfigError(f"'{folder}' lacks the shard {missing[0]} that its index names")
         return [folder / name for name in names]
-    if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
+    if (folder / _SINGLE_FILE).is_file():
+        return [folder / _SINGLE_FILE]
     pickled = sorted(p.name for p in folder.glob("*.bin"))
     hint = f"; {pickled[0]} is pickled and may hold code: convert it first" if pickled else ""
-    raise ConfigError(f"'{folder}' holds neither {_WHOLE} nor {_INDEX}{hint}")
+    raise ConfigError(f"'{folder}' holds neither {_SINGLE_FILE} nor {_INDEX}{hint}")
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
@@ -268,17 +268,17 @@ def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int
         write_json(folder / _INDEX, index)
 
 
-def _in_halves(spec: ModelSpec) -> ModelSpec:
+def _use_half_layout(spec: ModelSpec) -> ModelSpec:
     """Return a spec whose rotation pairs the coordinates (i, i + R/2), as all families do."""
     return replace(spec, position=spec.position.with_options(layout="half"))
 
 
-def _laid_out(model: Decoder) -> Decoder:
+def _convert_layout(model: Decoder) -> Decoder:
     """Return an equal model whose rotation pairs the coordinates (i, i + R/2).
 
     That is another order of the rows of queries and keys where it pairs neighbours.
     """
-    spec = _in_halves(model.spec)
+    spec = _use_half_layout(model.spec)
     if spec == model.spec:
         return model
     rotated = max(getattr(scheme, "rotated", 0) for scheme in model.positions.values())
@@ -291,8 +291,8 @@ def _laid_out(model: Decoder) -> Decoder:
             state[name] = heads[:, order].reshape(tensor.shape)
         elif re.search(r"\.attn\.[qk]_norm\.", name):
             state[name] = tensor[order]
-    turned = build(spec, "meta")
-    turned.load_state_dict(state, assign=True)
+    converted = build(spec, "meta")
+    converted.load_state_dict(state, assign=True)
     if spec.tie:
-        turned.head.weight = turned.embedding.weight
-    return turned
+        converted.head.weight = converted.embedding.weight
+    return converted

@@ -48,7 +48,7 @@ class OpenedModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises ConfigError where there is none."""
+        """The tokenizer. Raises ConfigError if the model has none."""
         if self.tokenizer_if_any is None:
             raise ConfigError(
                 f"no tokenizer lies beside {self.title} ({', '.join(tokenizer_files.WHOLE)}); "

@@ -24,7 +24,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored tensor, and those of our parameters that it holds, stacked along the first axis."""
+    """Stored tensor, and the names of our parameters in it, stacked along the first axis."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -42,7 +42,7 @@ class Entry:
         return list(tensor.split_with_sizes([*rows]))
 
     def joined(self, ours: Sequence[Tensor]) -> Tensor:
-        """Return what is stored of our parameters."""
+        """Return the stored tensor of our parameters."""
         tensor = torch.cat([*ours]) if len(ours) > 1 else ours[0]
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
@@ -95,8 +95,8 @@ def fill(
         expected = expected[::-1] if entry.transposed else expected
         if tuple(stored.shapes[entry.theirs]) != expected:
             raise ConfigError(
-                f"'{where}': {entry.theirs} is {_written(stored.shapes[entry.theirs])}, "
-                f"where its configuration asks for {_written(expected)}"
+                f"'{where}': {entry.theirs} is {_format_shape(stored.shapes[entry.theirs])}, "
+                f"where its configuration asks for {_format_shape(expected)}"
             )
     dtype = dtype or _widest(entries, stored, where)
     check_memory(count(spec).parameters * dtype.itemsize, where)
@@ -125,8 +125,10 @@ def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtyp
     for entry in entries:
         dtype = stored.dtypes[entry.theirs]
         if dtype not in DTYPES:
-            allowed = ", ".join(map(_plain, DTYPES))
-            raise ConfigError(f"'{where}': {entry.theirs} is {_plain(dtype)}; allowed: {allowed}")
+            allowed = ", ".join(map(_name_dtype, DTYPES))
+            raise ConfigError(
+                f"'{where}': {entry.theirs} is {_name_dtype(dtype)}; allowed: {allowed}"
+            )
         widest = torch.promote_types(widest, dtype)
     return widest
 
@@ -139,7 +141,7 @@ def _check_names(
     surplus = [name for name in stored.shapes if name not in wanted and not unneeded(name)]
     if missing or surplus:
         differences = [
-            f"{word} {_some(names)}"
+            f"{word} {_abbreviate(names)}"
             for word, names in (("lacks", missing), ("has besides", surplus))
             if names
         ]
@@ -182,15 +184,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _some(names: Iterable[str]) -> str:
+def _abbreviate(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(listed[:3]) + more
 
 
-def _written(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return " x ".join(f"{n}" for n in shape) or "a single number"
 
 
-def _plain(dtype: torch.dtype) -> str:
+def _name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -43,7 +43,7 @@ class Traced:
 
 
 def trace(model: Decoder, tokens: Sequence[int]) -> list[Traced]:
-    """Run one forward pass over a text; return what each operation gave, in order.
+    """Run one forward pass over a text; return the output of each operation, in order.
 
     Attention is spelled out, whatever the kernel. Raises ConfigError for a text that is empty or
     longer than the context.
@@ -74,7 +74,7 @@ class _Recording(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation of torch, and record what it returns."""
+        """Call an operation of torch, and record its result."""
         del types
         result = func(*args, **(kwargs or {}))
         name = func.__name__

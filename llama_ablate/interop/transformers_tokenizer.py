@@ -30,7 +30,7 @@ def generation_config(tokenizer: Tokenizer | None) -> dict[str, Any]:
 
 
 def tokenizer_files(tokenizer: Tokenizer, family: str, context: int) -> tuple[Files, list[str]]:
-    """Return the content of tokenizer.json and tokenizer_config.json, and what they leave open."""
+    """Build tokenizer.json and tokenizer_config.json, and notes on their limits."""
     import tokenizers
 
     model = tokenizer.expressed()

@@ -38,7 +38,7 @@ from llama_ablate.results.live import LiveNote
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement
 from llama_ablate.training import checkpoint
-from llama_ablate.training.compute import Compute, give_back, settle
+from llama_ablate.training.compute import Compute, configure_process, trim_memory
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
@@ -119,7 +119,7 @@ def _run(
     text = table.text_of(variant)
     train_config, readings = planned.train_config(plan.experiment.train), plan.readings(table)
     compute = Compute.of(plan.compute).trained_as(train_config)
-    settle(compute.threads, compute.device)
+    configure_process(compute.threads, compute.device)
     peak = PeakMemory(compute.device)
     weights: dict[str, torch.Tensor] = {}
     metrics: dict[str, Measurement] = {}
@@ -150,7 +150,7 @@ def _run(
             if trained.outcome == "cancelled" or lease is None:
                 return trained.outcome  # the first rank, or the next process, does the rest
             memory = peak.read()
-            give_back()
+            trim_memory()
             if trained.outcome in ("ok", "collapsed"):  # the weights are finite
                 subject = Subject(model, tokens, train_config, compute)
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]

@@ -14,7 +14,7 @@ from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results.record import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
-from llama_ablate.training.evaluation import reading
+from llama_ablate.training.evaluation import document_mode
 
 Per = Literal["run", "variant"]
 Worse = Literal["lower", "higher"]
@@ -126,7 +126,11 @@ class Metrics(Registry):
         """
         metrics: dict[str, Measurement] = {}
         for suffix, documents in readings.items():
-            mode = reading(subject.model, subject.tokens, documents) if documents else nullcontext()
+            mode = (
+                document_mode(subject.model, subject.tokens, documents)
+                if documents
+                else nullcontext()
+            )
             with mode:
                 for choice in choices:
                     try:

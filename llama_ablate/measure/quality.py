@@ -16,7 +16,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import text_error
 from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.results.record import Coordinate, Value, row
-from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions, windows
+from llama_ablate.training.evaluation import heldout_windows, losses, map_predictions, windows
 
 _BINS = 15  # of confidence, as in Guo et al. 2017
 
@@ -94,7 +94,7 @@ def skill(subject: Subject) -> Iterator[Value]:
     if found is None or source is None:
         return
     cut, answers = found
-    likeliest = of_predictions(subject.model, [cut], subject.compute, _most_likely)
+    likeliest = map_predictions(subject.model, [cut], subject.compute, _most_likely)
     is_told = answers >= 0
     scored = is_told.any(1)
     right = (likeliest.reshape(answers.shape) == answers) & is_told
@@ -140,7 +140,7 @@ def calibration(subject: Subject) -> Iterator[Value]:
         nats_N = -logs_NV.gather(-1, targets_N[:, None])[:, 0]
         return best_N.exp(), likeliest_N == targets_N, nats_N
 
-    confidence, hit, nats = of_predictions(subject.model, cut, subject.compute, of)
+    confidence, hit, nats = map_predictions(subject.model, cut, subject.compute, of)
     yield row("calibration_error", calibration_error(confidence, hit), split=split)
     yield row("confidence_mean", confidence.mean(), split=split)
     yield row("accuracy", hit.mean(), split=split)

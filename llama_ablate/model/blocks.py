@@ -14,7 +14,7 @@ from llama_ablate.model.state import State
 
 
 class BlockInterface(Protocol):
-    """What the model asks of a block beside `forward`."""
+    """Interface of a block."""
 
     attn: nn.Module
     ffn: nn.Module

@@ -67,38 +67,38 @@ class PartMaker:
 
 
 class SharedParts(PartMaker):
-    """Makes each part once for all models that have it: for those of a large grid, to be counted.
+    """Cache of parts, so that the models of a large grid share them while they are counted.
 
     No two parts of one model are one module.
     """
 
     def __init__(self) -> None:
-        self._made: dict[Any, Any] = {}
+        self._parts: dict[Any, Any] = {}
 
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
         """Make a part, or return the one that was made of the same component and sizes."""
-        of_part = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
+        part_sizes = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
         norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
         component = REGISTRIES[slot].get(choice.name)
-        key = (component, choice, norm, *spec.sizes.values(), *of_part.values())
-        if key not in self._made:
-            self._made[key] = super().part(spec, slot, choice, draw, **sizes)
-        made: nn.Module = self._made[key]
-        return made
+        key = (component, choice, norm, *spec.sizes.values(), *part_sizes.values())
+        if key not in self._parts:
+            self._parts[key] = super().part(spec, slot, choice, draw, **sizes)
+        part: nn.Module = self._parts[key]
+        return part
 
     def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
         """Make the ends, or return those that were made of the same sizes."""
         key = spec.vocab, spec.dim, spec.tie
-        if key not in self._made:
-            self._made[key] = super().ends(spec)
-        made: tuple[Embedding, Head] = self._made[key]
-        return made
+        if key not in self._parts:
+            self._parts[key] = super().ends(spec)
+        ends: tuple[Embedding, Head] = self._parts[key]
+        return ends
 
     def forget(self) -> None:
         """Make all parts anew."""
-        self._made.clear()
+        self._parts.clear()
 
 
 def make_part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:

@@ -17,13 +17,13 @@ _STANDARD = Parametrization()
 
 
 def _since(first_BT: Tensor | None, at_T: Tensor) -> Tensor:
-    """Return positions, counted from a first token on; what is before it has its own."""
+    """Return positions relative to a first token; positions before it become 0."""
     return at_T if first_BT is None else (at_T - first_BT).clamp(min=0)
 
 
 @dataclass(eq=False)
 class Context:
-    """What the decoder makes once per forward pass, and hands to every layer with its own `layer`.
+    """Context of a forward pass: positions, masks, and training losses; a copy for each layer.
 
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
     left or documents are kept apart; `valid_BT` says which new tokens are no padding, None where
@@ -72,16 +72,16 @@ class Context:
 
     def at(self, layer: int, position: Position) -> "Context":
         """Return the context of a layer; masks are shared with the others."""
-        own = Context.__new__(Context)
-        vars(own).update(vars(self), layer=layer, position=position)
-        return own
+        copy = Context.__new__(Context)
+        vars(copy).update(vars(self), layer=layer, position=position)
+        return copy
 
     def state(self, part: Stateful) -> State | None:
-        """Return what a part keeps between tokens, to be advanced; None in a pass without."""
+        """Return the state of a Stateful part, which it advances; None in a pass without states."""
         return (self.states or {}).get(part.state_name)
 
     def first(self, name: str, x: Tensor) -> Tensor:
-        """Return what the first layer of this pass left in `shared` under a name.
+        """Return the first layer's tensor of a name, from `shared`.
 
         That is `x` itself where no layer has left anything: it is then left.
         """
@@ -96,7 +96,7 @@ class Context:
         return self.position.rotate_values(v_BKTE, self.pos_T)
 
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
-        """Return what is added to the scores over `visible` keys, S, the newest of all.
+        """Return the additive attention mask over the newest `visible` keys, S.
 
         (T, S), (H, T, S) or (B, 1 or H, T, S), or None where all is visible; and whether it is the
         plain causal triangle and nothing else, which kernels have a fast path for.

@@ -35,7 +35,7 @@ class Part:
     idle_parameters: int = 0
 
 
-#: What is a number of a part, and added up over layers.
+#: Fields of a part that are summed over layers.
 _COUNTED = [field.name for field in fields(Part) if field.name not in ("name", "component")]
 
 
@@ -58,7 +58,7 @@ class Counts:
 
     @property
     def active_non_embedding(self) -> int:
-        """What a token passes of the parameters that are no table or head."""
+        """Number of active parameters, without embedding, position table and head."""
         return self.non_embedding - (self.parameters - self.active_parameters)
 
     @property
@@ -91,23 +91,28 @@ def parts(
     Each distinct layer is built once, and counted as often as it occurs; a test compares with the
     whole model. Raises ConfigError where the components do not fit the sizes.
     """
-    model, times = skeleton(spec)
+    model, times = build_meta_model(spec)
     length = context or spec.context
-    of_layers = zip(*(_of_block(block, length, dtype) for block in model.blocks), strict=True)
+    by_slot = zip(*(_count_block(block, length, dtype) for block in model.blocks), strict=True)
     slots = "attention", "feedforward", "norm"
     last = spec.norm.at(spec.layers - 1).name if model.blocks[-1].final_norm else "none"
     head = "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}"
-    own = 0 if spec.tie else numel(model.head)
+    head_parameters = 0 if spec.tie else numel(model.head)
     return (
         Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", numel(model.embedding)),
         Part("position", spec.position.name, sum(map(numel, model.positions.values()))),
-        *(_over(spec, slot, times, alike) for slot, alike in zip(slots, of_layers, strict=True)),
+        *(
+            _sum_over_layers(spec, slot, times, alike)
+            for slot, alike in zip(slots, by_slot, strict=True)
+        ),
         Part("last norm", last, numel(model.norm)),
-        Part("head", head, own, 2 * model.head.weight.numel()),
+        Part("head", head, head_parameters, 2 * model.head.weight.numel()),
     )
 
 
-def _over(spec: ModelSpec, slot: str, times: dict[int, int], alike: Sequence[Part]) -> Part:
+def _sum_over_layers(
+    spec: ModelSpec, slot: str, times: dict[int, int], alike: Sequence[Part]
+) -> Part:
     """Return a part of each distinct layer as one, over all layers."""
     components: Counter[str] = Counter()
     sums: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
@@ -182,19 +187,19 @@ def summarize(
 
 def _kv_heads(spec: ModelSpec) -> list[int]:
     """Return the numbers of key/value heads that layers have; other mixers have none."""
-    model, _ = skeleton(spec)
+    model, _ = build_meta_model(spec)
     return sorted({b.attn.kv_heads for b in model.blocks if hasattr(b.attn, "kv_heads")})
 
 
 def exact(spec: ModelSpec, name: str) -> int:
     """Return a count of a spec by its name. Raises ConfigError where it is NaN."""
-    if math.isnan(found := getattr(count(spec), name)):
+    if math.isnan(value := getattr(count(spec), name)):
         raise ConfigError(
             f"{name} is not provided by '{spec.attention}', so neither 'match' nor 'budget' can be "
             "of it; allowed: parameters, active_parameters or none; tokens, bytes or seconds",
             ("attention",),
         )
-    return int(found)
+    return int(value)
 
 
 @lru_cache(maxsize=100_000)
@@ -204,13 +209,18 @@ def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
     In a 16-bit format; NaN where a mixer does not count them. Raises ConfigError where the
     components do not fit the sizes.
     """
-    model, times = skeleton(spec)
-    layers = [(n, _keeping(block)) for n, block in zip(times.values(), model.blocks, strict=True)]
-    return tuple(sum(n * _state(own, at, torch.float16) for n, own in layers) for at in contexts)
+    model, times = build_meta_model(spec)
+    layers = [
+        (n, _list_stateful(block)) for n, block in zip(times.values(), model.blocks, strict=True)
+    ]
+    return tuple(
+        sum(n * _state(layer_parts, at, torch.float16) for n, layer_parts in layers)
+        for at in contexts
+    )
 
 
 @lru_cache(maxsize=8192)
-def skeleton(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
+def build_meta_model(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
     """Return a model of a spec's distinct layers on the meta device, and how often each occurs.
 
     A model of a thousand layers would take seconds to build, and so would those of a thousand
@@ -228,7 +238,7 @@ _PARTS = SharedParts()
 def forget() -> None:
     """Forget all that was counted: components have changed."""
     _PARTS.forget()
-    for cached in (skeleton, count, states, _of_block):
+    for cached in (build_meta_model, count, states, _count_block):
         cached.cache_clear()
 
 
@@ -247,66 +257,66 @@ def distinct(spec: ModelSpec) -> dict[int, int]:
 
 
 @lru_cache(maxsize=10_000)  # the skeletons of a large grid share their blocks
-def _of_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, Part]:
-    """Count attention, feed-forward and what else a layer has: `{}` stands for a component."""
-    keeping = _keeping(block)
-    of_attention, of_feedforward = (
-        [part for part in keeping if part in {*slot.modules()}] for slot in (block.attn, block.ffn)
+def _count_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, Part]:
+    """Count attention, feed-forward and norms of a block; `{}` stands for a component's name."""
+    stateful = _list_stateful(block)
+    attention_parts, feedforward_parts = (
+        [part for part in stateful if part in {*slot.modules()}] for slot in (block.attn, block.ffn)
     )
-    rest = [part for part in keeping if part not in (*of_attention, *of_feedforward)]
+    rest = [part for part in stateful if part not in (*attention_parts, *feedforward_parts)]
     attention = Part(
         "attention",
         "{}",
         numel(block.attn),
-        _counted(block.attn, "flops", length),
-        _state(keeping, length + 1, dtype) - _state(keeping, length, dtype),
-        _state(of_attention, length, dtype),
+        _call_count(block.attn, "flops", length),
+        _state(stateful, length + 1, dtype) - _state(stateful, length, dtype),
+        _state(attention_parts, length, dtype),
     )
     feedforward = Part(
         "feedforward",
         f"{{}}, width {block.ffn.width:,}",
         numel(block.ffn),
-        _counted(block.ffn, "flops"),
-        state_bytes=_state(of_feedforward, length, dtype),
-        idle_parameters=_idle(block.ffn),
+        _call_count(block.ffn, "flops"),
+        state_bytes=_state(feedforward_parts, length, dtype),
+        idle_parameters=_count_idle(block.ffn),
     )
     norms = Part(
         "norms",
         f"{len(block.norms)} x {{}}",
         numel(block) - attention.parameters - feedforward.parameters,
-        _counted(block, "flops", length) if hasattr(block, "flops") else 0,
+        _call_count(block, "flops", length) if hasattr(block, "flops") else 0,
         state_bytes=_state(rest, length, dtype),
     )
     return attention, feedforward, norms
 
 
-def _keeping(block: Any) -> list[Any]:
+def _list_stateful(block: Any) -> list[Any]:
     """Return what keeps something between tokens: a layer's mixer, and its other parts."""
     return [block.attn, *(part for part in block.modules() if isinstance(part, Stateful))]
 
 
 def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
     """Return the bytes that parts keep of a sequence of `context` tokens."""
-    return sum(_counted(part, "state_bytes", context, dtype) for part in parts)
+    return sum(_call_count(part, "state_bytes", context, dtype) for part in parts)
 
 
-def _idle(ffn: Any) -> int:
+def _count_idle(ffn: Any) -> int:
     """Return the parameters of a feed-forward network that a token does not pass."""
     has = hasattr(ffn, "active_parameters")
-    return numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
+    return numel(ffn) - int(_call_count(ffn, "active_parameters")) if has else 0
 
 
-def _counted(module: Any, name: str, *of: Any) -> float:
-    """Return what a component counts of itself, NaN where it does not.
+def _call_count(module: Any, name: str, *of: Any) -> float:
+    """Call a component's own count; return NaN where it provides none.
 
     Raises ConfigError where that is no number.
     """
     try:
-        found = getattr(module, name)(*of)
+        value = getattr(module, name)(*of)
     except NotProvidedError:
         return math.nan
     try:
-        return int(found)
+        return int(value)
     except (TypeError, ValueError, OverflowError):
-        what = f"{name}() of {type(module).__name__} returns {found!r}"
+        what = f"{name}() of {type(module).__name__} returns {value!r}"
         raise ConfigError(f"{what}: it is to count, and return a whole number") from None

@@ -22,7 +22,7 @@ from llama_ablate.model.state import DecoderState, Stateful
 
 
 class PassOptions(TypedDict, total=False):
-    """What a forward pass may be given beside its tokens and the state that they continue."""
+    """Options of a forward pass."""
 
     #: How many tokens at the left of each sequence are padding that nobody sees, (B,).
     pad_B: Tensor | None
@@ -100,7 +100,7 @@ class Decoder(nn.Module):
                 part = self._make(spec, "position", choice, (seed, names[key]), **sizes)
                 self.add_module(names[key], part)
             if isinstance(block.attn, TrainingOnly):
-                self._refuse_inside(choice, block.attn)
+                self._check_training_only(choice, block.attn)
             values = getattr(self.get_submodule(names[key]), "rotates_values", False)
             if values and width and not getattr(block.attn, "rotates_values", False):
                 name = spec.attention.at(layer).name
@@ -117,7 +117,7 @@ class Decoder(nn.Module):
                         ("position",),
                     )
 
-    def _refuse_inside(self, position: Choice, mixer: TrainingOnly) -> None:
+    def _check_training_only(self, position: Choice, mixer: TrainingOnly) -> None:
         """Raise ConfigError where a spec has what acts inside a mixer that is given `x` alone."""
         spec, embedded = self.spec, [name for name in POSITIONS if not _acts_inside(name)]
         inside = {
@@ -175,7 +175,7 @@ class Decoder(nn.Module):
     def hidden(
         self, tokens_BT: Tensor, state: DecoderState | None = None, **given: Unpack[PassOptions]
     ) -> Tensor:
-        """Return what the output head reads, (B, T, D), after the last norm.
+        """Compute the hidden states after the last norm, (B, T, D), which the output head reads.
 
         With a state the tokens continue what it has read, and are added to it: prefill, chunk and
         single-token decoding are this one path. Training passes none. Raises ValueError where the
@@ -186,8 +186,8 @@ class Decoder(nn.Module):
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
         for i, block in enumerate(self.blocks):
-            own = ctx.at(i, schemes[self.schemes[i]])
-            x_BTD = block(x_BTD, own, state.layers[i] if state else None)
+            layer_ctx = ctx.at(i, schemes[self.schemes[i]])
+            x_BTD = block(x_BTD, layer_ctx, state.layers[i] if state else None)
         if state:
             state.length += tokens_BT.shape[1]
         y_BTD: Tensor = self.norm(x_BTD)
@@ -208,14 +208,14 @@ class Decoder(nn.Module):
             self.position,
             kernel=self.kernel,
             device=tokens_BT.device,
-            first_BT=self._first(tokens_BT, start, state, given.get("pad_B")),
+            first_BT=self._find_document_starts(tokens_BT, start, state, given.get("pad_B")),
             parametrization=self.parametrization,
             tokens_BT=tokens_BT,
             states=state.others if state else None,
             **given,
         )
 
-    def _first(
+    def _find_document_starts(
         self, tokens_BT: Tensor, start: int, state: DecoderState | None, pad_B: Tensor | None
     ) -> Tensor | None:
         """Return the index at which the document of each token begins, (B, T), and keep it.
@@ -269,8 +269,8 @@ class Decoder(nn.Module):
 
 def block_flops(block: Any, context: int) -> dict[str, Any]:
     """Return the forward FLOPs per token of attention, feed-forward and what else a block has."""
-    own = block.flops(context) if hasattr(block, "flops") else 0
-    return {"attn": block.attn.flops(context), "ffn": block.ffn.flops(), "": own}
+    other = block.flops(context) if hasattr(block, "flops") else 0
+    return {"attn": block.attn.flops(context), "ffn": block.ffn.flops(), "": other}
 
 
 def _acts_inside(position: str) -> bool:
@@ -295,13 +295,13 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
     each from (seed, parameter name), unless their layer says how they begin. All else keeps what
     its component's constructor gives it, which draws from (seed, name of the part).
     """
-    kept, waiting = Decoder(model.spec, seed).state_dict(), _waiting(model)
-    model.load_state_dict({n: kept[n] for n in kept if n not in waiting}, strict=False)
+    initial, undrawn = Decoder(model.spec, seed).state_dict(), _list_undrawn(model)
+    model.load_state_dict({n: initial[n] for n in initial if n not in undrawn}, strict=False)
     fill(model, model.spec, model.parametrization, seed)
     return model
 
 
-def _waiting(model: Decoder) -> set[str]:
+def _list_undrawn(model: Decoder) -> set[str]:
     """Return the names of the matrices that wait for `model.init`."""
     return {
         f"{name}.weight"

@@ -63,13 +63,13 @@ class Dropout:
         keys.random_(-(1 << 31), None, generator=draw)
         add, times = keys[:, self.first : self.first + shape[0]].to(like.device)
         hashed = torch.addcmul(add, _fixed(shape[-2] * shape[-1], like.device), times | 1)
-        kept = hashed >= min(round(rate * (1 << 32)), (1 << 32) - 1) - (1 << 31)
-        return kept.to(like.dtype).view(*shape), 1 / (1 - rate)
+        mask = hashed >= min(round(rate * (1 << 32)), (1 << 32) - 1) - (1 << 31)
+        return mask.to(like.dtype).view(*shape), 1 / (1 - rate)
 
     def __call__(self, x: Tensor, place: str) -> Tensor:
         """Return x with numbers dropped, the others scaled so that its mean stays."""
-        drawn = self.mask(place, x.shape, x)
-        return x if drawn is None else x * drawn[0] * drawn[1]
+        dropout = self.mask(place, x.shape, x)
+        return x if dropout is None else x * dropout[0] * dropout[1]
 
 
 @lru_cache(maxsize=8)

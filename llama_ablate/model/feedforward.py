@@ -22,13 +22,13 @@ _WIDEST = 1 << 24
 
 
 class FeedForwardInterface(Protocol):
-    """What the model asks of a feed-forward network beside `forward`."""
+    """Interface of a feed-forward network."""
 
     #: How wide it is inside: what a budget is matched through.
     width: int
 
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
-        """Return what is added to the stream, (B, T, D)."""
+        """Return the output, (B, T, D), which the block adds to the residual stream."""
 
     def flops(self) -> int:
         """Forward FLOPs per token."""
@@ -126,7 +126,7 @@ class GatedFeedForward(FeedForward):
         return y_BTD
 
     def _gated_by(self, x_BTD: Tensor, h_BTF: Tensor) -> Tensor:
-        """Return what the gate reads: the input, unless a subclass says otherwise."""
+        """Return the gate's input: the network's input, unless a subclass overrides this."""
         del h_BTF
         return x_BTD
 

@@ -21,7 +21,7 @@ from llama_ablate.model.parametrization import Parametrization
 
 
 class Init(Protocol):
-    """How weights and biases begin."""
+    """Rule for initial weights and biases."""
 
     def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix, (out, in) or (entries, width), in place.
@@ -106,7 +106,7 @@ class MuP(Normal):
 
 
 def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, seed: int) -> None:
-    """Fill every matrix that waits for the spec's rule, and the biases beside it, in place.
+    """Draw every matrix without a `start` of its own, and its bias, by the spec's rule, in place.
 
     The rule is asked as for the base model of the parametrization, which scales what it gives.
     """
@@ -122,14 +122,14 @@ def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, se
             if name not in parameters:  # it has no bias, or a tied weight has another name
                 continue
             draw = torch.Generator().manual_seed(stream(seed, name))
-            drawn = torch.empty(parameters[name].shape)
+            values = torch.empty(parameters[name].shape)
             if part == "weight":
-                init.weight(drawn, module.kind, inputs, draw)
-                drawn *= parametrization.start(module.kind)
+                init.weight(values, module.kind, inputs, draw)
+                values *= parametrization.start(module.kind)
             else:
-                init.bias(drawn, inputs, draw)
+                init.bias(values, inputs, draw)
             with torch.no_grad():
-                parameters[name].copy_(drawn)
+                parameters[name].copy_(values)
 
 
 @contextmanager

@@ -12,16 +12,16 @@ from torch.autograd.function import once_differentiable
 
 Kernel = Literal["math", "fused"]
 
-_ROWS, _BLOCKS = 128, 4  # the fewest rows of a block of scores, and the most blocks
+_MIN_ROWS, _MAX_BLOCKS = 128, 4  # of the blocks of scores
 #: Keys of so many numbers, at most, are read by one token in float32: for products in bfloat16
 #: oneDNN makes code anew at each length. Of one sequence and an eighth of that, torch's kernel
 #: takes half as long as products.
-_FEW = 1 << 22
+_MAX_SMALL_CACHE = 1 << 22
 
 
 @dataclass(frozen=True)
 class Maps:
-    """What one layer's attention computes on the way, each (B, H, T, S)."""
+    """Attention maps of one layer, each (B, H, T, S)."""
 
     scores: Tensor  # q k^T, scaled and, where it has one, under its soft cap
     masked: Tensor  # with the mask and any position bias added
@@ -29,7 +29,7 @@ class Maps:
 
 
 class Attending(Protocol):
-    """What attention asks of the context of a forward pass."""
+    """Interface of a forward pass's context for attention."""
 
     kernel: Kernel
     maps: list[Maps] | None
@@ -37,7 +37,7 @@ class Attending(Protocol):
     scores: float
 
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
-        """Return what is added to the scores, and whether it is the plain causal triangle."""
+        """Return the additive mask, and whether it is the plain causal triangle."""
 
     def dropped(
         self, place: str, shape: Sequence[int], like: Tensor
@@ -86,12 +86,14 @@ def attend(
     dropped = ctx.dropped("weights", (B, H, T, keys), q_BHTE)
     spelled_out = softcap is not None or ctx.maps is not None
     if T == 1 and q_BHTE.device.type == "cpu" and dropped is None and not spelled_out:
-        return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale, sink_H)
+        return _attend_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale, sink_H)
     if sink_H is not None:
         k_BKSE, v_BKSE = (F.pad(x, (0, 0, 1, 0)) for x in (k_BKSE, v_BKSE))
         mask, causal = _with_sink(mask, sink_H, T, seen), False
     if spelled_out:
-        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen)
+        return _attend_in_steps(
+            q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen
+        )
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
@@ -104,7 +106,7 @@ def attend(
         )
         return mixed_BHTE.transpose(1, 2).reshape(B, T, -1)
     # No token sees a key behind it: with the rows in blocks, those of keys behind them are spared.
-    rows = T if mask is None else max(_ROWS, -(-T // _BLOCKS))
+    rows = T if mask is None else max(_MIN_ROWS, -(-T // _MAX_BLOCKS))
     before = k_BKSE.shape[2] - T
     mixed_BtHP = []
     for first in range(0, T, rows):
@@ -117,11 +119,11 @@ def attend(
             v_BKSE[:, :, block[1]],
         )
         mask_ts = None if mask is None else mask[(..., *block)]
-        mixed_BtHP.append(_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, own, scale))
+        mixed_BtHP.append(_attend_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, own, scale))
     return torch.cat(mixed_BtHP, 1) if len(mixed_BtHP) > 1 else mixed_BtHP[0]
 
 
-def _by_products(
+def _attend_by_products(
     q_BHTE: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,
@@ -155,7 +157,7 @@ def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
     return torch.cat([sink_H[:, None, None].expand(*shape, 1), mask.expand(*shape, S)], -1)
 
 
-def _of_one_token(
+def _attend_one_token(
     q_BH1E: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,
@@ -165,14 +167,14 @@ def _of_one_token(
 ) -> Tensor:
     """Attend from one token: the query heads of a group are rows of a product with their keys."""
     B, H, K, dtype = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1], q_BH1E.dtype
-    few = not torch.compiler.is_compiling() and k_BKSE.numel() <= _FEW
-    if few and dtype.itemsize < 4:
+    is_small = not torch.compiler.is_compiling() and k_BKSE.numel() <= _MAX_SMALL_CACHE
+    if is_small and dtype.itemsize < 4:
         q_BH1E, k_BKSE, v_BKSE = q_BH1E.float(), k_BKSE.float(), v_BKSE.float()
     q_BKGE = q_BH1E.view(B, K, H // K, -1)
     if mask is not None:
         rows_bHS = mask.expand(B if mask.dim() == 4 else 1, H, 1, -1)[:, :, 0]
         mask = rows_bHS.reshape(len(rows_bHS), K, H // K, -1).to(q_BH1E.dtype)
-    alone = few and B == 1 and k_BKSE.numel() <= _FEW // 8 and sink_H is None
+    alone = is_small and B == 1 and k_BKSE.numel() <= _MAX_SMALL_CACHE // 8 and sink_H is None
     if alone and v_BKSE.shape[-1] == k_BKSE.shape[-1]:
         mixed_BKGE = F.scaled_dot_product_attention(q_BKGE, k_BKSE, v_BKSE, mask, scale=scale)
         return mixed_BKGE.reshape(B, 1, -1).to(dtype)
@@ -186,7 +188,7 @@ def _of_one_token(
     return (weights_BKGS @ v_BKSE).reshape(B, 1, -1).to(dtype)
 
 
-def _in_steps(
+def _attend_in_steps(
     q_BHTE: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,

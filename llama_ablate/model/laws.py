@@ -1,4 +1,4 @@
-"""Laws that every model obeys, whatever its components. They train nothing and take no data.
+"""Laws of every model, whatever its components; checked without training and without data.
 
 The tests hold this package's components to them; `check` holds a plug-in's component to them before
 a grid starts.
@@ -34,20 +34,20 @@ _PADDED = 5  # tokens of padding to the left of a sequence
 _SEPARATOR = 7  # the token that a document begins with, where documents are kept apart
 #: Where they begin in two sequences: soon after another, within a chunk and beyond, and one empty.
 _BEGINS = (0, 9, 20), (3, 12, 13)
-_CLOSE = 1e-4
+_TOLERANCE = 1e-4
 _COUNTED = 256  # tokens of which FLOPs are counted: scores are over 1% of them up to a width of 12k
-_WITHIN = 0.01
-_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
+_FLOPS_TOLERANCE = 0.01
+_DROP_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
 #: What a layer adds starts smaller with depth under the default rule alone.
 _RULES: dict[str, Any] = {f.name: f.default for f in fields(ModelSpec) if f.name in RULES}
-_SHRINKS = 1.2  # between no scale at all and the square root of two
+_MIN_SHRINKAGE = 1.2  # between no scale at all and the square root of two
 
-#: Says in words how a model breaks a law; None where it obeys.
+#: Function that describes how a model breaks a law; None where it obeys.
 Law = Callable[[Decoder, Tensor], str | None]
 
 
 def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that logits are finite, of the right shape, and the same when computed again."""
+    """Check that logits are finite, of the right shape, and the same when computed again."""
     logits_BTV, again_BTV = model(tokens_BT), model(tokens_BT)
     if logits_BTV.shape != (*tokens_BT.shape, model.spec.vocab):
         return f"returns logits of shape {tuple(logits_BTV.shape)}"
@@ -59,7 +59,7 @@ def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that a token changes no logits of the tokens before it, in training neither.
+    """Check that a token changes no logits of the tokens before it, also in training.
 
     Nor, where all layers have windows and nothing else keeps tokens, of those that are too far
     behind it.
@@ -68,15 +68,15 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
     for logits in (_read, _trained):
         moved_BT = (logits(model, tokens_BT) - logits(model, changed_BT)).abs().amax(-1)
-        if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
+        if moved_BT[:, :_CHANGED].max() > _TOLERANCE * moved_BT.max():
             return "lets a token see tokens that come after it"
-        beyond_BT = moved_BT[:, _CHANGED + _reach(model) :]
-        if beyond_BT.numel() and beyond_BT.max() > _CLOSE * moved_BT.max():
+        beyond_BT = moved_BT[:, _CHANGED + _compute_receptive_field(model) :]
+        if beyond_BT.numel() and beyond_BT.max() > _TOLERANCE * moved_BT.max():
             return "lets a token see past its window"
     return None
 
 
-def _reach(model: Decoder) -> int:
+def _compute_receptive_field(model: Decoder) -> int:
     """Return how many tokens a token reaches through all layers, itself among them."""
     windows = [getattr(block.attn, "window", None) or model.spec.context for block in model.blocks]
     if any(isinstance(part, Stateful) for block in model.blocks for part in block.modules()):
@@ -85,7 +85,7 @@ def _reach(model: Decoder) -> int:
 
 
 def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold the laws of causality and of batches at the context's own length and in bfloat16.
+    """Check causality and independence of sequences at the context's length and in bfloat16.
 
     What works in chunks, or is another kernel in bfloat16, may break them there alone.
     """
@@ -100,11 +100,11 @@ def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
-def batch_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
-    """Hold that a sequence of a batch has the logits that it has alone, in training too."""
+def batch_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
+    """Check that a sequence of a batch has the logits that it has alone, also in training."""
     for logits in (_read, _trained):
         alone = [logits(model, tokens_BT, i, i + 1) for i in range(len(tokens_BT))]
-        if not _alike(logits(model, tokens_BT), torch.cat(alone), close):
+        if not _are_close(logits(model, tokens_BT), torch.cat(alone), close):
             return "mixes the sequences of a batch"
     return None
 
@@ -129,8 +129,8 @@ def _trained(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None 
     return logits_BTV.detach()
 
 
-def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
-    """Hold that prefill, a chunk, then single tokens give the logits of one pass over all."""
+def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
+    """Check that prefill, a chunk, then single tokens give the logits of one pass over all."""
     B, T = tokens_BT.shape
     state, pieces = model.new_state(batch=B, capacity=T), []
     for part in _pieces(tokens_BT, 7, 6):
@@ -138,13 +138,15 @@ def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE)
         lengths = [part.length for part in state.states]
         if wrong := [length for length in lengths if length != state.length]:
             return f"has a state that counts {wrong[0]} tokens where it has read {state.length}"
-    if not _alike(torch.cat(pieces, 1), model(tokens_BT), close):
+    if not _are_close(torch.cat(pieces, 1), model(tokens_BT), close):
         return "decodes with a state to other logits than without"
     return None
 
 
-def padding_changes_nothing(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
-    """Hold that a sequence padded on the left has the logits that it has alone.
+def padding_changes_nothing(
+    model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE
+) -> str | None:
+    """Check that a sequence padded on the left has the logits that it has alone.
 
     In one pass, and with a state, of whose pieces the first is nothing but padding.
     """
@@ -156,13 +158,13 @@ def padding_changes_nothing(model: Decoder, tokens_BT: Tensor, close: float = _C
     pieces = [model(part, state, pad_B=pad_B) for part in _pieces(batch_BT, 3, 6)]
     alone_TV = model(short_BT)[0]
     for logits_BTV in (model(batch_BT, pad_B=pad_B), torch.cat(pieces, 1)):
-        if not _alike(logits_BTV[1, _PADDED:], alone_TV, close):
+        if not _are_close(logits_BTV[1, _PADDED:], alone_TV, close):
             return "lets padding change the sequence after it: what ctx.valid_BT says is none"
     return None
 
 
-def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
-    """Hold that documents in one sequence have the logits that each has alone.
+def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
+    """Check that documents in one sequence have the logits that each has alone.
 
     In one pass, and with a state, padded on the left or not; and that the gradient of the whole is
     the sum of theirs. For models that keep documents apart.
@@ -185,14 +187,14 @@ def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) ->
         state = model.new_state(batch=2, capacity=T)
         pieces = [model(part, state, pad_B=pad_B) for part in _pieces(text_BT, 7, 11)]
         for logits_BTV in (model(text_BT, pad_B=pad_B), torch.cat(pieces, 1)):
-            if not _alike(logits_BTV[:, padding:], expected_BTV[:, : T - padding], close):
+            if not _are_close(logits_BTV[:, padding:], expected_BTV[:, : T - padding], close):
                 return (
                     "lets a document see the one before it, and 'documents: mask' keeps them "
                     "apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so"
                 )
-    whole = _gradients(model, [tokens_BT])
+    joint = _gradients(model, [tokens_BT])
     parts = _gradients(model, [part for row in alone for part in row])
-    for name, gradient in whole.items():
+    for name, gradient in joint.items():
         if (gradient - parts[name]).abs().max() > close * parts[name].abs().max().clamp(min=1):
             return f"gives '{name}' another gradient of two documents than of each alone"
     return None
@@ -209,13 +211,13 @@ def _gradients(model: Decoder, texts: list[Tensor]) -> dict[str, Tensor]:
 
 
 def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that the bytes counted for a state are those of its live tensors.
+    """Check the counted bytes of a state against its live tensors.
 
     At several contexts and in both precisions, before anything is read and when it is full.
     """
     B, T = tokens_BT.shape
-    narrow = copy.deepcopy(model).to(torch.bfloat16)
-    for length, one in itertools.product((1, 2, T // 2, T), (model, narrow)):
+    in_bfloat16 = copy.deepcopy(model).to(torch.bfloat16)
+    for length, one in itertools.product((1, 2, T // 2, T), (model, in_bfloat16)):
         dtype: torch.dtype = one.embedding.weight.dtype
         state = one.new_state(batch=B, capacity=length)
         counted = one.state_bytes(length, dtype)
@@ -229,8 +231,10 @@ def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
-def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) -> str | None:
-    """Hold that the FLOPs counted are those of torch's own counter: of matrix products alone.
+def counted_flops(
+    model: Decoder, tokens_BT: Tensor, within: float = _FLOPS_TOLERANCE
+) -> str | None:
+    """Check the counted FLOPs of matrix products against torch's counter.
 
     For each layer's attention and feed-forward network, and for the whole model.
     """
@@ -257,28 +261,28 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
 
 
 def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that what layers leave in `ctx.shared` is of this pass's tokens, (B, T, ...) each."""
-    seen: list[Context] = []
-    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: seen.append(given[1])):
+    """Check that tensors in `ctx.shared` have the shape (B, T, ...) of this pass's tokens."""
+    contexts: list[Context] = []
+    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: contexts.append(given[1])):
         model(tokens_BT)
-    for name, tensor in seen[0].shared.items():
+    for name, tensor in contexts[0].shared.items():
         if tensor.shape[:2] != tokens_BT.shape:
             return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
     return None
 
 
 def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that what a module's `undecayed` names are parameters of that module."""
+    """Check that every name in a module's `no_weight_decay` is one of its parameters."""
     del tokens_BT
     for path, module in model.named_modules():
-        for name in getattr(module, "undecayed", ()):
+        for name in getattr(module, "no_weight_decay", ()):
             if not isinstance(getattr(module, name, ""), nn.Parameter | None):
                 return f"exempts '{path}.{name}' from weight decay, and has no such parameter"
     return None
 
 
 def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that every parameter gets a finite gradient, in one of the first steps not zero."""
+    """Check that every parameter gets a finite gradient, not zero in one of the first steps."""
     waiting = dict(model.named_parameters())
     for _ in range(_STEPS):
         with torch.enable_grad():
@@ -300,7 +304,7 @@ def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that a seed gives the same weights each time, and that all of them are saved."""
+    """Check that a seed gives the same weights each time, and that all of them are saved."""
     again, other = _model(model.spec), Decoder(model.spec, seed=1)
     here, other.kernel = model.state_dict(), model.kernel
     if any(not torch.equal(here[name], tensor) for name, tensor in again.state_dict().items()):
@@ -312,7 +316,7 @@ def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that what a layer adds to the residual stream starts scaled by 1/sqrt(2 layers).
+    """Check that a layer's output to the residual stream starts scaled by 1/sqrt(2 layers).
 
     The first layer's parts of a model of one layer and of one of two are given the same input:
     their outputs are to differ by sqrt(2). An output that starts at zero needs no scale.
@@ -322,7 +326,7 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
     for name in ("attn", "ffn"):
         inputs = _inputs(shallow, name, tokens_BT)
         alone, among_two = (getattr(m.blocks[0], name)(*inputs).norm() for m in (shallow, deep))
-        if alone > 0 and among_two * _SHRINKS > alone:
+        if alone > 0 and among_two * _MIN_SHRINKAGE > alone:
             return (
                 f"starts as large in a deep model as in a shallow one ('{name}'); those of this "
                 "package are scaled by 1/sqrt(2 layers), as is an OutLinear of "
@@ -337,27 +341,27 @@ def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
     return list(tokens_BT.split_with_sizes([*sizes, *single], 1))
 
 
-def _alike(some: Tensor, others: Tensor, close: float) -> bool:
+def _are_close(some: Tensor, others: Tensor, close: float) -> bool:
     return torch.allclose(some, others, rtol=close, atol=close)
 
 
 def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
-    """Return what the first layer gives to one of its parts."""
-    seen: list[tuple[Any, ...]] = []
+    """Return the inputs of a part of the first layer in a forward pass."""
+    inputs: list[tuple[Any, ...]] = []
     part: nn.Module = getattr(model.blocks[0], name)
-    with part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs)):
+    with part.register_forward_pre_hook(lambda _part, given: inputs.append(given)):
         model(tokens_BT)
-    return seen[0]
+    return inputs[0]
 
 
 def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that where a model drops outputs of sub-layers, its blocks drop those of every one.
+    """Check that a model with sub-layer dropout drops the outputs of every sub-layer.
 
     With all of them dropped the logits are those of sub-layers that return zeros.
     """
     if model.spec.dropout.sublayer == 0:
         return None
-    everything = Dropout(DropoutRates(sublayer=_ALL), 0, 0, len(tokens_BT))
+    everything = Dropout(DropoutRates(sublayer=_DROP_ALL), 0, 0, len(tokens_BT))
     dropped_BTV = model(tokens_BT, dropout=everything)
     with ExitStack() as hooks:
         for part in (part for block in model.blocks for part in (block.attn, block.ffn)):
@@ -365,7 +369,7 @@ def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
                 part.register_forward_hook(lambda *given: torch.zeros_like(given[-1]))
             )
         silent_BTV = model(tokens_BT)
-    if not _alike(dropped_BTV, silent_BTV, _CLOSE):
+    if not _are_close(dropped_BTV, silent_BTV, _TOLERANCE):
         return "does not drop all that attention and feed-forward add: pass both to ctx.drop"
     return None
 
@@ -390,7 +394,7 @@ LAWS: tuple[Law, ...] = (
 
 
 def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
-    """Return how a law is broken by what is given, or fails to be checked; None where it holds.
+    """Check a law; return how it is broken, or why its check failed, or None.
 
     Raises ConfigError where that does.
     """
@@ -404,7 +408,7 @@ def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...
 
 
 def check(spec: ModelSpec, slot: str) -> list[str]:
-    """Hold the component of a slot to every law, in a small model of its sizes.
+    """Check the component of a slot against every law, in a small model of its sizes.
 
     Returns notes on what it does unlike the others, and makes no comparison wrong. Raises
     ConfigError, which names the component and the law that it breaks.
@@ -440,13 +444,13 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[str]:
             continue  # it is about what the component does not provide
         if failure:
             first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
-            stated = first.removeprefix("Hold that ").rstrip(".")
+            stated = first.removeprefix("Check that ").removeprefix("Check ").rstrip(".")
             yield f"{failure}; the law '{law.__name__}'" + f": {stated}" * bool(stated)
 
 
 @torch.no_grad()
 def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
-    """List what a component does unlike the others: its first outputs, or nothing at all."""
+    """List notes on a component: unscaled first outputs, and equal components."""
     with suppress(NotProvidedError):
         unscaled = breach(starts_smaller_with_depth, lambda: (_model(spec), tokens_BT))
         return [*filter(None, [unscaled]), *_twins(spec, slot, tokens_BT)]
@@ -464,7 +468,9 @@ def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
             other = _model(spec.with_components({slot: REGISTRIES[slot].resolve(name)}))
         except ConfigError:
             continue  # it does not fit these sizes, so it is no twin
-        if shapes == _shapes(other) and torch.allclose(logits_BTV, other(tokens_BT), atol=_CLOSE):
+        if shapes == _shapes(other) and torch.allclose(
+            logits_BTV, other(tokens_BT), atol=_TOLERANCE
+        ):
             yield f"computes what '{name}' does: a difference between them would be noise"
 
 

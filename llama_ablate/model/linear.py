@@ -32,7 +32,7 @@ class Linear(nn.Linear):
         decay: bool = True,
     ) -> None:
         self.start = start
-        self.undecayed = frozenset() if decay else frozenset({"weight"})
+        self.no_weight_decay = frozenset() if decay else frozenset({"weight"})
         super().__init__(size, out, bias=bias)
 
     def reset_parameters(self) -> None:
@@ -86,8 +86,8 @@ def numel(part: nn.Module) -> int:
     return sum(parameter.numel() for parameter in part.parameters())
 
 
-def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
-    """Return what several layers make of the same input, side by side: (B, T, sum of outputs).
+def project_fused(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
+    """Apply several linear layers to one input in a fused projection, (B, T, sum of outputs).
 
     It is one matrix product: the small weights are joined, not the activations. For a single token
     it is the other way round, as joining weights would take longer than the products.
@@ -119,21 +119,21 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool]]:
-    """Yield each parameter's name, itself, what it is, and whether it decays.
+    """Yield the name, parameter, kind and weight decay (a bool) of each parameter.
 
     It is its layer's kind, or a `vector`. A weight that is tied has its first name alone.
     Parameters of a component's own are vectors, whatever their shape; those of the norm after the
     last block, which no depth scales, are `last`. Matrices take weight decay, unless a module
-    exempts its own by naming them in `undecayed`, a set.
+    exempts its own by naming them in `no_weight_decay`, a set.
     """
-    seen: set[nn.Parameter] = set()
+    yielded: set[nn.Parameter] = set()
     for path, module in model.named_modules():
         kind: Kind = getattr(module, "kind", "vector")
-        undecayed = getattr(module, "undecayed", ())
+        no_weight_decay = getattr(module, "no_weight_decay", ())
         last = path.removeprefix("model.").partition(".")[0] == "norm"
         for part, parameter in module.named_parameters(recurse=False):
-            if parameter not in seen:
-                seen.add(parameter)
+            if parameter not in yielded:
+                yielded.add(parameter)
                 own: Kind = "last" if last else kind if part == "weight" else "vector"
-                decays = parameter.dim() >= 2 and part not in undecayed
+                decays = parameter.dim() >= 2 and part not in no_weight_decay
                 yield f"{path}.{part}".lstrip("."), parameter, own, decays

@@ -16,7 +16,7 @@ import torch
 
 from llama_ablate.files import disk
 
-_KEPT = 2
+_MAX_CHECKPOINTS = 2
 _PARTIAL = ".partial-step-"
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
@@ -29,12 +29,12 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     whole = folder / f"{_PARTIAL}{step}"
     digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
     disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
-    for _step, path in _checkpoints(folder)[_KEPT:]:
+    for _step, path in _checkpoints(folder)[_MAX_CHECKPOINTS:]:
         disk.remove(path)
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """Return the latest intact checkpoint, or None where there is none.
+    """Return the latest intact checkpoint, or None.
 
     Only tensors and plain values are accepted; no code in the file is ever run.
     """
@@ -61,12 +61,12 @@ def forget(folder: Path) -> None:
 
 
 def latest(folder: Path) -> int:
-    """Return the step of the latest checkpoint; 0 where there is none."""
+    """Return the step of the latest checkpoint, or 0."""
     return next((step for step, _ in _checkpoints(folder)), 0)
 
 
 def ordered(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return those of some names that are checkpoints', and their steps, the latest first."""
+    """Return the checkpoint files among some names, with their steps, latest first."""
     return sorted(((int(m[1]), m[0]) for m in map(_NAME.fullmatch, names) if m), reverse=True)
 
 

@@ -29,18 +29,18 @@ from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
+_MAX_KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
 #: Thresholds of `auto`, from CPU seconds of interleaved steps (benchmarks/README.md): the size of a
 #: step (tokens x width) up to which float32 is faster on a CPU, and the longest context at which
 #: explicit attention is faster in bfloat16 on a CPU than torch's kernel.
-_FEW_NUMBERS, _SHORT_CONTEXT = 1 << 14, 512
+_MAX_FLOAT32_SIZE, _MAX_MATH_CONTEXT = 1 << 14, 512
 #: Largest FLOPs of a timed step: some tenths of a second. A step that does not fill the device
 #: would underestimate its speed.
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 1e14}
 #: Seconds of a fused AdamW step for each parameter: measured on a CPU, 1 to 2.7 ns for matrices of
 #: 1,024 to 64 rows; on a GPU by its memory traffic of 28 bytes at 1 TB/s.
 _ADAMW_S = {"cpu": 2e-9, "cuda": 3e-11}
-_RECOMPILED = 8  # largest number of recompilations of a forward pass for other shapes
+_MAX_RECOMPILATIONS = 8  # largest number of recompilations of a forward pass for other shapes
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Compute(ComputeSettings):
 
     def prepare(self, model: Decoder) -> Decoder:
         """Configure this process, set a model's kernel, and move it to the device."""
-        settle(self.threads, self.device)
+        configure_process(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
 
@@ -94,8 +94,8 @@ class Compute(ComputeSettings):
         # ninth variant that is timed in a process would run uncompiled, without a message.
         from torch._dynamo import config as limits  # two seconds
 
-        limits.recompile_limit += _RECOMPILED
-        limits.accumulated_recompile_limit += _RECOMPILED
+        limits.recompile_limit += _MAX_RECOMPILATIONS
+        limits.accumulated_recompile_limit += _MAX_RECOMPILATIONS
         # Position tables made in the first step would be part of its graph alone, without rounding:
         # a resumed run would then differ from an uninterrupted run.
         for scheme in model.positions.values():
@@ -111,7 +111,7 @@ class Compute(ComputeSettings):
             torch.cuda.synchronize()
 
 
-def settle(threads: int, device: str = "cpu") -> None:
+def configure_process(threads: int, device: str = "cpu") -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
     Products of float32 have float32 precision, also where the environment requests TF32 on GPUs. On
@@ -130,16 +130,16 @@ def settle(threads: int, device: str = "cpu") -> None:
         torch.use_deterministic_algorithms(True)
         # Otherwise torch also fills every new tensor, for code that reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    _glibc("mallopt", _MMAP_THRESHOLD, _KEPT_BLOCK)
-    _glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1)
+    _call_glibc("mallopt", _MMAP_THRESHOLD, _MAX_KEPT_BLOCK)
+    _call_glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return freed memory to the system, since later steps need blocks of other sizes."""
-    _glibc("malloc_trim", 0)
+    _call_glibc("malloc_trim", 0)
 
 
-def _glibc(function: str, *arguments: int) -> None:
+def _call_glibc(function: str, *arguments: int) -> None:
     """Call a glibc function; do nothing on systems without it (other systems, Linux with musl)."""
     if sys.platform == "linux" and (found := getattr(ctypes.CDLL(None), function, None)):
         found(*arguments)
@@ -198,7 +198,7 @@ def update(
             means[name] = before + value.detach() / len(parts)
     means = {name: ranks.mean(value) for name, value in means.items()}
     norm = _clip(objective, train.clip)
-    do_step(optimizer, _Again(objective, forward, parts, train.clip))
+    do_step(optimizer, _Closure(objective, forward, parts, train.clip))
     optimizer.zero_grad()
     for module in objective.modules():
         after_step: Callable[..., None] | None = getattr(module, "after_step", None)
@@ -228,7 +228,7 @@ def _forward(
 
 
 @dataclass
-class _Again:
+class _Closure:
     """Closure of a step: see `optimizers.Closure`."""
 
     objective: nn.Module
@@ -271,11 +271,11 @@ def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
     precision, kernel = train.precision, train.kernel
     if precision == "auto":
         numbers = train.batch // train.accumulate * spec.context * spec.dim
-        pays = device == "cuda" or numbers > _FEW_NUMBERS
+        pays = device == "cuda" or numbers > _MAX_FLOAT32_SIZE
         precision = "bfloat16" if pays and multiplies_bfloat16(device) else "float32"
     if kernel == "auto":
         on_cpu = device == "cpu" and precision == "bfloat16"
-        kernel = "math" if on_cpu and spec.context <= _SHORT_CONTEXT else "fused"
+        kernel = "math" if on_cpu and spec.context <= _MAX_MATH_CONTEXT else "fused"
     return Compute(device, 1, precision, kernel, compiled=train.compile == "always")
 
 
@@ -297,7 +297,7 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     interleaved with the same in float32, the precision of held-out evaluation. The optimizer's
     share is counted, as that of AdamW. This takes about half a second for small models.
     """
-    settle(compute.threads, compute.device)
+    configure_process(compute.threads, compute.device)
     one = replace(spec, layers=spec.period)
     batch = _batch(one, train, compute.device)
     objective = Objective(init_weights(build(one), 0).to(compute.device), losses_of(train))

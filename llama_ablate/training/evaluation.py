@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.compute import Compute
-from llama_ablate.training.token_losses import even_share, rows_at_once
+from llama_ablate.training.token_losses import rows_at_once, split_evenly
 
 #: Tokens per forward pass over several windows. On a CPU, 2,048 are as fast as 8,192 or faster, in
 #: a quarter of the memory; a GPU needs 8,192 for full utilization.
@@ -22,19 +22,19 @@ _COUNTED_AT_ONCE = 1 << 20  # numpy converts each to eight bytes
 
 
 @contextmanager
-def reading(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
+def document_mode(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
     """Set a model's document mode temporarily: `mask` (separate documents) or `continue`.
 
     With "" the mode of training stays.
     """
-    own = model.spec
+    spec = model.spec
     if documents:
         separator = tokens.separator if documents == "mask" else None
-        model.spec = replace(own, separator=separator)
+        model.spec = replace(spec, separator=separator)
     try:
         yield
     finally:
-        model.spec = own
+        model.spec = spec
 
 
 def heldout_windows(
@@ -56,16 +56,16 @@ def windows(
     """
     predictions = min(len(tokens) - 1, most or len(tokens))
     if separator is not None:
-        return [_of_documents(tokens[: predictions + 1], context, separator)]
-    whole = predictions // context
-    index = np.arange(whole)[:, None] * context + np.arange(context + 1)
-    cut = [tokens[index].astype(np.int64)] if whole else []
-    if rest := predictions - whole * context:
-        cut.append(tokens[None, whole * context : whole * context + rest + 1].astype(np.int64))
+        return [_cut_documents(tokens[: predictions + 1], context, separator)]
+    full = predictions // context
+    index = np.arange(full)[:, None] * context + np.arange(context + 1)
+    cut = [tokens[index].astype(np.int64)] if full else []
+    if rest := predictions - full * context:
+        cut.append(tokens[None, full * context : full * context + rest + 1].astype(np.int64))
     return cut
 
 
-def _of_documents(tokens: NDArray[np.integer], context: int, separator: int) -> NDArray[np.int64]:
+def _cut_documents(tokens: NDArray[np.integer], context: int, separator: int) -> NDArray[np.int64]:
     """Cut tokens into windows that begin with documents, or continue a long document."""
     end = len(tokens) - 1
     # A document's first prediction is made from the separator before it.
@@ -100,7 +100,7 @@ def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray
 
 def losses(model: Decoder, cut: list[NDArray[np.int64]], compute: Compute) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
-    return of_predictions(model, cut, compute, _cross_entropy).ravel()
+    return map_predictions(model, cut, compute, _cross_entropy).ravel()
 
 
 # The function is bound when this module is loaded, before a plug-in could replace torch's.
@@ -108,7 +108,7 @@ def _cross_entropy(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> list[tor
     return [cross_entropy(logits_NV, targets_N, reduction="none")]
 
 
-def of_predictions(
+def map_predictions(
     model: Decoder,
     cut: list[NDArray[np.int64]],
     compute: Compute,
@@ -142,7 +142,7 @@ def predictions(
     up to 1.5e-4 nats, as large as the difference between some variants.
     """
     for part in cut:
-        rows = even_share(len(part), max(1, BATCH_TOKENS[compute.device] // part.shape[1]))
+        rows = split_evenly(len(part), max(1, BATCH_TOKENS[compute.device] // part.shape[1]))
         for start in range(0, len(part), rows):
             tokens = torch.from_numpy(part[start : start + rows]).to(compute.device)
             targets_N = tokens[:, 1:].flatten()

@@ -23,7 +23,7 @@ from llama_ablate.results import Outcome
 from llama_ablate.results.record import CURVE_TOKENS, Value, row
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.evaluation import heldout_windows, losses, reading, unigram_loss
+from llama_ablate.training.evaluation import document_mode, heldout_windows, losses, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
 from llama_ablate.training.optimizers import (
     Optimizer,
@@ -33,7 +33,7 @@ from llama_ablate.training.optimizers import (
 )
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.schedules import cooldown, learning_rate
-from llama_ablate.training.spikes import steadiness
+from llama_ablate.training.spikes import stability_values
 
 _POINTS = 100  # of a learning curve
 _LOSS = "validation_loss_nats"  # of the points at which it was evaluated
@@ -107,7 +107,7 @@ def train(
 
     `seed` orders the batches; `init_seed` (default: the same) initializes the weights of losses.
     The model is trained on `batches` (default: windows of `tokens`), and reads held-out text in the
-    document mode `evaluated` (`evaluation.reading`).
+    document mode `evaluated` (`evaluation.document_mode`).
     In the curve `train_loss_nats` is cross-entropy alone, also with further losses; each other loss
     has a column `loss_NAME_nats`, with its weight included.
 
@@ -179,7 +179,7 @@ class _Run:
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.evaluated = partial(reading, self.model, tokens, evaluated)
+        self.evaluated = partial(document_mode, self.model, tokens, evaluated)
         with self.evaluated():
             self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
         #: The loss of token frequencies on the same sample, once the run has done all its steps.
@@ -259,7 +259,7 @@ class _Run:
 
     def ended(self, outcome: Outcome, reason: str, state: _State) -> Trained:
         """Return the result of the run, with the values measured during training."""
-        values = steadiness(state.losses, state.norms)
+        values = stability_values(state.losses, state.norms)
         if self.unigram is not None:
             what = ("nats", "unigram_loss")
             values.append(row("unigram_loss_nats", self.unigram, *what, split="validation"))

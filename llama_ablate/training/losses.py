@@ -1,4 +1,4 @@
-"""Training losses: cross-entropy, those that `train.losses` names, and those of components.
+"""Training losses: cross-entropy, the entries of `train.losses`, and losses of components.
 
 Held-out loss is cross-entropy alone, whatever is trained on. What a loss computes in layers of its
 own is in no count, neither in parameters nor in FLOPs: a budget of FLOPs takes the same losses for
@@ -28,17 +28,17 @@ from llama_ablate.training.token_losses import TokenLoss, rows_at_once, token_me
 #: its own, the `losses` that components add to, by name, and `dropout`. A loss that is a mean over
 #: tokens asks for `token_logits` instead of `logits`, and for nothing else but `targets`: where the
 #: logits of a batch are large, it is given those of some tokens after others.
-ASKED = ("logits", "token_logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
+INPUTS = ("logits", "token_logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
 
 
 class LossModule(Protocol):
-    """What training asks of a loss that is a class, built from the sizes that it names."""
+    """Interface of a loss that is a class, built from the sizes that it names."""
 
     def forward(self, *asked: Any) -> Tensor:
-        """Return the loss, its weight in it, of what the parameters' names ask for."""
+        """Compute the weighted loss from the inputs that the parameters name."""
 
 
-LOSSES = Registry("loss", sizes=ASKED, interface=LossModule)
+LOSSES = Registry("loss", sizes=INPUTS, interface=LossModule)
 
 #: The name of the part that is not in the registry.
 CROSS_ENTROPY = "cross_entropy"
@@ -77,7 +77,7 @@ class Objective(nn.Module):
                 loss = _loss(choice, model, seed)
             except ConfigError as error:
                 raise error.under("losses", i) from None
-            self._calls[choice.name] = loss, _positional(loss)
+            self._calls[choice.name] = loss, _list_arguments(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
         asked = [wanted for _, wanted in self._calls.values()]
@@ -86,7 +86,7 @@ class Objective(nn.Module):
         self._by_token: dict[str, TokenLoss] = {CROSS_ENTROPY: cross_entropy}
         for name, (loss, wanted) in self._calls.items():
             if "token_logits" in wanted:
-                self._by_token[name] = _of_tokens(name, loss, wanted)
+                self._by_token[name] = _wrap_token_loss(name, loss, wanted)
         if self.losses and device.type != "meta":
             own = nn.Module()  # so that names begin as they do in this module's state
             own.losses = self.losses
@@ -96,7 +96,7 @@ class Objective(nn.Module):
     def forward(
         self, tokens_BT1: Tensor, dropout: Dropout | None = None, *, sampled: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what is minimised, and its parts by name: `cross_entropy` first.
+        """Compute the minimised loss, and its parts by name: `cross_entropy` first.
 
         Cross-entropy is the mean over all tokens but the first, in nats. The other parts have
         their weights in them: the total is the sum of all. With `sampled`, targets are drawn from
@@ -118,7 +118,7 @@ class Objective(nn.Module):
             total = cross_entropy(logits_BTV, targets_BT)
             means = {CROSS_ENTROPY: total}
         values = logits_BTV, logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts
-        asked = dict(zip(ASKED, (*values, dropout), strict=True))
+        asked = dict(zip(INPUTS, (*values, dropout), strict=True))
         for name, (loss, wanted) in self._calls.items():
             if name not in means:
                 value = loss(**{key: asked[key] for key in wanted})
@@ -160,14 +160,14 @@ def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
     meta = model.embedding.weight.device.type == "meta"
     with drawing_from(seed, f"losses.{choice.name}"), torch.device("meta" if meta else "cpu"):
         loss: Loss = LOSSES.build(choice, model=model)
-    if unknown := sorted(set(_positional(loss)) - set(ASKED)):
+    if unknown := sorted(set(_list_arguments(loss)) - set(INPUTS)):
         raise ConfigError(
-            f"the loss '{choice.name}' asks for '{unknown[0]}'{nearest(unknown[0], ASKED)}"
+            f"the loss '{choice.name}' asks for '{unknown[0]}'{nearest(unknown[0], INPUTS)}"
         )
     return loss
 
 
-def _of_tokens(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
+def _wrap_token_loss(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
     """Return a loss that asks for `token_logits` as one of logits and targets."""
     if other := [key for key in wanted if key not in ("token_logits", "targets")]:
         raise ConfigError(
@@ -182,8 +182,8 @@ def _of_tokens(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
     return mean
 
 
-def _positional(loss: Loss) -> list[str]:
-    """Return the names of what a loss is called with."""
+def _list_arguments(loss: Loss) -> list[str]:
+    """Return the names of a loss's arguments."""
     call = loss.forward if isinstance(loss, nn.Module) else loss
     parameters = inspect.signature(call).parameters.values()
     return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

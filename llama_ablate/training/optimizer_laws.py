@@ -31,7 +31,7 @@ Law = Callable[[Choice], str | None]
 
 
 def groups_hold_every_weight(choice: Choice) -> str | None:
-    """Hold that each weight is in one group, which states `scale` and `shapes` in plain data."""
+    """Check that each weight is in one group, with `scale` and `shapes` in plain data."""
     weights, optimizer = _optimizer(choice)
     grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
     if sorted(grouped) != sorted(id(weight.parameter) for weight in weights):
@@ -52,7 +52,7 @@ def _is_plain(value: object) -> bool:
 
 
 def every_weight_moves(choice: Choice) -> str | None:
-    """Hold that a step changes every weight that has a gradient, to finite numbers."""
+    """Check that a step changes every weight that has a gradient, to finite numbers."""
     weights, optimizer = _optimizer(choice)
     before = _values(weights)
     _steps(weights, optimizer, [0])
@@ -63,7 +63,7 @@ def every_weight_moves(choice: Choice) -> str | None:
 
 
 def the_schedule_decides(choice: Choice) -> str | None:
-    """Hold that at a rate of zero nothing moves."""
+    """Check that at a rate of zero nothing moves."""
     weights, optimizer = _optimizer(choice)
     before = _values(weights)
     _steps(weights, optimizer, range(_STEPS), rate=0.0)
@@ -73,7 +73,7 @@ def the_schedule_decides(choice: Choice) -> str | None:
 
 
 def bytes_are_counted(choice: Choice) -> str | None:
-    """Hold that the bytes that its groups state are those of the live state."""
+    """Check the bytes that the groups declare against the live state."""
     weights, optimizer = _optimizer(choice)
     _steps(weights, optimizer, range(_STEPS))
     live = sum(tensor.nbytes for tensor in _tensors(optimizer.state_dict()) if tensor.dim())
@@ -83,7 +83,7 @@ def bytes_are_counted(choice: Choice) -> str | None:
 
 
 def goes_on_from_its_state(choice: Choice) -> str | None:
-    """Hold that a new one with the state that a checkpoint kept does the same steps bit for bit."""
+    """Check that a new optimizer with a saved state does the same steps, bit for bit."""
     weights, optimizer = _optimizer(choice)
     _steps(weights, optimizer, range(_STEPS))
     file = io.BytesIO()
@@ -102,7 +102,7 @@ def goes_on_from_its_state(choice: Choice) -> str | None:
 
 
 def evaluates_finite_weights(choice: Choice) -> str | None:
-    """Hold that weights to evaluate are finite, and that those to train come back."""
+    """Check that evaluation weights are finite, and that training weights are restored."""
     weights, made = _optimizer(choice)
     optimizer: Any = made
     if not hasattr(optimizer, "eval"):
@@ -129,7 +129,7 @@ LAWS: tuple[Law, ...] = (
 
 
 def check(choice: Choice) -> None:
-    """Hold an optimizer to every law. Raises ConfigError, which names the one that it breaks."""
+    """Check an optimizer against every law. Raises ConfigError that names a broken law."""
     for law in LAWS:
         if failure := breach(law, lambda: (choice,)):
             raise ConfigError(f"the optimizer '{choice.name}' {failure}")

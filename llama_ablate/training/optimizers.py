@@ -19,7 +19,7 @@ from torch import nn
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.schema import Decay, Train
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.model.counts import skeleton
+from llama_ablate.model.counts import build_meta_model
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import parameters
 from llama_ablate.model.parametrization import Scale, Update
@@ -28,10 +28,10 @@ from llama_ablate.training.losses import Objective
 Group = dict[str, Any]
 Shape = tuple[int, ...]
 #: Function from a parameter's shape to the shapes of its optimizer state, in its dtype.
-Kept = Callable[[Shape], Sequence[Shape]]
+StateShapes = Callable[[Shape], Sequence[Shape]]
 
 
-def moments(count: int) -> Kept:
+def moments(count: int) -> StateShapes:
     """Return the state shapes of `count` tensors per parameter, each of its shape."""
     return lambda shape: [shape] * count
 
@@ -62,7 +62,7 @@ class Closure(Protocol):
         """Number of targets that the loss is a mean over."""
 
     def __call__(self, *, sampled: bool = False) -> torch.Tensor:
-        """Return the loss; with `sampled`, that of targets drawn from the model's predictions."""
+        """Compute the loss; with `sampled`, on targets drawn from the model's predictions."""
 
 
 class Optimizer(Protocol):
@@ -99,7 +99,7 @@ def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
     """
     optimizer: Optimizer = OPTIMIZERS.build(
         OPTIMIZERS.resolve(train.optimizer, ("train", "optimizer")),
-        weights=weights_of(model),
+        weights=list_weights(model),
         lr=train.lr,
         weight_decay=train.weight_decay,
         betas=train.betas,
@@ -109,7 +109,7 @@ def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
     return optimizer
 
 
-def weights_of(model: Decoder | Objective) -> list[Weight]:
+def list_weights(model: Decoder | Objective) -> list[Weight]:
     """Return the parameters of a model as weights for an optimizer."""
     return [
         Weight(
@@ -165,11 +165,11 @@ def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None =
     """
     return sum(
         math.prod(shape) * parameter.element_size() * (times or {}).get(parameter, 1)
-        for parameter, shape in kept_shapes(optimizer)
+        for parameter, shape in state_shapes(optimizer)
     )
 
 
-def kept_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
+def state_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
     """Yield the shape of each optimizer state tensor, with its parameter."""
     for group in optimizer.param_groups:
         for parameter, shapes in zip(group["params"], group["shapes"], strict=True):
@@ -183,7 +183,7 @@ def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ..
     A checkpoint contains these bytes in addition to the model's weights; they are counted on the
     meta device. Raises ConfigError for inconsistent options.
     """
-    model, times = skeleton(spec)
+    model, times = build_meta_model(spec)
     objective = Objective(model, losses)
     own = sum(parameter.nbytes for parameter in objective.losses.parameters())
     train = Train(steps=1, optimizer=optimizer.entry())
@@ -196,7 +196,7 @@ def groups(
     weights: Iterable[Weight],
     weight_decay: float,
     *,
-    state: Kept,
+    state: StateShapes,
     update: Update = "adaptive",
     scale: float = 1.0,
     eps: float | None = None,
@@ -234,8 +234,8 @@ def adamw(
     eps: float,
 ) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
-    of_all = groups(weights, weight_decay, state=moments(2), eps=eps)
-    return Deferred(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), of_all)
+    all_groups = groups(weights, weight_decay, state=moments(2), eps=eps)
+    return LazyOptimizer(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), all_groups)
 
 
 @OPTIMIZERS.register("muon")
@@ -272,9 +272,9 @@ def muon(
         adjust_lr_fn=adjust,
     )
     others = partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True)
-    return Joint(
-        Deferred(matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
-        Deferred(others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
+    return ChainedOptimizer(
+        LazyOptimizer(matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
+        LazyOptimizer(others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
     )
 
 
@@ -291,8 +291,8 @@ def lion(
 
     Its rate is to be three to ten times smaller than AdamW's, its weight decay larger by as much.
     """
-    made = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
-    return Deferred(made, groups(weights, weight_decay, state=moments(1)))
+    make = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
+    return LazyOptimizer(make, groups(weights, weight_decay, state=moments(1)))
 
 
 class Lion(torch.optim.Optimizer):
@@ -317,39 +317,41 @@ class Lion(torch.optim.Optimizer):
                 state["exp_avg"].lerp_(gradient, 1 - group["beta2"])
 
 
-class Deferred:
+class LazyOptimizer:
     """Optimizer that is constructed at its first use; before, it has only its groups.
 
     A plan of a thousand variants needs only the groups, and torch takes a second to import the
     modules of its first optimizer.
     """
 
-    def __init__(self, make: Callable[[list[Group]], Optimizer], own: list[Group]) -> None:
-        self._make, self.param_groups = make, own
+    def __init__(self, make: Callable[[list[Group]], Optimizer], groups: list[Group]) -> None:
+        self._make, self.param_groups = make, groups
 
     @cached_property
-    def _made(self) -> Optimizer:
+    def _optimizer(self) -> Optimizer:
         return self._make(self.param_groups)
 
     def step(self) -> None:
         """Run a step."""
-        self._made.step()
+        self._optimizer.step()
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
-        self._made.zero_grad()
+        self._optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state."""
-        return self._made.state_dict()
+        return self._optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        self._made.load_state_dict(state_dict)
-        self.param_groups = self._made.param_groups  # torch puts new groups in place of the old
+        self._optimizer.load_state_dict(state_dict)
+        self.param_groups = (
+            self._optimizer.param_groups
+        )  # torch puts new groups in place of the old
 
 
-class Joint:
+class ChainedOptimizer:
     """Combination of several optimizers, each for separate parameter groups."""
 
     def __init__(self, *parts: Optimizer) -> None:

@@ -11,7 +11,7 @@ _WINDOW = 100  # steps before a step that it is compared with
 _FAR = 7.0  # standard deviations
 
 
-def steadiness(losses: Sequence[float], norms: Sequence[float]) -> list[Value]:
+def stability_values(losses: Sequence[float], norms: Sequence[float]) -> list[Value]:
     """Return the share of spikes of both series, and the size of the gradient's norm."""
     finite = [norm for norm in norms if math.isfinite(norm)]
     return [

@@ -1,4 +1,4 @@
-"""Means over tokens of what logits say, in little memory: the logits are made some at a time.
+"""Means over tokens of losses on logits, in little memory: some logits at a time.
 
 With a vocabulary of 128,000, the logits of 4,096 tokens take 2 GiB in float32, and so do their
 softmax and their gradient. The gradient of a mean over tokens is a sum over tokens: it is computed
@@ -19,11 +19,11 @@ from llama_ablate.model.decoder import Decoder
 LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 
-#: A mean over tokens of what their logits (B, T, V) and their targets (B, T) say.
+#: Function from logits (B, T, V) and targets (B, T) to a mean over tokens.
 TokenLoss = Callable[[Tensor, Tensor], Tensor]
 
 
-def even_share(total: int, most: int) -> int:
+def split_evenly(total: int, most: int) -> int:
     """Return the size of the fewest equal parts of `total` that are of at most `most` each.
 
     Equal, since a small last part takes memory of its own: its blocks are of other sizes, which
@@ -34,9 +34,9 @@ def even_share(total: int, most: int) -> int:
 
 
 def rows_at_once(model: Decoder, tokens: int) -> int:
-    """Return of how many tokens the logits are made at once: of all, where they are few enough."""
+    """Compute the number of tokens whose logits are computed at once."""
     device = model.embedding.weight.device.type
-    return even_share(tokens, max(1, LOGITS.get(device, LOGITS["cpu"]) // model.spec.vocab))
+    return split_evenly(tokens, max(1, LOGITS.get(device, LOGITS["cpu"]) // model.spec.vocab))
 
 
 def token_means(
@@ -65,13 +65,13 @@ def token_means(
 
 
 class _Means(torch.autograd.Function):
-    """The gradients of a sum of means, computed with it and kept for the backward pass."""
+    """Sum of means whose gradients are computed in the forward pass, for the backward pass."""
 
     @staticmethod
     def forward(
         ctx: Any, means: Any, rows: int, hidden_ND: Tensor, targets_N: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
-        own = torch.empty_like(hidden_ND)
+        hidden_gradient = torch.empty_like(hidden_ND)
         gradients = [torch.zeros_like(parameter) for parameter in parameters]
         total_K: Tensor | float = 0.0
         for at in range(0, len(hidden_ND), rows):
@@ -82,11 +82,11 @@ class _Means(torch.autograd.Function):
                 first, *others = torch.autograd.grad(
                     means_K.sum(), [some_ND, *parameters], materialize_grads=True
                 )
-            own[at : at + rows] = first
+            hidden_gradient[at : at + rows] = first
             for gradient, more in zip(gradients, others, strict=True):
                 gradient.add_(more)
             total_K = total_K + means_K.detach()
-        ctx.gradients = [own, *gradients]
+        ctx.gradients = [hidden_gradient, *gradients]
         assert isinstance(total_K, Tensor), "there is a token"
         ctx.mark_non_differentiable(total_K)
         return total_K.sum(), total_K
@@ -94,5 +94,5 @@ class _Means(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _unused: Any) -> Any:
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so good for one time
-        own, *others = (kept.mul_(gradient) for kept in gradients)
-        return None, None, own, None, *others
+        first, *others = (saved.mul_(gradient) for saved in gradients)
+        return None, None, first, None, *others

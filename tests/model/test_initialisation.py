@@ -78,7 +78,7 @@ def test_biases_are_zero_but_for_torchs_which_are_uniform(spec, rule):
 class Declared(nn.Module):
     """Say of each parameter how it begins, and of some that they take no weight decay."""
 
-    undecayed = frozenset({"table"})
+    no_weight_decay = frozenset({"table"})
 
     def __init__(self, dim: int, *, width: int | None = None):
         super().__init__()

@@ -317,7 +317,7 @@ class Unremembered(MHA):
 class Misspelt(Mean):
     """Exempt from weight decay what is not there."""
 
-    undecayed = frozenset({"decay"})
+    no_weight_decay = frozenset({"decay"})
 
 
 @pytest.fixture

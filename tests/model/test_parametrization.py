@@ -13,7 +13,7 @@ from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import LOSSES, Objective
-from llama_ablate.training.optimizers import OPTIMIZERS, make_optimizer, weights_of
+from llama_ablate.training.optimizers import OPTIMIZERS, list_weights, make_optimizer
 from tests.model.parameters import kinds
 
 MATRICES = ("hidden", "out")
@@ -159,7 +159,7 @@ def test_muons_steps_change_activations_alike_at_every_width():
 def test_layers_of_a_loss_have_the_factors_of_the_models_own(spec):
     model = init_weights(build(spec(parametrization={"name": "mup", "base_dim": 8})), 0)
     losses = [LOSSES.resolve("multi_token")]
-    rates = {w.name: w.scale("adaptive").rate for w in weights_of(Objective(model, losses))}
+    rates = {w.name: w.scale("adaptive").rate for w in list_weights(Objective(model, losses))}
     own = {name for name in rates if name.startswith("losses.")}
     assert rates["model.blocks.0.ffn.down.weight"] == 1 / 4
     matrices = {name for name in own if name.endswith(("attn.q.weight", "join.weight"))}

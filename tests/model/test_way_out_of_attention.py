@@ -210,7 +210,7 @@ def test_a_gate_of_a_plug_in_is_six_lines_and_counted(spec, monkeypatch):
             super().__init__(dim, heads, head_dim, bias, norm, **options)
             self.theirs = Linear(dim, heads)
 
-        def read_out(self, mixed_BTHP, x_BTD, _own):
+        def finish_heads(self, mixed_BTHP, x_BTD, _own):
             return mixed_BTHP * self.theirs(x_BTD).tanh().unsqueeze(-1)
 
     for kind in ("_components", "_schemas"):

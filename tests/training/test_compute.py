@@ -18,7 +18,7 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results import Store
 from llama_ablate.training import compute as computing
-from llama_ablate.training.compute import Compute, choose, measured, settle
+from llama_ablate.training.compute import Compute, choose, configure_process, measured
 from llama_ablate.training.losses import Objective, losses_of
 from tests.in_process import run_in_process
 
@@ -36,20 +36,20 @@ def _as_before(monkeypatch):
 def test_float32_is_float32_whatever_the_process_was_set_to(device):
     """TF32 keeps 10 bits of a factor: a loss would be off by more than some variants differ."""
     torch.set_float32_matmul_precision("high")
-    settle(1, device)
+    configure_process(1, device)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
-    settle(1, "cuda")
+    configure_process(1, "cuda")
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_on_a_cpu_operations_are_left_as_they_are():
-    settle(1)
+    configure_process(1)
     assert not torch.are_deterministic_algorithms_enabled()
 
 

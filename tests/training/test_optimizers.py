@@ -14,11 +14,11 @@ from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Weight,
+    list_weights,
     make_optimizer,
     optimizer_bytes,
     set_learning_rate,
     state_bytes,
-    weights_of,
 )
 
 #: Each optimizer, and each of its options once with another value than its default.
@@ -169,7 +169,7 @@ def test_filters_of_a_convolution_are_no_matrix_of_a_linear_layer(spec):
     """To orthogonalize a table of numbers would mean nothing."""
     model = model_of(spec)
     model.blocks[0].attn.register_parameter("filters", nn.Parameter(torch.zeros(3, 4)))
-    hidden = {weight.name for weight in weights_of(model) if weight.hidden}
+    hidden = {weight.name for weight in list_weights(model) if weight.hidden}
     assert "blocks.0.attn.q.weight" in hidden
     assert not hidden & {"blocks.0.attn.filters", "embedding.weight", "head.weight"}
 

@@ -14,7 +14,7 @@ from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 from llama_ablate.training.schedules import cooldown, learning_rate
-from llama_ablate.training.spikes import spikes, steadiness
+from llama_ablate.training.spikes import spikes, stability_values
 from tests import plans
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
@@ -148,7 +148,7 @@ def test_a_spike_is_what_stands_far_above_the_hundred_before():
 
 
 def test_gradient_norms_are_summed_up_over_what_is_finite():
-    values = steadiness([1.0, 2.0], [1.0, 3.0, math.nan, 2.0])
+    values = stability_values([1.0, 2.0], [1.0, 3.0, math.nan, 2.0])
     numbers = {value.name: value.value for value in values}
     assert numbers["grad_norm_median"] == 2.0
     assert numbers["grad_norm_max"] == 3.0

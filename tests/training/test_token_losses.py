@@ -26,7 +26,7 @@ def some(monkeypatch):
 @pytest.mark.parametrize("total", [0, 1, 6, 7, 8, 36, 100])
 @pytest.mark.parametrize("most", [1, 7, 50])
 def test_parts_are_the_fewest_there_can_be_and_equal_but_for_the_last(total, most):
-    share = token_losses.even_share(total, most)
+    share = token_losses.split_evenly(total, most)
     parts = [len(range(total)[at : at + share]) for at in range(0, total, share or 1)]
     assert share <= most
     assert sum(parts) == total

@@ -1,1 +1,1 @@
-"""What mixes tokens along a sequence: attention, and recurrences with their kernels."""
+"""Token mixers: attention, and recurrences with their kernels."""

@@ -14,9 +14,9 @@ from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import attend
-from llama_ablate.model.linear import Linear, OutLinear, joined, weights
+from llama_ablate.model.linear import Linear, OutLinear, project_fused, weights
 from llama_ablate.model.mixers.convolution import Canon
-from llama_ablate.model.mixers.training_only import whole
+from llama_ablate.model.mixers.training_only import adapt
 from llama_ablate.model.state import CachedShapes, KVState, State
 
 _LONGEST = 1 << 30  # tokens
@@ -26,14 +26,14 @@ MakeNorm = Callable[[int], nn.Module]
 
 
 class Mixer(Protocol):
-    """What the model asks of a token mixer, which stands in the slot `attention`."""
+    """Interface of a token mixer, the component of the slot `attention`."""
 
     @property
     def rotated(self) -> int:
         """The width of the queries and keys given to the position scheme; 0 without any."""
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
-        """Return what is mixed, (B, T, D); with a state, the new tokens go on from the old."""
+        """Mix tokens, (B, T, D); with a state, new tokens continue the cached ones."""
 
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
@@ -47,11 +47,11 @@ class Mixer(Protocol):
         """Forward FLOPs per token at a context."""
 
 
-ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer, whole=whole)
+ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer, adapt=adapt)
 
 
 class Attention(nn.Module, ABC):
-    """What every attention has in common: who sees whom, and how large a score may grow.
+    """Base class of softmax attention: window and soft cap of its scores.
 
     `window`: a token sees itself and the `window - 1` before it (Beltagy et al. 2020,
     arXiv:2004.05150). `softcap`: scores pass through `softcap * tanh(scores / softcap)` (Gemma 2,
@@ -97,7 +97,7 @@ class Attention(nn.Module, ABC):
     @property
     @abstractmethod
     def cached(self) -> CachedShapes:
-        """What a cache keeps per token: (heads, width) of each tensor, by name."""
+        """Shapes of the cached tensors per token: (heads, width) by name."""
 
     @abstractmethod
     def flops(self, context: int) -> int:
@@ -143,15 +143,15 @@ class MultiHead(Attention):
         self._gate_of, self.exclusive, self.has_sinks, self.canon = gate, exclusive, sinks, canon
 
     def _add_parts(self, dim: int, heads: int, head_dim: int) -> None:
-        """Add what the options ask for, last: the order of other parameters is that without."""
+        """Add the parameters of options, last, so that the order of the others stays."""
         width = self.out.in_features
         gates = {"none": 0, "head": width // head_dim, "element": width}[self._gate_of]
         self.gate = Linear(dim, gates, bias=False) if gates else None
         self.sinks = nn.Parameter(torch.zeros(heads)) if self.has_sinks else None
         self.canon_in = Canon(dim) if "A" in self.canon else None
 
-    def read_out(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Return what goes to the output projection, (B, T, H, P): what a subclass may override.
+    def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+        """Finish the mixed values before the output projection, (B, T, H, P); may be overridden.
 
         `mixed` is what each head has mixed, `x` the layer's input, and `own` makes the values of
         the tokens themselves, (B, T, K, P) of K heads that divide H.
@@ -166,9 +166,9 @@ class MultiHead(Attention):
             mixed_BTHP = mixed_BTHP * gate_BTe.view(*mixed_BTHP.shape[:3], -1)
         return mixed_BTHP
 
-    def _leave(self, mixed_BTe: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+    def _project_out(self, mixed_BTe: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
         mixed_BTHP = mixed_BTe.view(*mixed_BTe.shape[:2], self.heads, -1)
-        out_BTD: Tensor = self.out(self.read_out(mixed_BTHP, x_BTD, own).flatten(2))
+        out_BTD: Tensor = self.out(self.finish_heads(mixed_BTHP, x_BTD, own).flatten(2))
         return out_BTD
 
 
@@ -184,7 +184,7 @@ class SharedHeads(MultiHead):
 
     #: Its values can be rotated by position.
     rotates_values: bool = True
-    #: How many heads `read_out` makes one of.
+    #: How many heads `finish_heads` makes one of.
     maps: int = 1
 
     def __init__(
@@ -232,7 +232,7 @@ class SharedHeads(MultiHead):
         cached = state.update(**cached) if state else cached
         bias = self.bias(cached, ctx)
         mixed_BTe = self._attend(q_BHTE, cached["keys"], cached["values"], ctx, bias)
-        return self._leave(mixed_BTe, x_BTD, own)
+        return self._project_out(mixed_BTe, x_BTD, own)
 
     def remember(self, x_BTD: Tensor, ctx: Context) -> Mapping[str, Tensor]:
         """Return further tensors to cache of the new tokens, (B, heads, T, width), by name.
@@ -248,7 +248,7 @@ class SharedHeads(MultiHead):
         return None
 
     def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
-        """Return values mixed with those of the first layer that left its own."""
+        """Mix values with the first layer's."""
         assert self.value_mix is not None, "asked before"
         first_BKTE = ctx.first("values", v_BKTE.transpose(1, 2)).transpose(1, 2)
         if first_BKTE.shape != v_BKTE.shape:
@@ -258,7 +258,7 @@ class SharedHeads(MultiHead):
         return self.value_mix[0] * first_BKTE + self.value_mix[1] * v_BKTE
 
     def _project(self, x_BTD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        joined_BTe = joined(x_BTD, (self.q, self.k, self.v))
+        joined_BTe = project_fused(x_BTD, (self.q, self.k, self.v))
         if self.canon_qkv is not None:
             joined_BTe = self.canon_qkv(joined_BTe, ctx)
         joined_BTNE = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim)
@@ -353,11 +353,11 @@ class Differential(SharedHeads):
         super().__init__(dim, 2 * heads, shared, head_dim, bias, norm, **options)
         self.subtract = Linear(dim, heads, bias=bias)
 
-    def read_out(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Return the differences, (B, T, H / 2, P), with what the options do to them."""
+    def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+        """Subtract every second head from the one before, then finish them: (B, T, H / 2, P)."""
         share_BTH1 = self.subtract(x_BTD).sigmoid().unsqueeze(-1)
         less_BTHP = mixed_BTHP[:, :, 0::2] - share_BTH1 * mixed_BTHP[:, :, 1::2]
-        return super().read_out(less_BTHP, x_BTD, own)
+        return super().finish_heads(less_BTHP, x_BTD, own)
 
 
 @ATTENTIONS.register("mla")
@@ -444,7 +444,7 @@ class MLA(MultiHead):
             mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
             mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
             own = partial(torch.einsum, "btl,hel->bthe", latent_BTL, up_v_HEL)
-        return self._leave(mixed_BTe, x_BTD, own)
+        return self._project_out(mixed_BTe, x_BTD, own)
 
     def _heads(self, x_BTe: Tensor) -> Tensor:
         return x_BTe.view(*x_BTe.shape[:2], self.heads, -1).transpose(1, 2)

@@ -103,7 +103,7 @@ class ShortConvolution(nn.Module):
     Of width 0 it is the SiLU alone. Weights take no decay.
     """
 
-    undecayed = frozenset({"weight"})
+    no_weight_decay = frozenset({"weight"})
 
     def __init__(self, channels: int, width: int, *, bias: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Canon(Stateful):
     before the feed-forward network, D on its hidden units.
     """
 
-    undecayed = frozenset({"weight"})
+    no_weight_decay = frozenset({"weight"})
     WIDTH = 4
 
     def __init__(self, channels: int) -> None:

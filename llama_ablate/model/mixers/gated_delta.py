@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
-from llama_ablate.model.linear import Linear, OutLinear, joined
+from llama_ablate.model.linear import Linear, OutLinear, project_fused
 from llama_ablate.model.mixers.attention import ATTENTIONS
 from llama_ablate.model.mixers.delta_rule import gated_delta_rule, products
 from llama_ablate.model.mixers.recurrent import NORM_EPS, Recurrent, check_widths
@@ -68,7 +68,7 @@ class GatedDelta(Recurrent):
         """Return what each token reads of the matrix, gated and projected, (B, T, D)."""
         B, T, _ = x_BTD.shape
         H, E, P = self.heads, self.key, self.value
-        joined_BTe = joined(x_BTD, self.projections)
+        joined_BTe = project_fused(x_BTD, self.projections)
         widths = [H * (2 * E + P), H * P, H, H]
         inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split_with_sizes(widths, -1)
         mixed_BTe, tail = self.conv(inputs_BTe, ctx, None if state is None else state["tail"])

@@ -1,4 +1,4 @@
-"""Mixers that have `forward(x)` alone: they train, and what they do not provide is refused by name.
+"""Mixers with `forward(x)` alone: they train, and refuse the rest of the interface by name.
 
 A user's attention of twenty lines keeps no state to decode with, and counts no FLOPs. Registered,
 it becomes a class that is called as the model calls a mixer, and refuses the rest.
@@ -16,7 +16,7 @@ _UNTOLD = "Mix tokens as a class without a description does."
 
 
 class TrainingOnly(nn.Module):
-    """Stands behind a class of `forward(x)` alone: what that does not define, it refuses."""
+    """Fallback of mixers without a cache or a count of FLOPs: raises NotProvidedError."""
 
     #: What the class is registered as.
     registered: str
@@ -33,8 +33,8 @@ class TrainingOnly(nn.Module):
     state_bytes = new_state
 
 
-def whole(component: Any, name: str) -> Any:
-    """Return a component as the model calls it: a TrainingOnly of a class that takes `x` alone.
+def adapt(component: Any, name: str) -> Any:
+    """Adapt a class whose `forward` takes `x` alone to the interface of a mixer.
 
     Any other is returned as it is. Names of parameters, sizes and options stay what they were.
     """
