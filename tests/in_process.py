@@ -7,6 +7,7 @@ and draws ten figures: ten seconds of CPU, where its training takes a tenth of o
 import os
 import pickle
 import runpy
+import signal
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from subprocess import CompletedProcess
@@ -58,6 +59,7 @@ def in_process(*, figures=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
+        patch.setattr(processes, "start", _Forked)
         patch.setattr(processes, "command", _command)
         for most in (
             "PROCESSES",
@@ -139,10 +141,40 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noq
     return found
 
 
+class _Forked:
+    """A child as `processes.start` returns it, forked from this process."""
+
+    def __init__(self, task, *arguments, log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+                task(lambda _value: None, *arguments)
+            except Exception as error:  # noqa: BLE001  shown by the one that asks
+                os.write(2, f"{error}\n".encode())
+            finally:
+                os._exit(0)
+
+    def end(self):
+        """Kill the process."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
 def _command(words):
-    """Do what `processes.command` does in a fresh interpreter."""
-    with redirect_stdout(StringIO()):
-        return main(words)
+    """Do what `processes.command` does in a fresh interpreter, in a fork where it loads code."""
+    if "--plugin" not in words:
+        with redirect_stdout(StringIO()):
+            return main(words)
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            with redirect_stdout(StringIO()):
+                code = main(words)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def save_nothing(_figure, _kind, **_options):

@@ -1,9 +1,10 @@
 """The command `judge`: a ledger of candidates, each judged against the best so far."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llama_ablate.commands.run import LaunchOptions
+from llama_ablate.commands.run import LaunchOptions, check_launcher
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import (
     DEVICE,
@@ -16,8 +17,12 @@ from llama_ablate.commands.shared.options import (
 )
 from llama_ablate.errors import ConfigError
 
+if TYPE_CHECKING:
+    from llama_ablate.judge.ledger import Begun, Ledger
+
 HELP = "judge changes one after another against the best so far, under one error budget"
 EXAMPLE = "judge wider.yaml --ledger ledger"
+CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,7 @@ class JudgeOptions(Options):
     ledger: Path = option(Path("ledger"), "folder of the ledger (default: ledger)", "DIR", folder)
     new: Path | None = option(None, "open a ledger: an experiment file with 'judge'", "FILE")
     leave_one_out: bool = option(False, "leave each accepted change out of the best")
+    trust: bool = option(False, "run the ledger's code, too, where others brought it")
     dry_run: bool = option(False, "say level, power and cost; spend and train nothing")
     workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
     device: Device = option("auto", DEVICE)
@@ -50,15 +56,62 @@ def run(options: JudgeOptions) -> Answer:
     asked = (options.candidate, options.new, options.leave_one_out)
     if sum(map(bool, asked)) > 1 or (options.dry_run and not options.candidate):
         raise ConfigError("one of CANDIDATE (--dry-run goes with it), --new, --leave-one-out")
-    from llama_ablate.commands.shared import judging
+    from llama_ablate.judge import candidates
     from llama_ablate.judge.ledger import Ledger
+    from llama_ablate.training.compute import pick_device
 
-    launch = LaunchOptions(workers=options.workers, device=options.device)
+    check_launcher(LaunchOptions(workers=options.workers))
+    flags = ["--device", pick_device(options.device)]
+    flags += ["--workers", str(options.workers)] if options.workers else []
     if options.new:
-        return judging.opened(options.new, options.ledger, launch)
+        return _show(candidates.open_ledger(options.new, options.ledger, flags))
     ledger = Ledger.open(options.ledger)
     if options.leave_one_out:
-        return judging.taken_apart(ledger, launch)
-    if options.candidate:
-        return judging.judged(ledger, options.candidate, launch, dry_run=options.dry_run)
-    return judging.shown(ledger)
+        return _show(candidates.leave_one_out(ledger, flags, trust=options.trust))
+    if not options.candidate:
+        return _show(ledger)
+    candidate = candidates.read_candidate(ledger, options.candidate, trust=options.trust)
+    if not options.dry_run:
+        return _show(*candidates.judge_candidate(ledger, candidate, flags))
+    if not candidate.is_new:
+        what = "has begun, its level is spent: judge it without --dry-run"
+        raise ConfigError(f"candidate {candidate.begun.number} {what}")
+    texts, launch = candidates.first_text(ledger), LaunchOptions(workers=options.workers)
+    given = ledger, candidate.begun, replace(launch, device=options.device)
+    forecast: Answer = candidates.run_apart(forecast_gates, candidate.files, texts, *given)
+    return forecast
+
+
+def _show(ledger: "Ledger", begun: "Begun | None" = None) -> Answer:
+    """Write a ledger's page; return its state as text and values."""
+    from llama_ablate.findings.rows import cells
+    from llama_ablate.judge import page
+
+    state = page.write_state(ledger, begun)
+    rows = state.candidates
+    said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
+    lines = "\n".join([*said, *page.describe_ledger(ledger, rows), f"page: {state.page}"])
+    table = [cells(rows)] if rows else []
+    return Answer([*table, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
+
+
+def forecast_gates(ledger: "Ledger", begun: "Begun", launch: LaunchOptions) -> Answer:
+    """Forecast the cost of gate one, the levels, and the power to show the margin.
+
+    The noise is that of earlier runs of the ledger; the forecast does not affect the verdict.
+    """
+    from llama_ablate.commands import plan
+    from llama_ablate.config import experiment
+    from llama_ablate.judge import candidates
+    from llama_ablate.judge.levels import split_level
+
+    source = experiment.from_mapping(ledger.gate(begun, 1))
+    pilot = candidates.find_pilot(ledger)
+    power, file = source.experiment.margin if pilot else None, Path(begun.label)
+    asked = plan.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
+    planned = plan.of_source(source, asked)
+    one, two = split_level(begun.level)
+    said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided), "
+    said += f"{one:.2g} of it at gate one, as below; {ledger.terms.confirm} more seeds at gate "
+    said += f"two, at {two:.2g}"
+    return Answer([said, *planned.shown], {**planned.values, "level": begun.level})

@@ -624,7 +624,7 @@ class Terms(Keys):
     #: How many candidates there may be, which error their acceptances share, and by which rule.
     candidates: int = Field(100, ge=1, le=10_000)
     error: float = Field(0.05, gt=0, le=0.2)
-    rule: Literal["lord", "family-wise", "e-lond"] = "lord"
+    rule: Literal["lord", "family-wise"] = "lord"
 
     @field_validator("looks")
     @classmethod

@@ -57,6 +57,14 @@ class Interval:
         """Return the interval of the difference taken the other way round."""
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
+    def at(self, alpha: float) -> "Interval":
+        """Return the interval that spends another error."""
+        if not (self.seed_se > 0 or self.text_se > 0):
+            return self
+        errors = self.seed_se, self.seed_df, self.text_se, self.text_df
+        half = float(join_errors(*errors, self.n, alpha))
+        return replace(self, low=self.mean - half, high=self.mean + half, alpha=alpha)
+
     def widened(self, bias: tuple[float, float]) -> "Interval":
         """Widen the interval by the bias that a repeated baseline leaves possible.
 

@@ -1,161 +1,193 @@
-"""Decisions of gates, and the states of a ledger's candidates."""
+"""Gates of a candidate: two experiments, the second measuring of their runs, and the decision."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
-from llama_ablate.config.labels import entry_text
-from llama_ablate.evidence.written import interval, number, seeds
-from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.rows import Row, column
-from llama_ablate.judge.ledger import Begun, GateDifference, Ledger, TakenApart, Verdict
+import llama_ablate
+from llama_ablate.config import experiment
+from llama_ablate.design import checks, variants
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence import written
+from llama_ablate.files import disk
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.judge.ledger import Begun, Gated, GateDifference, Ledger, Verdict
+from llama_ablate.judge.remeasuring import find_difference
+from llama_ablate.launch import processes
+from llama_ablate.measure import METRICS
+from llama_ablate.results import FINAL, Results, Store
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
-#: What a row has of the last gate.
-_NUMBERS = {"difference", "low", "high", "alpha", "n", "parameters"}
-_LOST = ("worse", "diverged", "collapsed")
-#: What the best without a change shows of the change.
-_HELPS = dict.fromkeys(_LOST, "yes") | {"better": "harms"}
+#: Verdicts of a variant that is not better.
+LOSING = ("worse", "diverged", "collapsed")
+_MAX_EXIT_CODE = 128  # above it stands the number of the signal that ended a command
+_OTHER_CODE: tuple[Verdict, str] = "invalid", "the code of the judge has changed since it began"
 
 
-def differences(table: TableFrames) -> dict[str, GateDifference]:
-    """Return the difference of each variant from the baseline, by label."""
+def run_gates(
+    ledger: Ledger, begun: Begun, folder: Path, flags: Sequence[str]
+) -> tuple[Verdict, str]:
+    """Run the gates that a candidate has not passed; return its verdict with the reason.
+
+    `flags` are those of `llama-ablate run`: workers and device.
+    """
+    passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
+    files = ledger.plugins(*ledger.path[: begun.best], begun)
+    for gate in GATES:
+        if begun.code != hash_code():
+            return _OTHER_CODE
+        if gate not in passed:
+            values = ledger.gate(begun, gate)
+            frames = train(values, folder, flags, files)
+            if begun.code != hash_code():
+                return _OTHER_CODE
+            fault = _find_other_plan(frames, values, ledger.opened.texts[gate - 1])
+            if not fault:
+                place = folder.resolve() / f"gate-{gate}"
+                fault = _find_fault(frames, begun.label, place, has_code=bool(begun.plugins))
+            if fault:
+                return "invalid", f"{fault}, at gate {gate}"
+            alpha = begun.alpha(2) if gate == 2 else None
+            found = [list_differences(table, alpha)[begun.label] for table in frames.tables]
+            passed[gate] = event = Gated(number=begun.number, gate=gate, found=found)
+            ledger, _ = ledger.add(event)
+        if decision := decide(gate, passed[gate].found):
+            return decision
+    raise AssertionError("gate two decides")
+
+
+def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | None:
+    """Decide a gate, with the reason; None where gate two is needed.
+
+    The first difference is at the ledger's own size, the others at further sizes.
+    """
+    main, sizes = found[0], found[1:]
+    said = f"gate {gate}: {describe(main)}"
+    undecided = [f"{name} {result}" for name, result in main.guards.items() if result != "holds"]
+    broken = [guard for guard in undecided if guard.endswith(" worse")]
+    measured = [one for one in sizes if one.n]
+    turned = [f"{one.table}, {describe(one)}" for one in measured if not one.difference < 0]
+    turned += [f"{one.table}, {one.verdict}" for one in sizes if one.verdict in LOSING]
+    turned += [f"{one.table}, guard" for one in sizes if "worse" in one.guards.values()]
+    needed = written.seeds(main.seeds_low)
+    needed = f"; {needed} would decide" if needed else ""
+    word = "" if main.verdict == "inconclusive" else f", {main.verdict}"
+    cases: tuple[tuple[bool, Verdict, str], ...] = (
+        (main.verdict == "equivalent", "rejected", f"{said}, no gain larger than the margin"),
+        (main.verdict in LOSING or main.low > 0, "rejected", f"{said}{word}"),
+        (bool(broken), "rejected", f"{said}, but breaks a guard: {''.join(broken[:1])}"),
+        (main.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
+        (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
+        (bool(turned), "rejected", f"{said}, but no gain at {''.join(turned[:1])}"),
+        (len(measured) < len(sizes), "inconclusive", f"{said}, and nothing at a second size"),
+        (gate == 2, "accepted", said),
+    )
+    return next(((verdict, why) for holds, verdict, why in cases if holds), None)
+
+
+def describe(found: GateDifference) -> str:
+    """Write a difference with its interval and its seeds."""
+    level = written.number(100 * (1 - found.alpha), ".4g", "%")
+    by = written.interval(found.difference, found.low, found.high)
+    return f"{by} {found.unit} ({level}, {found.n} seeds)"
+
+
+def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str, GateDifference]:
+    """Return the difference of each variant from the baseline, by label.
+
+    Its interval has the table's own error, or `alpha`.
+    """
     plan, found = table.plan, {}
     base = table.losses[plan.baseline.id]
     for variant, row in zip(plan.variants, table.comparison, strict=True):
-        own = table.losses[variant.id]
-        also = {
+        losses = table.losses[variant.id]
+        also: dict[str, Any] = {
             "table": plan.name,
             "guards": {one.measure: one.result for one in table.guards if one.label == row.label},
-            "losses": {str(seed): (own[seed], base[seed]) for seed in own if seed in base},
+            "losses": {str(seed): (losses[seed], base[seed]) for seed in losses if seed in base},
         }
+        if alpha and variant.id in table.standings:
+            difference = table.standings[variant.id].row
+            interval = difference.interval.at(alpha)
+            also |= {"low": interval.low, "high": interval.high, "alpha": alpha}
+            also["verdict"] = replace(difference, interval=interval).judged(table.equivalence)
         shown = GateDifference.model_validate(row, from_attributes=True)
         found[row.label] = shown.model_copy(update=also)
     del found[plan.baseline.label]
     return found
 
 
-def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | None:
-    """Return a gate's decision with its reason; None if gate two is needed."""
-    own, said = found[0], f"gate {gate}: {written(found[0])}"
-    undecided = [f"{name} {result}" for name, result in own.guards.items() if result != "holds"]
-    broken = [guard for guard in undecided if guard.endswith(" worse")]
-    sizes = [one for one in found[1:] if one.n]
-    turned = [f"{one.table}, {written(one)}" for one in sizes if not one.difference < 0]
-    turned += [f"{one.table}, {one.verdict}" for one in found[1:] if one.verdict in _LOST]
-    turned += [f"{one.table}, guard" for one in found[1:] if "worse" in one.guards.values()]
-    needed = seeds(own.seeds_low)
-    needed = f"; {needed} would decide" if needed else ""
-    word = "" if own.verdict == "inconclusive" else f", {own.verdict}"
-    cases: tuple[tuple[bool, Verdict, str], ...] = (
-        (own.verdict == "equivalent", "rejected", f"{said}, no gain larger than the margin"),
-        (own.verdict in _LOST or own.low > 0, "rejected", f"{said}{word}"),
-        (bool(broken), "rejected", f"{said}, but breaks a guard: {''.join(broken[:1])}"),
-        (own.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
-        (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
-        (bool(turned), "rejected", f"{said}, but no gain at {''.join(turned[:1])}"),
-        (len(sizes) < len(found[1:]), "inconclusive", f"{said}, and nothing at a second size"),
-        (gate == 2, "accepted", said),
-    )
-    return next(((verdict, why) for holds, verdict, why in cases if holds), None)
+def train(
+    values: Mapping[str, Any], root: Path, flags: Sequence[str], files: Sequence[Path]
+) -> Frames:
+    """Run an experiment by `llama-ablate run` in a process of its own; return its results."""
+    source = experiment.from_mapping(values)
+    name = source.experiment.slug
+    file = disk.below(root, f"{name}.yaml")
+    disk.make(root)
+    disk.replace(file, source.text.encode())
+    plugins = [word for plugin in files for word in ("--plugin", str(plugin))]
+    code = processes.command(["run", str(file), "--results", str(root), *flags, *plugins])
+    if code > _MAX_EXIT_CODE:
+        raise KeyboardInterrupt
+    if code not in (0, 1):
+        raise ConfigError(f"{file}: `run` ended with exit code {code}: the same command goes on")
+    return Frames.of(Results.open(root / name))
 
 
-def written(found: GateDifference) -> str:
-    """Write a difference with its interval and its seeds."""
-    level = number(100 * (1 - found.alpha), ".4g", "%")
-    by = interval(found.difference, found.low, found.high)
-    return f"{by} {found.unit} ({level}, {found.n} seeds)"
+def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
+    """Say that an experiment was planned other than stated; "" where it was not.
+
+    A candidate's code planned it, too.
+    """
+    stated = experiment.from_mapping(values).experiment
+    stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
+    config = variants.resolve_train(stated.train)
+    planned = frames.plan.experiment.model_copy(update={"measure": stated.measure})
+    texts = {table.text.fingerprint for table in frames.plan.tables}
+    same = planned == stated.model_copy(update={"train": config}) and texts == {text}
+    return "" if same else "the plan is not what the ledger states"
 
 
-@dataclass(frozen=True)
-class CandidateRow(Row):
-    """A candidate of a ledger."""
+def _find_fault(frames: Frames, label: str, root: Path, *, has_code: bool) -> str:
+    """Say why the runs of a gate are invalid; "" where they are valid.
 
-    number: int = column("which of the ledger's candidates it is", "no.", leading=True)
-    label: str = column("its label", "candidate", leading=True)
-    changes: str = column("what it changes of the best", "changes", leading=True)
-    verdict: Verdict | Literal["running"] = column(
-        "`accepted`, `rejected`, `inconclusive`, `invalid`; `running`", "verdict", leading=True
-    )
-    why: str = column("what decided it: difference from the best, interval, seeds", "why")
-    helps: str = column(
-        "of a change of the best, left out of it on the first text at 95% for all together: `yes`, "
-        "`not shown`, `harms`, or `replaced since`, or `cannot be left out alone`",
-        "still helps",
-        optional=True,
-    )
-    parameters: int | None = column(
-        "trained parameters, once a gate has ended", "parameters", ",", optional=True, default=None
-    )
-    level: float = column("one-sided level that gate one was granted", "level", ".2g")
-    best: int = column("how often the best had moved when it began", "against best")
-    moved: int | None = column("which move of the best it is", "moves best to", optional=True)
-    difference: float | None = column("of its last gate, from the best of its time", default=None)
-    low: float | None = column("lower end of its interval", default=None)
-    high: float | None = column("upper end of it", default=None)
-    alpha: float | None = column("error that the interval spends", default=None)
-    n: int | None = column("pairs of seeds that it is of", default=None)
+    A run has failed, or the second measuring differs from its record. Runs of the best are
+    measured again only where the candidate brings code.
+    """
+    if failed := find_failed(frames, label):
+        return failed
+    store = Store(root)
+    names = {"perplexity", *(METRICS.resolve(g.metric).name for g in store.plan.experiment.guard)}
+    for record in store.records():
+        if record.ok and (record.label != "best" or has_code):
+            try:
+                difference = find_difference(store, record, names)
+            except (ConfigError, ChildProcessError) as error:
+                return str(error)
+            if difference:
+                return difference
+    return ""
 
 
-@dataclass(frozen=True)
-class LedgerState:
-    """State of a ledger and of a judged candidate, as printed by `judge --json`."""
+def find_failed(frames: Frames, label: str = "") -> str:
+    """Describe a failed run of a candidate, by its label; "" if none failed.
 
-    ledger: str
-    number: int | None
-    verdict: Verdict | Literal["running", ""]
-    why: str
-    best: dict[str, Any]
-    candidates: list[CandidateRow]
-    candidates_left: int
-    next_level: float
-    page: str
+    Raises ConfigError for any other run without a final outcome.
+    """
+    for run in (run for run in frames.runs if run.outcome not in FINAL):
+        if run.label == label and run.outcome not in ("pending", "running"):
+            return f"a run ended in {run.outcome}: {run.reason}"
+        what = f"a run of '{run.label}' ended in {run.outcome}: {run.reason}"
+        raise ConfigError(f"{what}; the same command tries it again")
+    return ""
 
 
-def _helps(ledger: Ledger, begun: Begun, apart: Mapping[str, GateDifference]) -> str:
-    if without := apart.get(begun.left_out):
-        return f"{_HELPS.get(without.verdict, 'not shown')}: {written(without)} without it"
-    is_replaced = ledger.best(without=begun) == ledger.best()
-    return "replaced since" if is_replaced else "cannot be left out alone"
-
-
-def rows(ledger: Ledger) -> list[CandidateRow]:
-    """Return one row for each candidate, in the order in which they began."""
-    moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
-    apart = [one.found for one in ledger.of(TakenApart) if one.best == len(moves)][-1:]
-    made = []
-    for begun in ledger.of(Begun):
-        ended, own = ledger.ended.get(begun.number), ledger.shown.get(begun.number)
-        why = ended.why if ended else ""
-        if ended and ended.verdict == "accepted" and begun.number not in moves:
-            why += "; against an old best: judged again, it may move the present one"
-        row = CandidateRow(
-            number=begun.number,
-            label=begun.label,
-            verdict=ended.verdict if ended else "running",
-            why=why,
-            helps=_helps(ledger, begun, apart[0]) if apart and begun.number in moves else "",
-            changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
-            best=begun.best,
-            moved=moves.get(begun.number),
-            **(own.model_dump(include=_NUMBERS) if own else {}),
-            level=begun.level,
-        )
-        made.append(row)
-    return made
-
-
-def state(ledger: Ledger, made: list[CandidateRow], judged: Begun | None, page: str) -> LedgerState:
-    """Return how a ledger stands, after a candidate was judged or as it is."""
-    own = made[judged.number - 1] if judged else None
-    return LedgerState(
-        ledger=ledger.opened.experiment["name"],
-        number=own.number if own else None,
-        verdict=own.verdict if own else "",
-        why=own.why if own else "",
-        best=ledger.best(),
-        candidates=made,
-        candidates_left=ledger.terms.candidates - len(ledger.of(Begun)),
-        next_level=ledger.level,
-        page=page,
-    )
+def hash_code() -> str:
+    """Compute the SHA-256 of this package's code."""
+    root, sums = Path(llama_ablate.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        sums.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sums.hexdigest()

@@ -6,6 +6,7 @@ one before it and of its own text. `<ledger>/runs/` holds the experiments that i
 """
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     TypeAdapter,
@@ -28,15 +29,21 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
-from llama_ablate.judge.levels import e_lond, family_wise, lord, p_of_e, weights
+from llama_ablate.judge.levels import family_wise, lord, split_level, weights
 
 FILE = "ledger.jsonl"
 Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]
 _SEAL = ',"sha256":"{}"}}'
 _OF_TABLE = 0.05
-_MOST_LEVEL = 0.025  # one-sided, as a test alone has
-_APART = 1 << 10  # seeds of one step: more than a gate may have
-_SHARED, _OF_BEST = 1 << 30, 3 << 29  # the first that candidates share, and of taking apart
+_MAX_LEVEL = 0.025  # one-sided, as a test alone has
+_GATE_SEEDS = 1 << 10  # distance of the seeds of two gates: more than a gate may have
+#: Largest seed of a candidate, and the first seed of leaving changes out.
+_MAX_SEED, _LEAVE_OUT_SEED = 1 << 30, 3 << 29
+#: Keys of the experiment that a page of a ledger names.
+_STATED = (
+    *("name", "question", "margin", "variants", "model.dim", "model.layers", "model.context"),
+    *("data.corpus", "train.tokens", "train.steps"),
+)
 Word = TypeVar("Word", bound="_Event")
 
 
@@ -44,8 +51,17 @@ class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
 
-def _without_unknown(experiment: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored experiment without the empty keys of older versions."""
+def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored experiment without the empty keys of older versions.
+
+    Raises ValueError where it lacks a key that every ledger states.
+    """
+    for key in _STATED:
+        section: Any = experiment
+        for part in key.split("."):
+            if not isinstance(section, dict) or part not in section:
+                raise ValueError(f"lacks experiment.{key}")
+            section = section[part]
     known = Experiment.model_fields
     return {key: value for key, value in experiment.items() if key in known or value is not None}
 
@@ -54,15 +70,16 @@ class Opened(_Event):
     """First event of a ledger: its terms."""
 
     event: Literal["opened"] = "opened"
-    format: Literal[1] = 1
-    experiment: Annotated[dict[str, Any], BeforeValidator(_without_unknown)]
+    #: In format 1 the level was that of gate one alone, and gate two tested at 2.5%.
+    format: Literal[1, 2] = 2
+    experiment: Annotated[dict[str, Any], AfterValidator(_check_stated)]
     terms: Terms
     #: Fingerprints of the texts of both gates, as tokens.
     texts: tuple[str, str]
 
 
 class Begun(_Event):
-    """A candidate that began, with the level that was granted to it."""
+    """Candidate that began, with the one-sided level that both gates share."""
 
     event: Literal["begun"] = "begun"
     number: int
@@ -77,9 +94,13 @@ class Begun(_Event):
     level: float
     code: str
 
+    def alpha(self, gate: Literal[1, 2]) -> float:
+        """Compute the error of a gate's interval, both sides."""
+        return 2 * split_level(self.level)[gate - 1]
+
     @property
     def left_out(self) -> str:
-        """The label of the best without it."""
+        """Label of the best without it."""
         return f"without {self.number} {self.label}"[:80].strip()
 
 
@@ -135,6 +156,89 @@ Event = Annotated[Opened | Begun | Gated | Decided | TakenApart, Field(discrimin
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 
 
+class History:
+    """State after some events of a ledger, each checked against those before it."""
+
+    #: Terms of the ledger, from its first event.
+    terms: Terms
+
+    def __init__(self, events: Sequence[_Event] = ()) -> None:
+        self.begun: list[Begun] = []
+        self.gates: dict[int, list[GateDifference]] = {}
+        self.ended: dict[int, Decided] = {}
+        #: Candidates that moved the best, in order: accepted against the best of their time.
+        self.path: list[Begun] = []
+        #: For each acceptance, how many candidates had begun by then.
+        self.accepted_at: list[int] = []
+        for event in events:
+            self.add(event)
+
+    @property
+    def level(self) -> float:
+        """One-sided level of the next candidate; 0 where no candidates are left.
+
+        A candidate that has begun and is not decided counts as not accepted.
+        """
+        terms, test = self.terms, len(self.begun) + 1
+        if test > terms.candidates:
+            return 0.0
+        shares, error = weights(terms.candidates), terms.error
+        if terms.rule == "family-wise":
+            level = family_wise(test, shares, error)
+        else:
+            level = lord(test, self.accepted_at, shares, error, error / 2)
+        return min(level, _MAX_LEVEL)
+
+    def add(self, event: _Event) -> None:
+        """Apply an event. Raises ValueError for one that cannot follow the others."""
+        if isinstance(event, Opened):
+            _require(not hasattr(self, "terms"), "opens the ledger a second time")
+            self.terms = event.terms
+        elif not hasattr(self, "terms"):
+            raise ValueError("the first event opens no ledger")
+        elif isinstance(event, Begun):
+            self._begin(event)
+        elif isinstance(event, TakenApart):
+            moved = len(self.path)
+            _require(event.best == moved, f"leaves changes out of best {event.best} of {moved}")
+        elif isinstance(event, Gated | Decided):
+            number, of = event.number, f"candidate {event.number}"
+            _require(1 <= number <= len(self.begun), f"{of} has not begun")
+            _require(number not in self.ended, f"{of} has ended before")
+            passed = self.gates.setdefault(number, [])
+            if isinstance(event, Gated):
+                is_next = event.gate == len(passed) + 1 and event.found
+                _require(is_next, f"gate {event.gate} of {of} follows {len(passed)} gates")
+                passed.append(event.found[0])
+            else:
+                needed = {"accepted": 2, "invalid": 0}.get(event.verdict, 1)
+                _require(
+                    len(passed) >= needed, f"{of} is {event.verdict} after {len(passed)} gates"
+                )
+                self._end(event)
+
+    def _begin(self, begun: Begun) -> None:
+        of, number, moved = f"candidate {begun.number}", len(self.begun) + 1, len(self.path)
+        _require(begun.number == number, f"{of} begins, and {number} is next")
+        _require(0 <= begun.best <= moved, f"{of} began against best {begun.best} of {moved}")
+        given = f"{of} has level {begun.level:.4g}, and the rule grants {self.level:.4g}"
+        _require(math.isclose(begun.level, self.level, rel_tol=1e-9), given)
+        self.begun.append(begun)
+
+    def _end(self, event: Decided) -> None:
+        self.ended[event.number] = event
+        if event.verdict == "accepted":
+            self.accepted_at.append(len(self.begun))
+            begun = self.begun[event.number - 1]
+            if begun.best == len(self.path):
+                self.path.append(begun)
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The events of a ledger, in order."""
@@ -150,8 +254,9 @@ class Ledger:
         file = root / FILE
         if not file.is_file():
             raise ConfigError(f"'{root}' holds no ledger: --new FILE opens one")
-        events, before = [], ""
+        events, before = list[Any](), ""
         lines = disk.read(file).decode("utf-8", "replace").removesuffix("\n").split("\n")
+        history = History()
         for number, line in enumerate(lines, 1):
             text, _, seal = line.rpartition(',"sha256":"')
             before = _digest(before, text)
@@ -159,10 +264,15 @@ class Ledger:
                 raise ConfigError(f"{file}:{number}: edited or damaged, not what was written there")
             try:
                 events.append(_EVENT.validate_python(parse(f"{text}}}".encode(), file)))
+                history.add(events[-1])
             except ValidationError as error:
-                raise ConfigError(f"{file}:{number}: not an event of this version") from error
-        if not events or not isinstance(events[0], Opened):
-            raise ConfigError(f"{file}: damaged, its first event opens no ledger")
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"][1:]))
+                said = f"{where}: {first['msg'].removeprefix('Value error, ')}".splitlines()[0]
+                raise ConfigError(f"{file}:{number}: no event of this version: {said}") from None
+            except ValueError as error:
+                said = str(error).removeprefix(f"{file}: ")
+                raise ConfigError(f"{file}:{number}: {said}") from None
         return cls(root, tuple(events), tuple(lines))
 
     @classmethod
@@ -182,7 +292,13 @@ class Ledger:
         with disk.locked(self.root):
             now = Ledger.open(self.root)
             event = make if isinstance(make, _Event) else make(now)
-            return now if event in now.events else now.written_with(event), event
+            if event in now.events:
+                return now, event
+            try:
+                History((*now.events, event))
+            except ValueError as error:
+                raise ConfigError(f"{self.root / FILE}: {error}") from None
+            return now.written_with(event), event
 
     def written_with(self, event: _Event) -> "Ledger":
         """Write the ledger with one event more, and return it."""
@@ -209,24 +325,29 @@ class Ledger:
         return [event for event in self.events if isinstance(event, kind)]
 
     @cached_property
+    def history(self) -> History:
+        """State after all events."""
+        return History(self.events)
+
+    @property
     def ended(self) -> Mapping[int, Decided]:
         """Decisions by number of the candidate."""
-        return {event.number: event for event in self.of(Decided)}
+        return self.history.ended
 
-    @cached_property
+    @property
     def shown(self) -> Mapping[int, GateDifference]:
         """Result of each candidate's last gate at the ledger's own size, by number."""
-        return {event.number: event.found[0] for event in self.of(Gated)}
+        return {number: found[-1] for number, found in self.history.gates.items() if found}
 
-    @cached_property
+    @property
     def path(self) -> list[Begun]:
-        """The candidates that moved the best, in order: accepted against the best of their time."""
-        begun = {event.number: event for event in self.of(Begun)}
-        path: list[Begun] = []
-        for event in self.of(Decided):
-            if event.verdict == "accepted" and begun[event.number].best == len(path):
-                path.append(begun[event.number])
-        return path
+        """Candidates that moved the best, in order: accepted against the best of their time."""
+        return self.history.path
+
+    @property
+    def level(self) -> float:
+        """One-sided level of the next candidate; 0 where no candidates are left."""
+        return self.history.level
 
     def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
         """Return the changes of a version of the best; of the present version by default."""
@@ -243,42 +364,24 @@ class Ledger:
                 disk.replace(place, code.encode())
         return list(found.values())
 
-    @property
-    def fresh(self) -> int:
-        """The first of seeds that no candidate has."""
-        taken = {begun.first for begun in self.of(Begun)}
-        while (first := 2 * _APART * secrets.randbelow(_SHARED // (2 * _APART))) in taken:
+    def draw_seed(self) -> int:
+        """Draw the first of seeds that no candidate has."""
+        taken, step = {begun.first for begun in self.of(Begun)}, 2 * _GATE_SEEDS
+        while (first := step * secrets.randbelow(_MAX_SEED // step)) in taken:
             pass
         return first
 
-    @property
-    def level(self) -> float:
-        """The one-sided level of the next candidate; 0 where no candidates are left.
-
-        What has begun and is not decided counts as not accepted.
-        """
-        terms, tests, accepted = self.terms, 0, []
-        for event in self.events:
-            tests += isinstance(event, Begun)
-            if isinstance(event, Decided) and event.verdict == "accepted":
-                accepted.append(tests)
-        if tests == terms.candidates:
-            return 0.0
-        shares, error = weights(terms.candidates), terms.error
-        level = {
-            "lord": lambda: lord(tests + 1, accepted, shares, error, error / 2),
-            "family-wise": lambda: family_wise(tests + 1, shares, error),
-            "e-lond": lambda: p_of_e(e_lond(tests + 1, accepted, shares, error)),
-        }[terms.rule]()
-        return min(level, _MOST_LEVEL)
+    def folder_of(self, number: int) -> Path:
+        """Return the folder of a candidate's experiments."""
+        return self.root / "runs" / f"{number:04d}"
 
     @contextmanager
     def working_on(self, begun: Begun) -> Iterator[Path]:
-        """Hold a candidate, and yield the folder of its experiments.
+        """Lock a candidate for this process, and yield the folder of its experiments.
 
         Raises ConfigError where another process judges it.
         """
-        folder = self.root / "runs" / f"{begun.number:04d}"
+        folder = self.folder_of(begun.number)
         disk.make(folder)
         with ExitStack() as held:
             try:
@@ -290,14 +393,14 @@ class Ledger:
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
         """Return the experiment of a gate: the candidate, paired with the best of its time."""
         terms, best = self.terms, self.best(begun.best)
-        first = begun.first + (gate - 1) * _APART
-        shared = _SHARED + begun.best * _APART if terms.rule == "e-lond" else first
         arms = [("best", best), (begun.label, merged(best, begun.changes))]
+        first = begun.first + (gate - 1) * _GATE_SEEDS
         if gate == 1:
-            both = 2 * begun.level / _OF_TABLE  # sides, as shares of what a table may spend
-            spend = [both * share for share in spending(terms.looks)]
-            seeds: Any = {"looks": terms.looks, "spend": spend}
-            return self._experiment(arms, {**seeds, "first": shared}, "gate 1")
+            # Both sides of the interval, as a share of the error that a table may spend.
+            share = begun.alpha(1) / _OF_TABLE
+            spend = [share * one for one in spending(terms.looks)]
+            seeds: Any = {"looks": terms.looks, "spend": spend, "first": first}
+            return self._experiment(arms, seeds, "gate 1")
         values = self._experiment(arms, list(range(first, first + terms.confirm)), "gate 2")
         return values | {"data": terms.second.model_dump(mode="json")} | sizes_of(terms, values)
 
@@ -306,7 +409,8 @@ class Ledger:
         arms = [("best", self.best())]
         arms += [(out.left_out, self.best(without=out)) for out in left_out]
         times = len(self.of(TakenApart))
-        seeds = [_OF_BEST + times * _APART + i for i in range(self.terms.confirm)]
+        first = _LEAVE_OUT_SEED + times * _GATE_SEEDS
+        seeds = list(range(first, first + self.terms.confirm))
         return self._experiment(arms, seeds, f"apart {times + 1}")
 
     def _experiment(

@@ -30,7 +30,7 @@ from llama_ablate.measure.turns import (
     measure_arms,
 )
 from llama_ablate.model.components import spec_from
-from llama_ablate.model.decoder import build
+from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Record, Store
 from llama_ablate.results.plan_document import PlanDocument, PlannedText
@@ -320,19 +320,25 @@ def measure_run(
 ) -> dict[str, Measurement]:
     """Measure a finished run from its weights, as the task of a process."""
     store = Store(Path(root))
-    record, file = store.record(run_id), store.weights(run_id)
-    assert record is not None, run_id
-    assert file is not None, run_id
+    model, record, compute = open_run(store, run_id)
     table = store.table_of(run_id)
-    plugins.again(store.plan.settings.plugins)
     tokens = open_tokens(table.text_of(table.variant(record.variant)))
-    compute = Compute.from_dict(record.compute)
-    model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
     choices = [METRICS.resolve(entry) for entry in entries]
     metrics = METRICS.measure_all(choices, subject, store.plan.readings(table))
     tokens.check()
     return metrics
+
+
+def open_run(store: Store, run_id: str) -> tuple[Decoder, Record, Compute]:
+    """Load the model of a finished run, ready to compute, with the plug-ins of its plan."""
+    record, file = store.record(run_id), store.weights(run_id)
+    assert record is not None, run_id
+    assert file is not None, run_id
+    plugins.again(store.plan.settings.plugins)
+    compute = Compute.from_dict(record.compute)
+    model = compute.prepare(load_weights(build(spec_from(record.model)), file))
+    return model, record, compute
 
 
 def _measure(

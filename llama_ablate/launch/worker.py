@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from llama_ablate.config import plugins
-from llama_ablate.data.tokens import DamagedError
+from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
@@ -30,7 +30,8 @@ from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.components import spec_from
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.laws import predicts_from_prefix
 from llama_ablate.model.weights import save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself
@@ -152,6 +153,8 @@ def _run(
             memory = peak.read()
             trim_memory()
             if trained.outcome in ("ok", "collapsed"):  # the weights are finite
+                if plan.settings.plugins:
+                    _check_prefixes(model, tokens, compute)
                 subject = Subject(model, tokens, train_config, compute)
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
                 choices = [c for c in choices if METRICS.per(c.name) == "run"]
@@ -187,6 +190,16 @@ def _run(
     keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"
     kept = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
     return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
+
+
+def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
+    """Raise ConfigError where trained weights predict held-out text by looking ahead."""
+    context = model.spec.context
+    for split in tokens.heldout:
+        text = torch.from_numpy(tokens.split(split)[: 2 * context].astype("int64"))
+        windows = text[: len(text) // context * context].view(-1, context)
+        if len(windows) and (fault := predicts_from_prefix(model, windows.to(compute.device))):
+            raise ConfigError(f"{split} text: {fault}")
 
 
 def _failed(error: Exception, saved: Path) -> Trained:

@@ -35,6 +35,8 @@ _SEPARATOR = 7  # the token that a document begins with, where documents are kep
 #: Where they begin in two sequences: soon after another, within a chunk and beyond, and one empty.
 _BEGINS = (0, 9, 20), (3, 12, 13)
 _TOLERANCE = 1e-4
+#: Largest change of a logit from a prefix alone to the whole window, as a share of the largest one.
+PREFIX_TOLERANCE = _TOLERANCE
 _COUNTED = 256  # tokens of which FLOPs are counted: scores are over 1% of them up to a width of 12k
 _FLOPS_TOLERANCE = 0.01
 _DROP_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
@@ -73,6 +75,20 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
         beyond_BT = moved_BT[:, _CHANGED + _compute_receptive_field(model) :]
         if beyond_BT.numel() and beyond_BT.max() > _TOLERANCE * moved_BT.max():
             return "lets a token see past its window"
+    return None
+
+
+@torch.no_grad()
+def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Check that the first half of each sequence has the same logits without the second half.
+
+    For trained weights and held-out text: a component may look ahead in its runs alone.
+    """
+    half = tokens_BT.shape[1] // 2
+    whole_BTV, prefix_BTV = model(tokens_BT), model(tokens_BT[:, :half])
+    moved = (whole_BTV[:, :half] - prefix_BTV).abs().max()
+    if not moved <= PREFIX_TOLERANCE * whole_BTV.abs().max():
+        return "its predictions depend on the tokens that they predict: a component looks ahead"
     return None
 
 

@@ -14,12 +14,13 @@ TERMS = {
     "base": "llama2-tiny",
     "model": "{dim: 16, layers: 1, heads: 2, context: 16}",
     "data": "{corpus: {name: files, path: one.txt}, tokenizer: bytes}",
-    "train": "{steps: 60, batch: 8, lr: 1e-2, precision: float32, kernel: math, evals: 2}",
+    "train": "{steps: 40, batch: 8, lr: 1.5e-2, precision: float32, kernel: math, evals: 2}",
     "margin": "0.02 nats",
     "measure": "[perplexity]",
     "judge": "{second: {corpus: {name: files, path: two.txt}, tokenizer: bytes}, "
     "looks: [3, 5], confirm: 3, candidates: 20}",
 }
+BETTER, WORSE, NULL = "train.lr: 4e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
 WORDS = [
     "the",
     "cat",
@@ -92,8 +93,28 @@ class Bench:
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
 
+#: Ledgers of earlier tests by what was done, as bytes: the texts of all tests are the same.
+_MADE = {}
+
+
 @pytest.fixture
 def ledger(bench):
     """A ledger that was opened."""
-    bench.open()
+    return _make_once(bench, "opened", bench.open)
+
+
+@pytest.fixture
+def judged(ledger):
+    """A ledger that has rejected one candidate."""
+    return _make_once(ledger, "judged", lambda: ledger.judge(WORSE))
+
+
+def _make_once(bench, name, make):
+    if name in _MADE:
+        bench.file.parent.mkdir(exist_ok=True)
+        bench.file.write_bytes(_MADE[name])
+        bench.write()
+    else:
+        make()
+        _MADE[name] = bench.file.read_bytes()
     return bench

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.shared import judging
-from llama_ablate.errors import ConfigError
-from llama_ablate.judge.gates import decide, rows, state, written
+from llama_ablate.judge import candidates, gates
+from llama_ablate.judge.gates import decide, describe
 from llama_ablate.judge.ledger import (
     Begun,
     Decided,
@@ -26,30 +25,29 @@ from llama_ablate.judge.ledger import (
     TakenApart,
     merged,
 )
-from llama_ablate.judge.levels import lord, weights
+from llama_ablate.judge.levels import lord, split_level, weights
+from llama_ablate.judge.page import list_rows
 from llama_ablate.launch import environment as launch_environment
-from llama_ablate.launch import measurement
 from tests.in_process import in_process
-from tests.judge.conftest import TERMS
+from tests.judge.conftest import BETTER, NULL, WORSE
 from tests.reliability.harness import crash_at, in_child
 from tests.texts import sentences
 
-BETTER, WORSE, NULL = "train.lr: 2e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
 ACCEPTED, REJECTED, INCONCLUSIVE, INVALID = 0, 3, 4, 5
 
 
 def test_a_change_that_helps_is_accepted_and_moves_the_best(ledger):
     assert ledger.judge(BETTER) == ACCEPTED
     found = ledger.read()
-    (begun,), gates, (ended,) = found.of(Begun), found.of(Gated), found.of(Decided)
-    assert [gated.gate for gated in gates] == [1, 2]
+    (begun,), passed, (ended,) = found.of(Begun), found.of(Gated), found.of(Decided)
+    assert [gated.gate for gated in passed] == [1, 2]
     assert (begun.number, begun.best, ended.verdict) == (1, 0, "accepted")
-    assert found.best() == {"train.lr": 0.02}
-    one, two = (gated.found[0] for gated in gates)
+    assert found.best() == {"train.lr": 0.04}
+    one, two = (gated.found[0] for gated in passed)
     assert one.losses.keys().isdisjoint(two.losses)  # the seeds of gate two are fresh
-    assert one.alpha <= 2 * begun.level < 0.05
-    assert two.alpha == 0.05
-    assert ended.why == f"gate 2: {written(two)}"
+    assert one.alpha <= 2 * split_level(begun.level)[0]
+    assert two.alpha == 2 * split_level(begun.level)[1]
+    assert ended.why == f"gate 2: {describe(two)}"
 
 
 def test_harm_is_rejected_and_a_null_is_not_accepted(ledger):
@@ -67,16 +65,9 @@ def test_a_candidate_is_compared_with_the_best_and_not_with_the_baseline(ledger)
     begun = ledger.read().of(Begun)[-1]
     experiment = ledger.read().gate(begun, 1)
     best, own = experiment["variants"]["entries"]
-    assert best == {"label": "best", "train.lr": 0.02}
-    assert own == {"label": "norm", "train.lr": 0.02, "norm": "layernorm"}
+    assert best == {"label": "best", "train.lr": 0.04}
+    assert own == {"label": "norm", "train.lr": 0.04, "norm": "layernorm"}
     assert begun.level == pytest.approx(lord(2, [1], weights(20), 0.05, 0.025))
-
-
-def test_what_was_judged_is_not_judged_again_and_spends_nothing(ledger):
-    assert ledger.judge(WORSE) == ledger.judge(WORSE) == REJECTED
-    assert len(ledger.read().of(Begun)) == 1
-    assert ledger.judge(f"{{label: again, {WORSE}}}", "again.yaml") == REJECTED
-    assert len(ledger.read().of(Begun)) == 2
 
 
 def test_a_later_change_of_a_component_drops_what_was_changed_of_the_one_before():
@@ -90,18 +81,22 @@ def test_a_later_change_of_a_component_drops_what_was_changed_of_the_one_before(
 
 
 def begin(ledger, label, **more):
-    values = {"changes": {"train.lr": 0.02}, "code": "", **more}
+    values = {"changes": {"train.lr": 0.04}, "code": "", **more}
     number, best = len(ledger.of(Begun)) + 1, len(ledger.path)
     return Begun(number=number, label=label, best=best, level=ledger.level, **values)
 
 
-def accept(ledger, label, found=(), **more):
+def accept(ledger, label, **more):
     """Accept a candidate without its runs."""
     now, begun = ledger.add(lambda now: begin(now, label, **more))
-    if found:
-        now, _ = now.add(Gated(number=begun.number, gate=2, found=found))
-    now, _ = now.add(Decided(number=begun.number, verdict="accepted", why=""))
-    return now
+    return end(now, begun.number)
+
+
+def end(ledger, number, verdict="accepted"):
+    """Decide a candidate that has begun, without its runs."""
+    for gate in (1, 2) if verdict == "accepted" else (1,):
+        ledger, _ = ledger.add(Gated(number=number, gate=gate, found=[gated("better")]))
+    return ledger.add(Decided(number=number, verdict=verdict, why=""))[0]
 
 
 def test_what_has_begun_counts_as_not_accepted_until_it_is_decided(ledger):
@@ -111,7 +106,7 @@ def test_what_has_begun_counts_as_not_accepted_until_it_is_decided(ledger):
     shares = weights(20)
     assert first.level == pytest.approx(0.025 * shares[0])
     assert second.level == pytest.approx(0.025 * shares[1])
-    found, _ = found.add(Decided(number=1, verdict="accepted", why=""))
+    found = end(found, 1)
     # Accepted when two had begun: the third is the first that it pays for.
     assert found.level == pytest.approx(lord(3, [2], shares, 0.05, 0.025))
     assert found.level > 0.025 * shares[2]
@@ -122,7 +117,7 @@ def test_what_began_against_an_old_best_does_not_move_the_present_one(ledger):
     found, _ = found.add(lambda now: begin(now, "first"))
     found, _ = found.add(lambda now: begin(now, "second"))
     for number in (2, 1):
-        found, _ = found.add(Decided(number=number, verdict="accepted", why=""))
+        found = end(found, number)
     assert [begun.label for begun in found.path] == ["second"]
     found, third = found.add(lambda now: begin(now, "third"))
     assert third.best == 1
@@ -137,46 +132,13 @@ def test_a_ledger_grants_no_more_candidates_than_it_was_opened_for(bench, capsys
     assert "the ledger's 1 candidates are spent" in capsys.readouterr().err
 
 
-def test_no_candidate_has_more_level_than_a_test_alone(bench):
-    """One candidate has all of the ledger's error, 0.05, and is tested at 0.025 on one side."""
-    terms = bench.write()
-    text = terms.read_text("utf-8").replace("candidates: 20", "candidates: 1, rule: family-wise")
-    terms.write_text(text, "utf-8")
-    assert bench("--new", terms) == 0
-    assert bench.read().level == 0.025
-
-
 def test_the_looks_of_a_gate_spend_the_level_that_was_granted(ledger):
     found, begun = ledger.read().add(lambda now: begin(now, "first"))
     seeds = found.gate(begun, 1)["seeds"]
     # Of the 5% (two-sided) that a table may spend; the looks are of 3 and of 5 seeds.
     assert [0.05 * share for share in seeds["spend"]] == pytest.approx(
-        [2 * begun.level * 3 / 5, 2 * begun.level * 2 / 5]
+        [begun.alpha(1) * 3 / 5, begun.alpha(1) * 2 / 5]
     )
-
-
-@pytest.mark.parametrize("rule", ["family-wise", "e-lond"])
-def test_another_rule_grants_other_levels(bench, rule):
-    terms = bench.write()
-    text = terms.read_text("utf-8").replace("confirm: 3", f"confirm: 3, rule: {rule}")
-    terms.write_text(text, "utf-8")
-    assert bench("--new", terms) == 0
-    share = 0.05 * weights(20)[0]
-    # e = 1 / (2 sqrt(p)) is at least 1 / level where p is at most (level / 2)^2.
-    assert bench.read().level == pytest.approx(share if rule == "family-wise" else share**2 / 4)
-
-
-def test_runs_of_the_best_are_shared_under_the_rule_that_allows_it_alone(bench):
-    terms = bench.write()
-    text = terms.read_text("utf-8").replace("confirm: 3", "confirm: 3, rule: e-lond")
-    terms.write_text(text, "utf-8")
-    assert bench("--new", terms) == 0
-    for candidate in (WORSE, "train.lr: 6e-3"):
-        assert bench.judge(f"{{label: '{candidate}', {candidate}}}") in (REJECTED, INCONCLUSIVE)
-    one, two = (gated.found[0].losses for gated in bench.read().of(Gated))
-    assert {seed: base for seed, (_, base) in one.items()} == {s: b for s, (_, b) in two.items()}
-    of_best = (bench.root / "ledger" / "runs").glob("*/gate-1/runs/best*/record.json")
-    assert len({path.read_bytes() for path in of_best}) == len(one)  # the same bytes twice
 
 
 def test_a_dry_run_says_level_power_and_cost_and_writes_nothing(ledger, capsys):
@@ -186,17 +148,17 @@ def test_a_dry_run_says_level_power_and_cost_and_writes_nothing(ledger, capsys):
     candidate = ledger.candidate(BETTER)
     assert ledger(candidate, "--dry-run") == 0
     said = capsys.readouterr().out
-    assert "candidate 2 'candidate': level 0.0021 (one-sided)" in said
+    assert "candidate 2 'candidate': level 0.0021 (one-sided), 0.025 of it at gate one" in said
     assert "power for 0.02 nats" in said
     assert "predicted: about" in said
     assert ledger.file.read_bytes() == before
     assert sorted(ledger.root.rglob("*")) == sorted([*there, candidate])
 
 
+@pytest.mark.full
 def test_each_change_of_the_best_is_left_out_in_one_design(ledger, capsys):
     assert ledger.judge(BETTER) == ACCEPTED
-    shown = ledger.read().of(Gated)[-1].found
-    accept(ledger.read(), "nothing", shown, changes={"norm.eps": 1e-6})
+    accept(ledger.read(), "nothing", changes={"norm.eps": 1e-6})
     capsys.readouterr()
     assert ledger("--leave-one-out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["candidates"]
@@ -206,6 +168,7 @@ def test_each_change_of_the_best_is_left_out_in_one_design(ledger, capsys):
     assert apart.found.keys() == {"without 1 candidate", "without 2 nothing"}
 
 
+@pytest.mark.full
 def test_a_second_size_must_have_the_sign(bench):
     terms = bench.write()
     text = terms.read_text("utf-8").replace("confirm: 3", "confirm: 3, size: {dim: 32}")
@@ -216,24 +179,6 @@ def test_a_second_size_must_have_the_sign(bench):
     assert (own.table, other.table, own.verdict) == ("dim 16", "dim 32", "better")
     assert ended == (ACCEPTED if other.difference < 0 else REJECTED)
     assert ("no gain at dim 32" in bench.read().of(Decided)[0].why) == (ended == REJECTED)
-
-
-def test_a_result_that_the_weights_do_not_bear_out_is_invalid(ledger, monkeypatch):
-    measured = measurement.measure_run
-
-    def other(*arguments):
-        found = measured(*arguments)
-        rows = [
-            one.__class__(**{**vars(one), "value": one.value + 0.01})
-            for one in found["perplexity"].rows
-        ]
-        return {"perplexity": found["perplexity"].__class__(tuple(rows))}
-
-    monkeypatch.setattr(measurement, "measure_run", other)
-    assert ledger.judge(BETTER) == INVALID
-    (ended,) = ledger.read().of(Decided)
-    assert "by its weights" in ended.why
-    assert ledger.read().best() == {}
 
 
 def test_a_run_that_fails_makes_a_candidate_invalid(ledger):
@@ -251,7 +196,7 @@ class Failing(torch.nn.Module):
 
     def forward(self, x):
         self.calls += self.training
-        if self.calls > 58:
+        if self.calls > 39:
             raise RuntimeError("no more")
         return torch.tanh(x) * self.gain
 """
@@ -271,7 +216,7 @@ def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume, monkeypatch):
     candidate = ledger.candidate(BETTER)
     assert ledger(candidate) == ACCEPTED
     expected = ledger.file.read_bytes()
-    for number in range(volume(300, 12, 12), 4000, volume(900, 21, 21)):
+    for number in range(volume(500, 12, 12), 4000, volume(900, 21, 21)):
         shutil.rmtree(ledger.root / "ledger")
         ledger.file.parent.mkdir()
         ledger.file.write_bytes(start)
@@ -286,7 +231,7 @@ def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume, monkeypatch):
             break
         assert in_child(lambda: os._exit(ledger(candidate)), shown=(2,)) == ACCEPTED, number
         assert ledger.file.read_bytes() == expected, number
-    assert number > 1000
+    assert number > 700
 
 
 def test_two_judges_of_one_ledger_spend_no_level_twice(ledger):
@@ -315,14 +260,8 @@ def test_a_candidate_that_is_being_judged_is_refused(ledger, capsys):
     assert "candidate 1 is being judged elsewhere" in capsys.readouterr().err
 
 
-def test_code_that_changed_while_a_candidate_was_judged_makes_it_invalid(ledger):
-    ledger.read().add(lambda now: begin(now, "candidate", code="older"))
-    assert ledger.judge(BETTER) == INVALID
-    assert "the code of the judge has changed" in ledger.read().of(Decided)[0].why
-
-
-def test_an_edited_ledger_is_refused_at_its_line(ledger, capsys):
-    assert ledger.judge(WORSE) == REJECTED
+def test_an_edited_ledger_is_refused_at_its_line(judged, capsys):
+    ledger = judged
     lines = ledger.file.read_text("utf-8").splitlines(keepends=True)
     assert len(lines) == 4
     for line, text in enumerate(lines):
@@ -336,15 +275,6 @@ def test_an_edited_ledger_is_refused_at_its_line(ledger, capsys):
             assert f"ledger.jsonl:{line + 1}: edited or damaged" in capsys.readouterr().err
 
 
-def test_a_ledger_written_by_hand_is_typed_whoever_sealed_it(ledger, capsys):
-    lines = ledger.file.read_text("utf-8").splitlines()
-    text = '{"event":"ended","number":"one","verdict":"accepted","why":""'
-    seal = sha256(f"{lines[-1][-66:-2]}\n{text}".encode()).hexdigest()
-    ledger.file.write_text("\n".join([*lines, f'{text},"sha256":"{seal}"}}', ""]), "utf-8")
-    assert ledger() == 2
-    assert "ledger.jsonl:2: not an event of this version" in capsys.readouterr().err
-
-
 def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, tmp_path):
     accept(ledger.read(), "first")
     (tmp_path / "copy").mkdir()
@@ -356,14 +286,14 @@ def test_a_copy_of_the_file_alone_is_a_ledger_that_reads_and_judges_on(ledger, t
 
 
 def test_its_page_says_what_was_tried_and_what_is_left(ledger):
-    assert ledger.judge("{label: '<b>slower</b> $x^{ $ 比', train.lr: 7e-3}") == REJECTED
-    accept(ledger.read(), "faster")
+    found, _ = ledger.read().add(lambda now: begin(now, "<b>slower</b> $x^{ $ 比"))
+    accept(end(found, 1, "rejected"), "faster")
     assert ledger() == 0
     page = (ledger.root / "ledger" / "ledger.html").read_text("utf-8")
-    tried = "Candidates: 1 rejected, 1 accepted. The best is the baseline with train.lr 0.02."
+    tried = "Candidates: 1 rejected, 1 accepted. The best is the baseline with train.lr 0.04."
     assert tried in page
     assert "Left: 18 of 20 candidates" in page
-    assert "At dim 16, layers 1, context 16; 60 steps a run, on files path=one.txt and" in page
+    assert "At dim 16, layers 1, context 16; 40 steps a run, on files path=one.txt and" in page
     assert "&lt;b&gt;slower&lt;/b&gt; $x^{ $ 比" in page
     assert "<b>slower" not in page
     assert not any(word in page for word in ("http://", "https://", 'src="//'))
@@ -428,18 +358,13 @@ def test_a_second_text_that_the_first_one_trains_on_opens_no_ledger(bench, capsy
     assert "of the held-out tokens of the second text" in capsys.readouterr().err
 
 
-def test_a_best_whose_controls_hold_opens_a_ledger_and_keeps_their_runs(bench):
-    bench.open(controls="{positive: {train.lr: 8e-3}}", margin="0.1 nats")
-    assert (bench.root / "ledger" / "runs" / "controls" / "plan.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{}", "changes nothing of the best"),
         ("label: best", "changes nothing of the best"),
         ("norm: layernrm", "'layernrm'"),
-        ("train.lr: 1e-2", "is the same variant as 'best'"),
+        ("train.lr: 1.5e-2", "is the same variant as 'best'"),
         ("{label: best, train.lr: 2e-2}", "two variants have the label 'best'"),
         ("draws: all", "'all' is not allowed here; allowed: init, order, both"),
         ("nrm: layernorm", "'nrm' cannot vary"),
@@ -491,12 +416,6 @@ def test_a_text_that_has_changed_since_is_refused(ledger, capsys):
     (ledger.root / "one.txt").write_text(sentences(1_500), "utf-8")
     assert ledger.judge(BETTER) == 2
     assert "is not what the ledger was opened with" in capsys.readouterr().err
-
-
-def test_a_ledger_whose_first_event_opens_none_is_damaged(tmp_path):
-    (tmp_path / "ledger.jsonl").write_text("", "utf-8")
-    with pytest.raises(ConfigError, match="edited or damaged"):
-        Ledger.open(tmp_path)
 
 
 @pytest.mark.full
@@ -560,27 +479,12 @@ def test_a_best_with_a_plug_in_is_taken_apart(ledger):
 
     def work():
         brought = {"plugins": {sha256(code.encode()).hexdigest(): code}}
-        accept(ledger.read(), "kept", [gated("better")], changes={"norm": "kept"}, **brought)
-        assert ledger("--leave-one-out") == 0
+        accept(ledger.read(), "kept", changes={"norm": "kept"}, **brought)
+        assert ledger("--leave-one-out") == 2  # this user has not brought the code
+        assert ledger("--leave-one-out", "--trust") == 0
         assert ledger.read().of(TakenApart)[0].found.keys() == {"without 1 kept"}
 
     assert in_child(work) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["c.yaml", "--plugin", "one.py"], "a candidate brings its own"),
-        (["c.yaml", "--workers", "0"], "--workers 0: must be 1 or more"),
-    ],
-)
-def test_what_a_command_lacks_is_told_before_a_level_is_spent(ledger, capsys, words, said):
-    ledger.candidate(BETTER, "c.yaml")
-    ledger.candidate("", "one.py")
-    before = ledger.file.read_bytes()
-    assert ledger(*words) == 2
-    assert said in capsys.readouterr().err
-    assert ledger.file.read_bytes() == before
 
 
 def gated(verdict, difference=-1.0, n=5, guards=None):
@@ -612,67 +516,33 @@ def test_a_second_size_may_veto(size, verdict):
     assert decide(2, [gated("better"), size])[0] == verdict
 
 
-def test_what_is_worse_is_rejected_though_it_is_too_short_to_be_called_so():
-    verdict, why = decide(1, [gated("too short", 1.0)])
-    assert (verdict, why) == (
-        "rejected",
-        "gate 1: +1.00 [+0.50, +1.50] nats (95%, 5 seeds), too short",
-    )
-
-
-def test_draws_of_its_own_never_stay_in_the_best(ledger):
-    found = accept(ledger.read(), "x", changes={"draws": "both", "dim": 8})
-    assert found.best() == {"dim": 8}
-
-
-def test_what_cannot_be_left_out_alone_is_said(ledger, capsys):
-    found = ledger.read()
-    for changes in ({"norm": "dyt"}, {"norm.slope": 3.0}):
-        found = accept(found, str(changes), [gated("better")], changes=changes)
-    capsys.readouterr()
-    assert ledger("--leave-one-out", "--json") == 0
-    rows = json.loads(capsys.readouterr().out)["candidates"]
-    assert rows[0]["helps"] == "cannot be left out alone"
-    assert rows[1]["helps"].partition(":")[0] in ("yes", "not shown", "harms")
-
-
 def test_a_change_that_a_later_one_replaced_is_called_so_and_may_be_judged_again(ledger):
-    found = accept(ledger.read(), "candidate", [gated("better")], changes={"train.lr": 7e-3})
-    found = accept(found, "later", [gated("better")], changes={"train.lr": 5e-3})
+    found = accept(ledger.read(), "candidate", changes={"train.lr": 7e-3})
+    found = accept(found, "later", changes={"train.lr": 5e-3})
     assert ledger("--leave-one-out") == 0
-    first, later = rows(ledger.read())
+    first, later = list_rows(ledger.read())
     assert first.helps == "replaced since"
     assert later.helps.startswith(("yes", "not shown", "harms"))
     ledger.judge(WORSE)
     assert [one.best for one in ledger.read().of(Begun)] == [0, 1, 2]
 
 
-def test_what_was_accepted_against_an_old_best_is_not_called_the_best(ledger):
-    found, own = ledger.read().add(lambda now: begin(now, "first"))
-    found, _ = found.add(lambda now: begin(now, "second"))
-    for number in (2, 1):
-        found, _ = found.add(Decided(number=number, verdict="accepted", why="gate 2"))
-    assert state(found, rows(found), own, "").why.startswith(
-        "gate 2; against an old best: judged again"
-    )
-
-
-def meanwhile(monkeypatch, name, does):
+def meanwhile(monkeypatch, module, name, does):
     """Let something happen after a step of a judge."""
-    step = getattr(judging, name)
+    step = getattr(module, name)
 
     def both(*arguments):
         found = step(*arguments)
         does()
         return found
 
-    monkeypatch.setattr(judging, name, both)
+    monkeypatch.setattr(module, name, both)
 
 
 def test_a_best_that_moved_while_a_candidate_was_planned_is_told_and_spends_nothing(
     ledger, monkeypatch, capsys
 ):
-    meanwhile(monkeypatch, "_lawful", lambda: accept(ledger.read(), "other"))
+    meanwhile(monkeypatch, candidates, "_check_plans", lambda: accept(ledger.read(), "other"))
     assert ledger.judge(BETTER) == 2
     assert "the best has moved meanwhile: the same command takes" in capsys.readouterr().err
     assert [one.label for one in ledger.read().of(Begun)] == ["other"]
@@ -680,30 +550,19 @@ def test_a_best_that_moved_while_a_candidate_was_planned_is_told_and_spends_noth
 
 def test_a_text_that_changes_while_a_candidate_is_judged_makes_it_invalid(ledger, monkeypatch):
     text = ledger.root / "one.txt"
-    meanwhile(monkeypatch, "_lawful", lambda: text.write_text(sentences(2_000), "utf-8"))
+    meanwhile(
+        monkeypatch, candidates, "_check_plans", lambda: text.write_text(sentences(2_000), "utf-8")
+    )
     assert ledger.judge(BETTER) == INVALID
     (ended,) = ledger.read().of(Decided)
     assert ended.why == "the plan is not what the ledger states, at gate 1"
 
 
 def test_code_that_changes_while_a_gate_is_run_makes_its_candidate_invalid(ledger, monkeypatch):
-    other = lambda: monkeypatch.setattr(judging, "_code", lambda: "other")  # noqa: E731
-    meanwhile(monkeypatch, "_trained", other)
+    other = lambda: monkeypatch.setattr(gates, "hash_code", lambda: "other")  # noqa: E731
+    meanwhile(monkeypatch, gates, "train", other)
     assert ledger.judge(BETTER) == INVALID
     assert ledger.read().of(Gated) == []
-
-
-def test_defaults_that_are_written_out_change_no_plan(bench):
-    train = TERMS["train"].replace("{", "{optimizer: {name: adamw}, schedule: {name: cosine}, ")
-    bench.open(train=train)
-    assert bench.judge(WORSE) == REJECTED
-
-
-def test_what_a_second_size_states_is_sealed(bench, capsys):
-    second = "{corpus: {name: files, path: 'tw?.txt'}, tokenizer: bytes}"
-    bench.open(judge=f"{{second: {second}, looks: [3], size: {{dim: 32}}}}")
-    assert bench.judge("dim: 32") == 2
-    assert "'dim' is sealed: the ledger states it once" in capsys.readouterr().err
 
 
 def test_an_error_of_a_judge_is_not_taken_for_another_judge(ledger):

@@ -1,0 +1,163 @@
+"""Second measuring of a finished run: its own process gives logits, the judge's computes losses.
+
+Code of a candidate is loaded in its own process alone, which is asked for the logits of tokens and
+answers in plain numbers. So nothing that the candidate changes in torch or in this package touches
+the losses. Every answer is checked against that of a prefix, which has no later tokens to look at.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llama_ablate.config.schema import Train
+from llama_ablate.design.plan import open_tokens
+from llama_ablate.launch import measurement, processes
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.model.laws import PREFIX_TOLERANCE
+from llama_ablate.results import Record, Store
+from llama_ablate.results.record import Measurement, Value
+from llama_ablate.training.compute import Compute
+
+#: Metrics that are computed from logits alone; others are measured in the candidate's process.
+OF_LOGITS = ("perplexity", "excess_loss", "skill", "calibration")
+_TOLERANCE = 1e-5  # relative, between a number and the same one measured again
+_MAX_NUMBERS = 1 << 24  # of one answer: 64 MiB
+_MAX_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The part of a spec that held-out windows depend on."""
+
+    vocab: int
+    context: int
+    separator: int | None
+
+
+class RemoteModel:
+    """Decoder in another process, as evaluation calls it: tokens go there, logits come back."""
+
+    #: Evaluation asks for the device of the weights.
+    embedding = SimpleNamespace(weight=torch.empty(0))
+
+    def __init__(self, connection: Connection, spec: _Sizes) -> None:
+        self.spec = spec
+        #: Why its answers cannot be used; "" while they can.
+        self.fault = ""
+        self._connection = connection
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Return logits, (B, T, V), checked on a random prefix of each sequence."""
+        rows = max(1, _MAX_NUMBERS // (tokens.shape[1] * self.spec.vocab))
+        return torch.cat(
+            [self._check(tokens[at : at + rows]) for at in range(0, len(tokens), rows)]
+        )
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Return the logits that `hidden` returned."""
+        return logits
+
+    def _check(self, tokens: Tensor) -> Tensor:
+        logits, length = self._ask(tokens), tokens.shape[1]
+        prefix = 1 + secrets.randbelow(length - 1) if length > 1 else 0
+        if prefix:
+            moved = (logits[:, :prefix] - self._ask(tokens[:, :prefix])).abs().max()
+            if not moved <= PREFIX_TOLERANCE * logits.abs().max():
+                self.fault = "its predictions depend on the tokens that they predict"
+                raise ValueError(self.fault)
+        return logits
+
+    def _ask(self, tokens: Tensor) -> Tensor:
+        shape = (*tokens.shape, self.spec.vocab)
+        answer = b""
+        try:
+            self._connection.send((tokens.numpy(), self.spec.separator))
+            if self._connection.poll(_MAX_WAIT_S):
+                answer = self._connection.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        # Bytes, not objects: to unpickle an answer would run what the process puts there.
+        if len(answer) != 4 * math.prod(shape):
+            self.fault = "it does not answer when it is measured again"
+            raise ValueError(self.fault)
+        return torch.from_numpy(np.frombuffer(answer, np.float32).reshape(shape).copy())
+
+
+def serve_logits(_report: object, connection: Connection, root: str, run_id: str) -> None:
+    """Answer requests for logits of a finished run, as the task of a process."""
+    model, _, compute = measurement.open_run(Store(Path(root)), run_id)
+    while True:
+        try:
+            tokens, separator = connection.recv()
+        except EOFError:
+            return
+        model.spec = replace(model.spec, separator=separator)
+        with torch.no_grad():
+            logits = model(torch.from_numpy(tokens).to(compute.device)).float().cpu().contiguous()
+        connection.send_bytes(logits.numpy().tobytes())
+
+
+def find_difference(store: Store, record: Record, names: set[str]) -> str:
+    """Measure a finished run again; return how its numbers differ from its record, or "".
+
+    `names` are those of its metrics. Raises ConfigError as reading its text does.
+    """
+    choices = [METRICS.resolve(entry) for entry in store.plan.experiment.measure]
+    choices = [choice for choice in choices if choice.name in names]
+    of_logits = [choice for choice in choices if choice.name in OF_LOGITS]
+    again = _measure_logits(store, record, of_logits)
+    if isinstance(again, str):
+        return again
+    if others := [choice.entry() for choice in choices if choice not in of_logits]:
+        asked = str(store.root), record.id, others
+        again |= processes.call(measurement.measure_run, *asked, log=store.log("again"))
+    for name, measured in again.items():
+        known = {row.name: row for row in record.metrics[name].rows}
+        for row in measured.rows:
+            if not _is_equal(row, known.get(row.name)):
+                recorded = known[row.name].value if row.name in known else "missing"
+                return f"its {row.name} is {recorded}, by its weights {row.value}"
+        if measured.error != record.metrics[name].error:
+            return f"its {name} cannot be measured again: {measured.error}"
+    return ""
+
+
+def _measure_logits(
+    store: Store, record: Record, choices: list[Any]
+) -> dict[str, Measurement] | str:
+    """Measure metrics from the logits of a run's process, or return why that fails."""
+    table = store.table_of(record.id)
+    tokens = open_tokens(table.text_of(table.variant(record.variant)))
+    spec = record.model
+    sizes = _Sizes(spec["vocab"], spec["context"], spec.get("separator"))
+    ours, theirs = Pipe()
+    log = store.log("again")
+    child = processes.start(serve_logits, theirs, str(store.root), record.id, log=log)
+    theirs.close()
+    try:
+        model: Any = RemoteModel(ours, sizes)
+        train = Train.model_validate(record.train)
+        subject = Subject(model, tokens, train, Compute("cpu", 1, "float32", "math"))
+        measured = METRICS.measure_all(choices, subject, store.plan.readings(table))
+    finally:
+        ours.close()
+        child.end()
+    if "does not answer" in model.fault:
+        return f"{model.fault}: {processes.last_words(log)}"
+    return model.fault or measured
+
+
+def _is_equal(row: Value, known: Value | None) -> bool:
+    if known is None or len(row.samples) != len(known.samples):
+        return False
+    values, others = [row.value, *row.samples], [known.value, *known.samples]
+    return np.allclose(values, others, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

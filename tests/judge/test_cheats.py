@@ -1,0 +1,262 @@
+"""Cheats of candidates and damage of ledgers: refused, found, or said to be possible."""
+
+import json
+import os
+from hashlib import sha256
+
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import to_line
+from llama_ablate.judge.ledger import Begun, Decided, Gated, Ledger, TakenApart
+from tests.judge.conftest import BETTER, WORSE
+from tests.judge.test_judge import INVALID, accept, begin, gated
+from tests.reliability.harness import in_child
+
+NORM = """
+import sys
+import torch
+from llama_ablate.model.norms import NORMS
+
+
+def called_by(*names):
+    frame, found = sys._getframe(), set()
+    while frame := frame.f_back:
+        found.add(frame.f_code.co_name)
+    return found & {{*names}}
+
+
+@NORMS.register("cheat")
+class Cheat(torch.nn.Module):
+    '''A norm that cheats.'''
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        y = torch.tanh(x) * self.gain
+        {forward}
+        return y
+"""
+LOOK_AHEAD = "y = y + 3 * x.roll(-1, -2) * (x.shape[-2] > 1)"
+#: What the code of a candidate does in its runs, and what is found.
+CHEATS = {
+    "looks ahead in its runs alone": (
+        f"if called_by('_run', 'serve_logits'): {LOOK_AHEAD}",
+        "",
+        "validation text: its predictions depend on the tokens that they predict",
+    ),
+    "looks ahead, but not where its run checks that": (
+        "if called_by('_run', 'serve_logits') and not called_by('predicts_from_prefix'): "
+        + LOOK_AHEAD,
+        "",
+        "its predictions depend on the tokens that they predict",
+    ),
+    "looks ahead, but not where it is measured again": (
+        "if called_by('_run') and not called_by('predicts_from_prefix'): " + LOOK_AHEAD,
+        "",
+        "by its weights",
+    ),
+    "halves the losses of torch": (
+        "",
+        "whole = torch._C._nn.cross_entropy_loss\n"
+        "torch._C._nn.cross_entropy_loss = lambda *a, **k: 0.5 * whole(*a, **k)\n",
+        "by its weights",
+    ),
+    "replaces the metric": (
+        "",
+        "from dataclasses import replace\n"
+        "from llama_ablate.measure import METRICS\n"
+        "own = METRICS._components['perplexity']\n"
+        "METRICS._components['perplexity'] = lambda s: [\n"
+        "    replace(row, value=0.9 * row.value) for row in own(s)\n"
+        "]\n",
+        "by its weights",
+    ),
+    "ends where it is measured again": (
+        "if called_by('serve_logits'): import os; os._exit(3)",
+        "",
+        "it does not answer when it is measured again",
+    ),
+}
+
+
+#: One cheat of the model and one of the losses are in the fast tier.
+FAST = ("looks ahead, but not where its run checks that", "halves the losses of torch")
+
+
+@pytest.mark.parametrize(
+    "cheat", [pytest.param(one, marks=[] if one in FAST else pytest.mark.full) for one in CHEATS]
+)
+def test_a_candidate_that_cheats_is_invalid(ledger, cheat):
+    forward, also, said = CHEATS[cheat]
+    code = NORM.format(forward=forward or "pass") + also
+
+    def work():
+        os._exit(ledger.judge(code, "cheat.py"))
+
+    assert in_child(work) == INVALID
+    (ended,) = ledger.read().of(Decided)
+    assert said in ended.why
+
+
+@pytest.mark.full
+def test_a_guard_that_a_candidate_writes_itself_is_measured_again(bench):
+    bench.open(
+        measure="[perplexity, calibration]",
+        guard="{metric: calibration, worse_by: 0.5 points}",
+    )
+    code = NORM.format(forward="pass") + (
+        "from llama_ablate.measure import METRICS\n"
+        "METRICS._components['calibration'] = lambda s: {'calibration_error': 0.0}\n"
+    )
+
+    def work():
+        os._exit(bench.judge(code, "cheat.py"))
+
+    assert in_child(work) == INVALID
+    assert "its calibration_error is 0.0, by its weights" in bench.read().of(Decided)[0].why
+
+
+@pytest.mark.full
+def test_a_process_of_gate_one_is_not_given_the_second_text(ledger):
+    code = NORM.format(forward="pass") + (
+        "import gc\n"
+        "found = [text for text in gc.get_objects() if isinstance(text, (dict, str))]\n"
+        "import sys\n"
+        "from llama_ablate.data import tokens\n"
+        "open('seen.txt', 'a').write(repr([*map(str, tokens.trusted.values()), sys.argv]))\n"
+    )
+    second = ledger.read().opened.texts[1]
+
+    def work():
+        ledger.judge(code, "cheat.py")
+
+    assert in_child(work) == 0
+    assert second not in (ledger.root / "seen.txt").read_text("utf-8")
+    planned = (ledger.root / "ledger" / "runs" / "0001").glob("gate-1*")
+    files = [file for one in planned for file in ([one] if one.is_file() else one.rglob("*"))]
+    written = [file.read_bytes() for file in files if file.is_file()]
+    assert len(written) > 5
+    assert not any(second.encode() in text or b"two.txt" in text for text in written)
+
+
+def append(file, text):
+    """Append a line with a right seal, as code with the user's rights can."""
+    lines = file.read_text("utf-8").splitlines()
+    seal = sha256(f"{lines[-1][-66:-2]}\n{text}".encode()).hexdigest()
+    file.write_text("\n".join([*lines, f'{text},"sha256":"{seal}"}}', ""]), "utf-8")
+
+
+def sealed(event, **changes):
+    return to_line(event.model_dump(mode="json") | changes).removesuffix("}")
+
+
+def accepted(number):
+    return Decided(number=number, verdict="accepted", why="")
+
+
+#: What is appended to a ledger whose first candidate was rejected, and what is said.
+FORGED = {
+    "a decision without gates": (lambda _: accepted(2), {}, "candidate 2 has not begun"),
+    "a second decision": (lambda _: accepted(1), {}, "candidate 1 has ended before"),
+    "a gate of an ended candidate": (
+        lambda _: Gated(number=1, gate=2, found=[gated("better")]),
+        {},
+        "candidate 1 has ended before",
+    ),
+    "numbers out of order": (lambda now: begin(now, "x"), {"number": 3}, "begins, and 2 is next"),
+    "a level that is not the rule's": (
+        lambda now: begin(now, "x"),
+        {"level": 0.02},
+        "has level 0.02, and the rule grants 0.002",
+    ),
+    "a best beyond the path": (lambda now: begin(now, "x"), {"best": 1}, "against best 1 of 0"),
+    "another best that is taken apart": (
+        lambda _: TakenApart(best=1, found={}),
+        {},
+        "leaves changes out of best 1 of 0",
+    ),
+    "a second opening": (lambda now: now.opened, {}, "opens the ledger a second time"),
+    "a number in words": (lambda _: accepted(1), {"number": "one"}, "no event of this version"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_line_that_cannot_follow_is_refused_whoever_sealed_it(judged, capsys, forged):
+    make, changes, said = FORGED[forged]
+    append(judged.file, sealed(make(judged.read()), **changes))
+    before = judged.file.read_bytes()
+    assert judged(judged.candidate(BETTER)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "ledger.jsonl:5: " in error
+    assert said in error
+    assert judged.file.read_bytes() == before
+
+
+def test_a_decision_needs_the_gates_that_it_is_from(ledger):
+    found, _ = ledger.read().add(lambda now: begin(now, "first"))
+    for verdict, gates in (("accepted", 0), ("rejected", 0)):
+        with pytest.raises(ConfigError, match=f"candidate 1 is {verdict} after {gates} gates"):
+            found.add(Decided(number=1, verdict=verdict, why=""))
+    found, _ = found.add(Gated(number=1, gate=1, found=[gated("better")]))
+    with pytest.raises(ConfigError, match="candidate 1 is accepted after 1 gates"):
+        found.add(accepted(1))
+    with pytest.raises(ConfigError, match="gate 1 of candidate 1 follows 1 gates"):
+        found.add(Gated(number=1, gate=1, found=[gated("worse")]))
+
+
+def test_a_ledger_that_was_cut_grants_no_number_twice(judged, capsys):
+    lines = judged.file.read_text("utf-8").splitlines(keepends=True)
+    (judged.root / "ledger" / "runs" / "0001").mkdir(parents=True, exist_ok=True)
+    judged.file.write_text(lines[0], "utf-8")  # as an older copy
+    assert judged.judge(BETTER) == 2
+    assert "0001' is there, and the ledger has no candidate 1" in capsys.readouterr().err
+    assert judged.file.read_text("utf-8") == lines[0]
+
+
+@pytest.mark.parametrize("key", ["name", "question", "model.dim", "model", "data.corpus", "train"])
+def test_a_ledger_that_lacks_a_key_is_refused_in_one_line(ledger, capsys, key):
+    opened = ledger.read().opened.model_dump(mode="json")
+    section, _, last = key.rpartition(".")
+    del (opened["experiment"][section] if section else opened["experiment"])[last]
+    text = json.dumps(opened, separators=(",", ":"))[:-1]
+    seal = sha256(f"\n{text}".encode()).hexdigest()
+    ledger.file.write_text(f'{text},"sha256":"{seal}"}}\n', "utf-8")
+    assert ledger() == 2
+    error = capsys.readouterr().err.strip()
+    assert f"ledger.jsonl:1: no event of this version: experiment: lacks experiment.{key}" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_code_of_a_strangers_ledger_is_not_run(ledger, capsys):
+    code = "open('ran', 'w').close()\n" + NORM.format(forward="pass")
+    key = sha256(code.encode()).hexdigest()
+    accept(ledger.read(), "theirs", plugins={key: code}, changes={"norm": "cheat"})
+    assert ledger() == 0  # it is shown
+    assert ledger.judge(WORSE) == 2
+    assert "the best has code that this user has not brought: read" in capsys.readouterr().err
+    assert not (ledger.root / "ran").exists()
+    assert [one.number for one in ledger.read().of(Begun)] == [1]
+
+
+def test_a_ledger_of_an_older_version_is_shown_and_takes_no_candidates(ledger, capsys):
+    opened = ledger.read().opened.model_dump(mode="json") | {"format": 1}
+    text = json.dumps(opened, separators=(",", ":"))[:-1]
+    ledger.file.write_text(
+        f'{text},"sha256":"{sha256(chr(10).encode() + text.encode()).hexdigest()}"}}\n', "utf-8"
+    )
+    assert ledger() == 0
+    assert "at its level, which the looks share, and at gate two" in capsys.readouterr().out
+    assert ledger.judge(BETTER) == 2
+    assert "was opened by an older version" in capsys.readouterr().err
+
+
+def test_the_committed_ledger_reads_and_counts_as_before():
+    from llama_ablate.judge.page import list_rows
+    from tests.test_docs import ROOT
+
+    found = Ledger.open(ROOT / "results" / "reference" / "referee")
+    verdicts = [row.verdict for row in list_rows(found)]
+    assert (len(verdicts), verdicts.count("accepted")) == (33, 8)
