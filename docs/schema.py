@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from docs import reference_pages
 from llama_ablate.commands import components
 from llama_ablate.config import schema
-from llama_ablate.judge import page
+from llama_ablate.judge import ledger_page
 
 FILE = Path(schema.__file__).with_name("experiment.schema.json")
 JUDGE = FILE.parents[1] / "commands" / "judge.schema.json"
@@ -66,7 +66,7 @@ def text() -> str:
 
 def of_judge() -> str:
     """Return the JSON Schema of what `judge --json` prints; a number that JSON lacks is null."""
-    made = TypeAdapter(page.LedgerState).json_schema()
+    made = TypeAdapter(ledger_page.LedgerState).json_schema()
     return json.dumps({"title": "A ledger of llama_ablate", **made}, indent=1) + "\n"
 
 

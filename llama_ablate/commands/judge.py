@@ -85,12 +85,12 @@ def run(options: JudgeOptions) -> Answer:
 def _show(ledger: "Ledger", begun: "Begun | None" = None) -> Answer:
     """Write a ledger's page; return its state as text and values."""
     from llama_ablate.findings.rows import cells
-    from llama_ablate.judge import page
+    from llama_ablate.judge import ledger_page
 
-    state = page.write_state(ledger, begun)
+    state = ledger_page.write_state(ledger, begun)
     rows = state.candidates
     said = [f"candidate {state.number} is {state.verdict}: {state.why}"] if begun else []
-    lines = "\n".join([*said, *page.describe_ledger(ledger, rows), f"page: {state.page}"])
+    lines = "\n".join([*said, *ledger_page.describe_ledger(ledger, rows), f"page: {state.page}"])
     table = [cells(rows)] if rows else []
     return Answer([*table, lines], asdict(state), code=CODES[state.verdict] if begun else 0)
 
@@ -103,14 +103,13 @@ def forecast_gates(ledger: "Ledger", begun: "Begun", launch: LaunchOptions) -> A
     from llama_ablate.commands import plan
     from llama_ablate.config import experiment
     from llama_ablate.judge import candidates
-    from llama_ablate.judge.levels import split_level
 
     source = experiment.from_mapping(ledger.gate(begun, 1))
     pilot = candidates.find_pilot(ledger)
     power, file = source.experiment.margin if pilot else None, Path(begun.label)
     asked = plan.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
     planned = plan.of_source(source, asked)
-    one, two = split_level(begun.level)
+    one, two = (ledger.alpha(begun, gate) / 2 for gate in (1, 2))
     said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided), "
     said += f"{one:.2g} of it at gate one, as below; {ledger.terms.confirm} more seeds at gate "
     said += f"two, at {two:.2g}"

@@ -103,9 +103,6 @@ def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candid
     Raises ConfigError, located in the file, for what cannot be planned, and for code of the ledger
     that this user has neither brought nor trusts.
     """
-    if ledger.opened.format == 1:
-        what = "was opened by an older version, whose gates had other levels"
-        raise ConfigError(f"{ledger.root / FILE}: {what}: it is shown, and takes no candidates")
     marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
     label, changes, plugin = _read(file, marked, ledger.terms)
     brought = {_hash(code): code for code in plugin.values()}

@@ -49,7 +49,7 @@ def run_gates(
                 fault = _find_fault(frames, begun.label, place, has_code=bool(begun.plugins))
             if fault:
                 return "invalid", f"{fault}, at gate {gate}"
-            alpha = begun.alpha(2) if gate == 2 else None
+            alpha = ledger.alpha(begun, 2) if gate == 2 else None
             found = [list_differences(table, alpha)[begun.label] for table in frames.tables]
             passed[gate] = event = Gated(number=begun.number, gate=gate, found=found)
             ledger, _ = ledger.add(event)

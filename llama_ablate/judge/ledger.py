@@ -94,10 +94,6 @@ class Begun(_Event):
     level: float
     code: str
 
-    def alpha(self, gate: Literal[1, 2]) -> float:
-        """Compute the error of a gate's interval, both sides."""
-        return 2 * split_level(self.level)[gate - 1]
-
     @property
     def left_out(self) -> str:
         """Label of the best without it."""
@@ -390,6 +386,12 @@ class Ledger:
                 raise ConfigError(f"candidate {begun.number} is being judged elsewhere") from None
             yield folder
 
+    def alpha(self, begun: Begun, gate: Literal[1, 2]) -> float:
+        """Compute the error of a gate's interval, both sides."""
+        is_split = self.opened.format > 1
+        levels = split_level(begun.level) if is_split else (begun.level, _MAX_LEVEL)
+        return 2 * levels[gate - 1]
+
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
         """Return the experiment of a gate: the candidate, paired with the best of its time."""
         terms, best = self.terms, self.best(begun.best)
@@ -397,7 +399,7 @@ class Ledger:
         first = begun.first + (gate - 1) * _GATE_SEEDS
         if gate == 1:
             # Both sides of the interval, as a share of the error that a table may spend.
-            share = begun.alpha(1) / _OF_TABLE
+            share = self.alpha(begun, 1) / _OF_TABLE
             spend = [share * one for one in spending(terms.looks)]
             seeds: Any = {"looks": terms.looks, "spend": spend, "first": first}
             return self._experiment(arms, seeds, "gate 1")

@@ -57,11 +57,6 @@ def kinds(draw, of):
     }
 
 
-def experts(draw, number, width=None):
-    of_each = {} if width is None else {width: draw.choice([8, 16])}
-    return {number: draw.choice([4, 6]), "num_experts_per_tok": draw.choice([2, 3]), **of_each}
-
-
 def mistral(draw, of):
     return of | eps(draw) | wide_heads(draw) | {"sliding_window": draw.choice([None, 3, 7])}
 
@@ -230,12 +225,7 @@ def test_whatever_a_key_holds_a_configuration_is_read_or_refused(kind, tmp_path)
 
 WINDOWS = {"pattern": [{"name": "gqa", "window": 5}, "gqa"]}
 NORMED = {"name": "gqa", "qk_norm": True}
-TANH = {"name": "gelu", "approximate": "tanh"}
 GELU = {"name": "geglu", "approximate": "tanh"}
-FIVE = {"name": "rmsnorm", "eps": 1e-5}
-PARALLEL = {"block": "parallel", "norm": "layernorm"}
-MOE = {"name": "moe", "experts": 4, "width": 12}
-BIASED = MOE | {"scoring": "sigmoid", "balance": "bias", "shared": 1}
 
 
 @pytest.mark.parametrize(

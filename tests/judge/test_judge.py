@@ -26,7 +26,7 @@ from llama_ablate.judge.ledger import (
     merged,
 )
 from llama_ablate.judge.levels import lord, split_level, weights
-from llama_ablate.judge.page import list_rows
+from llama_ablate.judge.ledger_page import list_rows
 from llama_ablate.launch import environment as launch_environment
 from tests.in_process import in_process
 from tests.judge.conftest import BETTER, NULL, WORSE
@@ -45,8 +45,8 @@ def test_a_change_that_helps_is_accepted_and_moves_the_best(ledger):
     assert found.best() == {"train.lr": 0.04}
     one, two = (gated.found[0] for gated in passed)
     assert one.losses.keys().isdisjoint(two.losses)  # the seeds of gate two are fresh
-    assert one.alpha <= 2 * split_level(begun.level)[0]
-    assert two.alpha == 2 * split_level(begun.level)[1]
+    assert one.alpha <= found.alpha(begun, 1) == 2 * split_level(begun.level)[0]
+    assert two.alpha == found.alpha(begun, 2) == 2 * split_level(begun.level)[1]
     assert ended.why == f"gate 2: {describe(two)}"
 
 
@@ -137,7 +137,7 @@ def test_the_looks_of_a_gate_spend_the_level_that_was_granted(ledger):
     seeds = found.gate(begun, 1)["seeds"]
     # Of the 5% (two-sided) that a table may spend; the looks are of 3 and of 5 seeds.
     assert [0.05 * share for share in seeds["spend"]] == pytest.approx(
-        [begun.alpha(1) * 3 / 5, begun.alpha(1) * 2 / 5]
+        [found.alpha(begun, 1) * 3 / 5, found.alpha(begun, 1) * 2 / 5]
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from llama_ablate.evidence import StandardError, simultaneous, verdict
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.judge.gates import decide
-from llama_ablate.judge.ledger import Begun, GateDifference
+from llama_ablate.judge.ledger import GateDifference
 from llama_ablate.judge.levels import MAX_LEVELS, family_wise, lord, split_level, weights
 
 #: The example of Bioconductor's onlineFDR: p values, and the levels that its documentation prints.
@@ -95,16 +95,16 @@ def show(differences, text_sd, share=1.0, alpha=None):
 
 def judge(draw, level, means, text_sd):
     """Return whether a candidate passes both gates, whose differences have these means."""
-    begun = Begun(number=1, label="", changes={}, best=0, level=level, code="")
+    one, two = (2 * own for own in split_level(level))
     losses = draw.standard_normal(LOOKS[-1]) + means[0]
     for look, share in zip(LOOKS, spending(LOOKS), strict=True):
-        found = show(losses[:look], text_sd, begun.alpha(1) / 0.05 * share)
+        found = show(losses[:look], text_sd, one / 0.05 * share)
         if found.verdict != "inconclusive":
             break
     if decide(1, [found]):
         return False
     losses = draw.standard_normal(CONFIRM) + means[1]
-    return decide(2, [show(losses, text_sd, alpha=begun.alpha(2))])[0] == "accepted"
+    return decide(2, [show(losses, text_sd, alpha=two)])[0] == "accepted"
 
 
 def simulate(count, share, effect, text_sd=0.0):

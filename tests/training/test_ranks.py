@@ -29,7 +29,6 @@ MODEL = "{dim: 16, layers: 1, heads: 2, context: 16, dropout: 0.2}"
 OFTEN = ("--checkpoint-every", "0.001")
 
 
-PER_RUN = "[perplexity, calibration, loss_by_position, length, activations, gradients]"
 
 
 def weights(root):
