@@ -71,8 +71,10 @@ class OpenedResults:
     def warnings(self) -> list[str]:
         """What limits the comparison, in whole sentences; of several experiments also how."""
         if isinstance(self.frames, unions.UnionFrames):
-            own = [f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)]
-            return unions.remarks(self.frames) + own
+            messages = [
+                f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)
+            ]
+            return unions.remarks(self.frames) + messages
         return warnings(self.frames)
 
     @cached_property
@@ -137,7 +139,10 @@ class OpenedResults:
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return {own: draw(part).figure for own, part in FIGURES.parts(name, self.frames).items()}
+        return {
+            part_name: draw(part).figure
+            for part_name, part in FIGURES.parts(name, self.frames).items()
+        }
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.
@@ -147,20 +152,20 @@ class OpenedResults:
         Raises ConfigError where there is no such run, or where its weights were not kept.
         """
         runs = self.runs
-        known = (self.frames.plan.variant(variant, t.plan) for t in self.frames.tables)
-        ids = {found.id for found in known if found}
+        variants = (self.frames.plan.variant(variant, t.plan) for t in self.frames.tables)
+        ids = {variant.id for variant in variants if variant}
         named = runs[runs["variant_id"].isin(ids)]
         if named.empty:
             raise ConfigError(f"there is no variant '{variant}'{nearest(variant, {*runs.variant})}")
         ok = named[(named["use"] == "reported") & (named["outcome"] == "ok")]
-        of_seed = ok if seed is None else ok[ok["seed"] == seed]
-        if of_seed.empty:
-            finished = ", ".join(str(one) for one in sorted({*ok["seed"]})) or "none"
+        selected = ok if seed is None else ok[ok["seed"] == seed]
+        if selected.empty:
+            finished = ", ".join(str(seed) for seed in sorted({*ok["seed"]})) or "none"
             what = "run" if seed is None else f"run of seed {seed}"
             raise ConfigError(f"no {what} of '{variant}' has ended ok; seeds that did: {finished}")
         folders = [
             folder
-            for id_ in of_seed["run"]
+            for id_ in selected["run"]
             for results in self._results
             if (folder := results.folder(id_))
         ]
@@ -187,13 +192,13 @@ class OpenedResults:
         """Return headline and short comparison for a notebook; nothing is loaded from elsewhere."""
         from llama_ablate.report.sections import sections
 
-        shown = [part for part in sections(self.frames) if part.key == "comparison"]
-        more = len(shown) - _TABLES_SHOWN
+        parts = [part for part in sections(self.frames) if part.key == "comparison"]
+        more = len(parts) - _TABLES_SHOWN
         lines = [
             f"<h4>{escape(self.name)}</h4>",
             f"<p><em>{escape(self.question)}</em></p>" if self.question else "",
             f"<p>{escape(self.headline)}</p>",
-            *(_html(part) for part in shown[:_TABLES_SHOWN]),
+            *(_html(part) for part in parts[:_TABLES_SHOWN]),
             f"<p>{more} more table(s): <code>.tables</code></p>" if more > 0 else "",
             f"<p>{len(self.warnings)} warning(s): <code>.warnings</code></p>"
             if self.warnings
@@ -223,12 +228,13 @@ def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
     ConfigError, naming what differs, where the baselines are not the same architecture on the same
     text, trained alike.
     """
-    opened = [one if isinstance(one, OpenedResults) else open(one) for one in results]
+    opened = [result if isinstance(result, OpenedResults) else open(result) for result in results]
     if not opened:
         raise ConfigError("concat: name one experiment or more")
-    every = [frames for one in opened for frames in one._experiments]  # noqa: SLF001
+    every = [frames for result in opened for frames in result._experiments]  # noqa: SLF001
     joined = unions.union(every) if len(every) > 1 else every[0]
-    return OpenedResults(joined, [own for one in opened for own in one._results])  # noqa: SLF001
+    folders = [result for experiment in opened for result in experiment._results]  # noqa: SLF001
+    return OpenedResults(joined, folders)
 
 
 def report(folder: Path | str) -> Path:

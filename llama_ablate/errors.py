@@ -53,8 +53,8 @@ def require(package: str, user: str) -> None:
     `user` is what needs it. The package's own command is the one that works everywhere: no index
     has this distribution, so its extras can be installed in a checkout alone.
     """
-    found = find_spec(package)
-    if found is None or found.origin is None:  # without one, a mere folder
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:  # without one, a mere folder
         raise ConfigError(f"{user} needs the package '{package}': pip install {package}")
 
 
@@ -82,16 +82,22 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
 
 def _meant(text: str, names: Sequence[str]) -> list[str]:
     """Return the names that a text probably stands for: mostly one, or none."""
-    own: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for name in names:
         last = name.rpartition(".")[2]  # of `train.lr`, too
         for word in (name, last):
-            own.setdefault(_plain(word), [name])
+            groups.setdefault(_plain(word), [name])
         for word in _other_words().get(last, "").split():
             others.setdefault(word, []).append(name)
-    swapped = {word: name for word, name in own.items() if sorted(word) == sorted(_plain(text))}
-    for words, alike in ((own, 1.0), (others, 1.0), (swapped, 0.6), (own, 0.65), (others, 0.75)):
+    swapped = {word: name for word, name in groups.items() if sorted(word) == sorted(_plain(text))}
+    for words, alike in (
+        (groups, 1.0),
+        (others, 1.0),
+        (swapped, 0.6),
+        (groups, 0.65),
+        (others, 0.75),
+    ):
         for word in get_close_matches(_plain(text), words, 1, alike):
             return words[word]
     holding = [name for name in names if _plain(text) in _plain(name)]  # `qknorm`, of a label

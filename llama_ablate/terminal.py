@@ -112,8 +112,8 @@ def shortened(text: str, most: int) -> str:
         return text
     mark = "..." if lacks("…") else "…"
     left, right = text, ""
-    for kept in range(most, -1, -1):
-        left, right = text[: (kept + 1) // 2], text[len(text) - kept // 2 :]
+    for length in range(most, -1, -1):
+        left, right = text[: (length + 1) // 2], text[len(text) - length // 2 :]
         if columns(left) + len(mark) + columns(right) <= most:
             break
     return left + mark + right

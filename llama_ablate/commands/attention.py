@@ -40,8 +40,8 @@ def run(options: AttentionOptions) -> Answer:
         figures = {f"layer-{layer}": maps.layer(layer) for layer in layers}
     else:
         figures = {f"layer-{i}-head-{options.head}": maps.head(i, options.head) for i in layers}
-    written = [maps.save(options.out / "attention.npz")]
+    paths = [maps.save(options.out / "attention.npz")]
     for name, figure in figures.items():
-        written += save(figure, options.out / name)
-    files = [str(path) for path in written]
+        paths += save(figure, options.out / name)
+    files = [str(path) for path in paths]
     return Answer("\n".join(files), {"tokens": prompt, "labels": maps.labels, "files": files})

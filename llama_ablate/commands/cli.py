@@ -77,11 +77,13 @@ def _parsed(arguments: Sequence[str] | None) -> Namespace:
     if not (options.command or unknown):
         options.command, options.topic = "help", None
     if unknown:
-        own: _Parser = options.parser if options.command else top
+        chosen_parser: _Parser = options.parser if options.command else top
         name = unknown[0].partition("=")[0]
         option = name.startswith("-")
-        hint = nearest(name, own.known()) if option else ""
-        own.error(f"{'there is no option' if option else 'one argument too many:'} {name}{hint}")
+        hint = nearest(name, chosen_parser.known()) if option else ""
+        chosen_parser.error(
+            f"{'there is no option' if option else 'one argument too many:'} {name}{hint}"
+        )
     return options
 
 
@@ -112,8 +114,8 @@ def _done(command: str, options: Options) -> int:
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())
             print(answer.json if options.json else coloured(visible(fitted)), flush=True)
     except (ConfigError, OSError) as error:
-        kept = isinstance(error, OSError) and command in ("run", "measure")
-        note = "; what is finished is kept" if kept else ""
+        is_resumable = isinstance(error, OSError) and command in ("run", "measure")
+        note = "; what is finished is kept" if is_resumable else ""
         sys.stderr.write(f"llama-ablate: {in_one_line(_said(error))}{note}\n")
         return 2
     except (MemoryError, RuntimeError) as error:

@@ -28,14 +28,14 @@ def run(options: ExportOptions) -> Answer:
     from llama_ablate.interop import huggingface
 
     opened = model_input.open_model(options)
-    written = huggingface.write(opened.model, options.folder, options.to, opened.tokenizer_if_any)
-    for note in written.notes:
+    export = huggingface.write(opened.model, options.folder, options.to, opened.tokenizer_if_any)
+    for note in export.notes:
         sys.stderr.write(f"note: {note}\n")
     files = sorted(path.name for path in options.folder.iterdir())
     values = {
-        "family": written.family,
+        "family": export.family,
         "folder": str(options.folder),
         "files": files,
-        "notes": written.notes,
+        "notes": export.notes,
     }
-    return Answer(f"{options.folder}: {written.family}, {', '.join(files)}", values)
+    return Answer(f"{options.folder}: {export.family}, {', '.join(files)}", values)

@@ -76,15 +76,15 @@ def run(options: InitOptions) -> Answer:
 
 def _write(texts: Mapping[Path, str]) -> None:
     """Write files where none is: all, or none of them."""
-    written: list[Path] = []
+    files: list[Path] = []
     try:
         for file, text in texts.items():
             with file.open("x", encoding="utf-8") as opened:
-                written.append(file)
+                files.append(file)
                 opened.write(text)
     except OSError as error:
-        for one in written:
-            one.unlink()
+        for path in files:
+            path.unlink()
         why = f"--to {file}: cannot be written: {error.strerror}"
         if isinstance(error, FileExistsError):
             why = f"'{file}' is there already: choose another name with --to"

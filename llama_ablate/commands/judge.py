@@ -53,8 +53,8 @@ def run(options: JudgeOptions) -> Answer:
     """
     if options.plugins:
         raise ConfigError("--plugin: a candidate brings its own, as 'plugin: FILE' in its YAML")
-    asked = (options.candidate, options.new, options.leave_one_out)
-    if sum(map(bool, asked)) > 1 or (options.dry_run and not options.candidate):
+    modes = (options.candidate, options.new, options.leave_one_out)
+    if sum(map(bool, modes)) > 1 or (options.dry_run and not options.candidate):
         raise ConfigError("one of CANDIDATE (--dry-run goes with it), --new, --leave-one-out")
     from llama_ablate.judge import candidates
     from llama_ablate.judge.ledger import Ledger
@@ -107,10 +107,12 @@ def forecast_gates(ledger: "Ledger", begun: "Begun", launch: LaunchOptions) -> A
     source = experiment.from_mapping(ledger.gate(begun, 1))
     pilot = candidates.find_pilot(ledger)
     power, file = source.experiment.margin if pilot else None, Path(begun.label)
-    asked = plan.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
-    planned = plan.of_source(source, asked)
-    one, two = (ledger.alpha(begun, gate) / 2 for gate in (1, 2))
+    plan_options = plan.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
+    planned = plan.of_source(source, plan_options)
+    first_level, two = (ledger.alpha(begun, gate) / 2 for gate in (1, 2))
     said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided), "
-    said += f"{one:.2g} of it at gate one, as below; {ledger.terms.confirm} more seeds at gate "
+    said += (
+        f"{first_level:.2g} of it at gate one, as below; {ledger.terms.confirm} more seeds at gate "
+    )
     said += f"two, at {two:.2g}"
     return Answer([said, *planned.shown], {**planned.values, "level": begun.level})

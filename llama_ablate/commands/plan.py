@@ -84,9 +84,9 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     predicted = forecast.forecast(document, compute, workers, need)
     pilot = _open_pilot(options.pilot, predicted)
     with source.located():  # an equivalence that cannot be shown
-        of_margin, needed = _margin(predicted, pilot)
-    shown = forecast_tables.shown(predicted, needed)
-    values = predicted.to_dict(warnings.planned) | of_margin
+        margin_values, needed = _margin(predicted, pilot)
+    output = forecast_tables.shown(predicted, needed)
+    values = predicted.to_dict(warnings.planned) | margin_values
     resets = [
         str(source.locate(error))
         for error in variants.find_reset_options(plan.experiment.model, source.base_model)
@@ -94,14 +94,14 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     values["resets"] = resets
     values["notes"] = [*plan.notes]
     if notes := [*resets, *plan.notes]:
-        shown.append("\n".join(f"note: {line}" for line in notes))
+        output.append("\n".join(f"note: {line}" for line in notes))
     if short:
-        shown.append(f"warning: {short}")
+        output.append(f"warning: {short}")
     if options.power:
-        of_power, said = _power(options.power, pilot, predicted)
-        values |= of_power
-        shown += said
-    return Answer(shown, values)
+        power_values, said = _power(options.power, pilot, predicted)
+        values |= power_values
+        output += said
+    return Answer(output, values)
 
 
 def _power(
@@ -117,29 +117,29 @@ def _power(
 
     effect, unit = margins.read(effect_asked)
     plan = predicted.plan
-    if unit != (own := plan.tables[0].unit).name:
-        raise ConfigError(f"--power '{effect_asked}': losses compare in {own.name} here")
+    if unit != (loss_unit := plan.tables[0].unit).name:
+        raise ConfigError(f"--power '{effect_asked}': losses compare in {loss_unit.name} here")
     if pilot is None:
         raise ConfigError(
             f"--power needs noise to plan with: there are no results at "
             f"'results/{plan.experiment.slug}'; give finished results with --pilot"
         )
-    found, whose = power.promise(plan, pilot[0], effect), f"the noise of '{pilot[1]}'"
-    values: dict[str, Any] = {"power": found.rows, "noise": whose}
+    promised, whose = power.promise(plan, pilot[0], effect), f"the noise of '{pilot[1]}'"
+    values: dict[str, Any] = {"power": promised.rows, "noise": whose}
     cells = forecast_tables.power(
-        found.rows, effect_asked, predicted.seeds, predicted.most.predicted_s
+        promised.rows, effect_asked, predicted.seeds, predicted.most.predicted_s
     )
-    shown: list[str | pd.DataFrame] = [
+    output: list[str | pd.DataFrame] = [
         f"from {whose}; simulated with the rules of the report, power 0.8:",
         cells,
     ]
-    if found.runs:
-        values["expected_runs"] = found.runs
-        shown.append(
-            f"expected runs with these looks, without controls: {found.runs:.0f} of at most "
+    if promised.runs:
+        values["expected_runs"] = promised.runs
+        output.append(
+            f"expected runs with these looks, without controls: {promised.runs:.0f} of at most "
             f"{predicted.most.runs}"
         )
-    return values, shown
+    return values, output
 
 
 def _margin(
@@ -150,20 +150,20 @@ def _margin(
     from llama_ablate.config import margins
     from llama_ablate.findings import power
 
-    stated = predicted.plan.experiment.margin
-    margin, table = margins.of_loss(stated), predicted.plan.tables[0]
+    margin_text = predicted.plan.experiment.margin
+    margin, table = margins.of_loss(margin_text), predicted.plan.tables[0]
     if margin is None:
         return {}, "none is stated, so no row can be equivalent"
     if len([variant for variant in table.variants if not variant.role]) == 1:
-        return {}, f"{stated}; no variant is compared with the baseline"
+        return {}, f"{margin_text}; no variant is compared with the baseline"
     if table.unit.name != margins.NATS and pilot is None:
-        return {}, f"{stated}; in {table.unit.name} a pilot tells the noise (see --pilot)"
-    found = power.expect(predicted.plan, pilot[0] if pilot else None, margin)
-    found["noise"] = f"the noise of '{pilot[1]}'" if pilot else "other experiments"
-    found["is_measured"] = pilot is not None
+        return {}, f"{margin_text}; in {table.unit.name} a pilot tells the noise (see --pilot)"
+    expected = power.expect(predicted.plan, pilot[0] if pilot else None, margin)
+    expected["noise"] = f"the noise of '{pilot[1]}'" if pilot else "other experiments"
+    expected["is_measured"] = pilot is not None
     if pilot:
         _refuse_equivalences(predicted.plan, pilot[0])
-    return {"expected": found}, forecast_tables.expected(found, predicted)
+    return {"expected": expected}, forecast_tables.expected(expected, predicted)
 
 
 def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
@@ -173,12 +173,12 @@ def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
     for i, entry in enumerate(plan.hypotheses):
         if entry.direction != "equivalent" or entry.measure or entry.force:
             continue
-        found = power.expect(plan, pilot, entry.size)
-        if not found["is_enough"]:
-            need = found["seeds_needed"]
+        expected = power.expect(plan, pilot, entry.size)
+        if not expected["is_enough"]:
+            need = expected["seeds_needed"]
             raise ConfigError(
                 f"equivalence within {entry.margin} cannot be shown: by the pilot half an interval "
-                f"is {found['half_width']:.2g}; {f'take {need} seeds, ' if need else ''}"
+                f"is {expected['half_width']:.2g}; {f'take {need} seeds, ' if need else ''}"
                 "state a larger margin, or 'force: true'",
                 ("hypotheses", i, "margin"),
             )

@@ -76,17 +76,17 @@ def _watch(results: "Results") -> "Results":
     if hasattr(os, "SCHED_IDLE"):  # Linux
         with suppress(OSError):  # a container may refuse it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    written, failed, rest_until = -1, 0, 0.0
+    last_tenth, failed, rest_until = -1, 0, 0.0
     while True:
         try:
             ended, needed, line = describe_progress(results)
             if ended == needed:
                 return results
             tenth, before = _TENTHS * ended // needed, time.process_time()
-            if written < tenth and time.monotonic() > rest_until:
+            if last_tenth < tenth and time.monotonic() > rest_until:
                 write_files(results, f"{line}. Written at {time.strftime('%H:%M')}.")
                 cost_s = time.process_time() - before
-                written, rest_until = tenth, time.monotonic() + cost_s / (LIVE_SHARE * cores())
+                last_tenth, rest_until = tenth, time.monotonic() + cost_s / (LIVE_SHARE * cores())
             failed = 0
         except (ConfigError, OSError):  # files move while they are read
             failed += 1
@@ -137,18 +137,18 @@ def write(results: "Results", command: str = "") -> Answer:
     from llama_ablate.report.headline import headline
     from llama_ablate.report.next_steps import next_steps
 
-    frames, every, notices, written = write_files(results)
+    frames, every, notices, paths = write_files(results)
     notes.odd_files(results)
     for notice in notices:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
     # Of several tables every comparison is printed, how often runs were lost, and the other
     # sections of the first.
-    shown: list[str | pd.DataFrame] = []
+    output: list[str | pd.DataFrame] = []
     for section in every:
         first = section.table in ("", frames.table.plan.name)
         if section.printed and (first or section.key in ("comparison", "stability")):
-            shown += [section.title] * (section.title != "Comparison")
-            shown.append(section.cells)
+            output += [section.title] * (section.title != "Comparison")
+            output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
     for section in (section for section in every if not section.folded):
         rows = section.frame.to_dict("records")
@@ -156,13 +156,13 @@ def write(results: "Results", command: str = "") -> Answer:
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     answer = headline(frames)
     further = next_steps(frames, command) if command else []
-    values |= {"headline": answer, "report": str(written), "warnings": notices, "next": further}
-    lines = [answer, *(f"next: {line}" for line in further), f"report: {written}"]
+    values |= {"headline": answer, "report": str(paths), "warnings": notices, "next": further}
+    lines = [answer, *(f"next: {line}" for line in further), f"report: {paths}"]
     failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")
-    shown.append("\n".join(lines))
-    return Answer(shown, values, code=1 if failed else 0)
+    output.append("\n".join(lines))
+    return Answer(output, values, code=1 if failed else 0)
 
 
 def write_files(
@@ -185,5 +185,5 @@ def write_files(
         for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
             disk.remove(partial)
         given = frames, every, notices, results.report
-        written = page.write_live(*given, live) if live else page.write(*given)
-    return frames, every, notices, written
+        paths = page.write_live(*given, live) if live else page.write(*given)
+    return frames, every, notices, paths

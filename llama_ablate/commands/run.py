@@ -200,7 +200,7 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
 
     Raises ConfigError for an unknown name.
     """
-    found: dict[str, list[str]] = {}
+    run_ids: dict[str, list[str]] = {}
     for name in names:
         runs = {
             run.id: run.variant.label
@@ -211,8 +211,8 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
         if not runs:
             labels = {variant.label for variant, _ in plan.arms}
             raise ConfigError(f"{flag} {name}: no variant is called so{nearest(name, labels)}")
-        found[next(iter(runs.values()))] = list(runs)
-    return found
+        run_ids[next(iter(runs.values()))] = list(runs)
+    return run_ids
 
 
 def _work(
@@ -258,9 +258,9 @@ def _write_plan(
 
     notes.mend(store)
     train = plan.experiment.train
-    asked = f"device {device}, precision {train.precision}, kernel {train.kernel}"
+    request = f"device {device}, precision {train.precision}, kernel {train.kernel}"
     if train.compile != "never":
-        asked += f", compile {train.compile}"
+        request += f", compile {train.compile}"
     spec = plan.baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     with source.located():  # what does not fit this machine
@@ -269,7 +269,7 @@ def _write_plan(
         forecast.check_memory(needed, device)
         chosen = store.measure_once(
             "compute",
-            f"{asked}, {sizes}",
+            f"{request}, {sizes}",
             lambda: choose(spec, train, device).to_dict(),
         )
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
@@ -290,12 +290,12 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
     needed = disk_bytes(plan, workers, store.final_ids())
     free = shutil.disk_usage(store.root).free
-    asked = needed[plan.settings.keep_weights]
-    if asked > free:
+    needed_bytes = needed[plan.settings.keep_weights]
+    if needed_bytes > free:
         fits = [kind for kind in ("best", "none") if needed[kind] <= free]
         instead = [f"; --keep-weights {kind} takes {size(needed[kind])}" for kind in fits]
         raise ConfigError(
-            f"the runs need up to {size(asked)} in '{store.root}', and {size(free)} are free"
+            f"the runs need up to {size(needed_bytes)} in '{store.root}', and {size(free)} are free"
             + "".join(instead)
         )
 

@@ -63,20 +63,20 @@ def run(options: ShowOptions) -> Answer:
         return Answer(*details.variant(alone, variant, everything=options.all))
     frames = Frames.of(results)
     frames = frames.only(frames.named(table.name))
-    shown: list[str | DataFrame] = []
+    output: list[str | DataFrame] = []
     for name in ("axes", "factors", "interactions", "comparison", "steps", "stability", "metrics"):
         section = sections.SECTIONS[name].make(frames)
         if section and (section.printed or name == "metrics"):
-            shown += [section.title] * (section.title != "Comparison")
-            shown.append(section.cells)
-    return Answer(shown, columns.comparison(frames).to_dict("records"))
+            output += [section.title] * (section.title != "Comparison")
+            output.append(section.cells)
+    return Answer(output, columns.comparison(frames).to_dict("records"))
 
 
 def _are_folders(results: "Results", names: Sequence[str]) -> bool:
     """Return whether all names are existing folders and no variants or runs."""
     plan = results.plan
-    known = [name for name in names if plan.called(name) or name in plan.runs]
-    return not known and all(Path(name).is_dir() for name in names)
+    known_names = [name for name in names if plan.called(name) or name in plan.runs]
+    return not known_names and all(Path(name).is_dir() for name in names)
 
 
 def _joined(results: "Results", others: Sequence[str], table: str | None) -> Answer:
@@ -98,8 +98,8 @@ def _joined(results: "Results", others: Sequence[str], table: str | None) -> Ans
     cells.insert(1, "experiment", [*joined.table.experiments.values()])
     remarks = [describe_computing(joined), *union.remarks(joined)]
     frame = columns.comparison(joined)
-    shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
-    return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})
+    output: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
+    return Answer(output, {"comparison": frame.to_dict("records"), "remarks": remarks})
 
 
 def _curve(results: "Results", run: str) -> Answer:
@@ -121,15 +121,16 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
 
     frames = Frames.of(results)
     frames = frames.only(selection.table(frames.by_name, table))
-    shown = frames.table
+    shown_table = frames.table
     a, b = (
-        selection.variant(frames.plan, shown.plan, name, frames.root) for name in (first, second)
+        selection.variant(frames.plan, shown_table.plan, name, frames.root)
+        for name in (first, second)
     )
     if a.id == b.id:
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
-    text, values = details.pair(shown, a, b)
+    text, values = details.pair(shown_table, a, b)
     remarks = [describe_computing(frames), *list_machines(frames)]
-    if rate := one_rate(shown.plan, shown.experiment, b, a):
+    if rate := one_rate(shown_table.plan, shown_table.experiment, b, a):
         remarks.append(f"Their optimizers differ, with {rate}.")
     return Answer("\n".join([text, "", *remarks]), {**values, "remarks": remarks})
 
@@ -145,8 +146,8 @@ def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant")
     if results.plan.experiment.is_staged:
         return results
     same = (variant.id, table.repeated.get(variant.id))  # which has the point of that one
-    own = [run for run in table.runs if run.variant in same]
-    ended = [run for run in own if run.id in results.finished]
+    runs = [run for run in table.runs if run.variant in same]
+    ended = [run for run in runs if run.id in results.finished]
     lost = {run.seed for run in ended if results.finished[run.id].outcome()[0] in UNSTABLE}
-    beside = [run for run in results.plan.runs.values() if run.seed in lost]
-    return results.only({run.id for run in (*own, *beside)})
+    lost_runs = [run for run in results.plan.runs.values() if run.seed in lost]
+    return results.only({run.id for run in (*runs, *lost_runs)})

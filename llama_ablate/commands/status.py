@@ -62,21 +62,21 @@ def _once(results: "Results") -> Answer:
     counts = Counter(run.outcome for run in runs)
     bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
     # Of a run that ended `ok` the reason says that it was too short, as reports have it.
-    told = [replace(run, outcome="too short") if _is_short(run) else run for run in runs]
+    listed_runs = [replace(run, outcome="too short") if _is_short(run) else run for run in runs]
     by_label: dict[str, Counter[str]] = {}
-    for run in told:
+    for run in listed_runs:
         by_label.setdefault(run.label, Counter())[run.outcome] += 1
     width = max(map(len, by_label), default=0)
     lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
-    shown: list[str | DataFrame] = [f"{results.root}: {_summary(told)}", "\n".join(lines)]
+    output: list[str | DataFrame] = [f"{results.root}: {_summary(listed_runs)}", "\n".join(lines)]
     if running := [run for run in runs if run.outcome == "running"]:
         from llama_ablate.commands.shared import progress
 
-        shown.append(progress.cells(results, running))
-    if why := [run for run in told if run.outcome not in ("ok", "running", "pending")]:
-        shown.append("\n".join(f"{r.name}: {r.outcome}: {r.reason}" for r in why))
+        output.append(progress.cells(results, running))
+    if why := [run for run in listed_runs if run.outcome not in ("ok", "running", "pending")]:
+        output.append("\n".join(f"{r.name}: {r.outcome}: {r.reason}" for r in why))
     values = {"runs": [_plain(run) for run in runs], "outcomes": counts}
-    return Answer(shown if running else "\n\n".join(map(str, shown)), values, 1 if bad else 0)
+    return Answer(output if running else "\n\n".join(map(str, output)), values, 1 if bad else 0)
 
 
 def _is_short(run: "RunStatus") -> bool:
@@ -99,9 +99,11 @@ def list_needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]"
         return runs
     from llama_ablate.findings.outcomes import milder_outcomes
 
-    found = milder_outcomes(runs, results.curve, results.plan.tables)
+    outcomes = milder_outcomes(runs, results.curve, results.plan.tables)
     return [
-        replace(run, outcome=counts[0], reason=counts[1]) if (counts := found.get(run.id)) else run
+        replace(run, outcome=counts[0], reason=counts[1])
+        if (counts := outcomes.get(run.id))
+        else run
         for run in runs
     ]
 
@@ -124,14 +126,14 @@ def _listed(counts: "Counter[str]") -> str:
 def _watched(results: "Results") -> "Results":
     """Draw how far the runs are, until all have ended or an interrupt; return the last look."""
     failed, ended = 0, [""]
-    asked: Collection[str] = ()
+    needed: Collection[str] = ()
     with terminal.screen() as draw:
         try:
             while True:
                 try:
                     if ended != (now := [*results.finished]):  # else nothing more is asked for
-                        asked, ended = find_asked(results), now
-                    runs = list_needed(results, asked)
+                        needed, ended = find_asked(results), now
+                    runs = list_needed(results, needed)
                     draw(_drawn(results, runs))
                     failed = 0
                     if not any(run.outcome in ("pending", "running") for run in runs):
@@ -152,12 +154,12 @@ def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
     from llama_ablate.report import tables
 
     width, height = shutil.get_terminal_size()
-    shown = progress.fitting(runs, max(1, height - _AROUND))
+    visible = progress.fitting(runs, max(1, height - _AROUND))
     left = progress.seconds_left(results, runs)
     head = f"{results.plan.experiment.name}: {_summary(runs)}"
     head += f"; {progress.duration(left)} left" if left else ""
-    table = tables.text(progress.cells(results, shown), width, least=len(progress.COLUMNS))
-    more = f"{len(runs) - len(shown)} more; " if len(shown) < len(runs) else ""
+    table = tables.text(progress.cells(results, visible), width, least=len(progress.COLUMNS))
+    more = f"{len(runs) - len(visible)} more; " if len(visible) < len(runs) else ""
     idle = "running" not in {run.outcome for run in runs}
     rest = "nobody trains now: `llama-ablate run FILE` goes on" if idle else "the runs go on"
     foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, {rest}"

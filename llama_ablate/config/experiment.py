@@ -131,14 +131,14 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
 
     Raises ConfigError for an unknown name, or for a `--set` that does not fit.
     """
-    known = presets()
-    if name not in known:
-        raise ConfigError(f"'{name}' is not a preset{nearest(name, known)}")
-    marked = parse(known[name], f"{name}.yaml")
+    presets_by_name = presets()
+    if name not in presets_by_name:
+        raise ConfigError(f"'{name}' is not a preset{nearest(name, presets_by_name)}")
+    recipe = parse(presets_by_name[name], f"{name}.yaml")
     for text in sets:
-        _override(marked, text)
-    with marked.located():
-        return Preset.check(marked.values)
+        _override(recipe, text)
+    with recipe.located():
+        return Preset.check(recipe.values)
 
 
 def _over_base(
@@ -151,10 +151,10 @@ def _over_base(
     name = marked.values.get("base", "llama2-tiny")
     if not isinstance(name, str):
         raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
-    known = presets()
-    if name in known:
+    presets_by_name = presets()
+    if name in presets_by_name:
         # Without marks: what does not fit a preset is to be mended in the file that names it.
-        preset = parse(known[name], f"{name}.yaml").values
+        preset = parse(presets_by_name[name], f"{name}.yaml").values
         base = Marked({"model": preset["model"]})
     elif name.endswith((".yaml", ".yml")):
         file = path.parent / name
@@ -168,7 +168,9 @@ def _over_base(
             raise marked.locate(ConfigError(message, ("base",)))
         base, _ = _over_base(load_yaml(file), file, (*seen, file))
     else:
-        message = f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, known)}"
+        message = (
+            f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, presets_by_name)}"
+        )
         raise marked.locate(ConfigError(message, ("base",)))
 
     values: dict[str, Any] = dict(base.values)
@@ -179,8 +181,8 @@ def _over_base(
         values[key] = {**values[key], **value} if merged else value
     # Replaced as a whole: nothing of the base's entry may remain.
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
-    own = {where for group in _ONE_OF for where in group if _holds(marked.values, where)}
-    _drop_others(values, own)
+    stated_places = {where for group in _ONE_OF for where in group if _holds(marked.values, where)}
+    _drop_others(values, stated_places)
     model = base.values.get("model")
     merged_marks = Marked(values, marks | marked.marks, marked.text)
     return merged_marks, model if isinstance(model, dict) else {}
@@ -219,10 +221,10 @@ def _section(values: Any, key: Any) -> Any:
 
     A component that is given by its bare name becomes a mapping, so that it can have options.
     """
-    found = values[key] if isinstance(values, list) else values.setdefault(key, {})
-    if isinstance(found, str):
-        values[key] = found = {"name": found}
-    return found
+    section = values[key] if isinstance(values, list) else values.setdefault(key, {})
+    if isinstance(section, str):
+        values[key] = section = {"name": section}
+    return section
 
 
 def _path_of(key: str) -> Where:

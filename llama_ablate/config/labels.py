@@ -43,7 +43,7 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
     if not isinstance(entry, dict) or not {"name", "pattern"} & entry.keys():
         return to_json(entry)
     if "pattern" in entry:
-        return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
+        return " / ".join(entry_text(part, options=options) for part in entry["pattern"])
     given = {key: value for key, value in entry.items() if options and key != "name"}
     texts = (f"{key}={_write_option(value)}" for key, value in given.items() if value is not None)
     return " ".join([str(entry["name"]), *texts])
@@ -77,8 +77,8 @@ def _name_component(slot: str, entry: Entry) -> str:
         return f"no-{slot}" if entry == "none" else entry
     if "name" not in entry:  # a pattern over depth
         layers = entry.get("layers", {}).items()
-        names = [_name_component(slot, one) for one in entry["pattern"]]
-        return "/".join([*names, *(f"{n}={_name_component(slot, one)}" for n, one in layers)])
+        names = [_name_component(slot, part) for part in entry["pattern"]]
+        return "/".join([*names, *(f"{n}={_name_component(slot, part)}" for n, part in layers)])
     options = [f"{key}={format_value(value)}" for key, value in entry.items() if key != "name"]
     return "-".join([_name_component(slot, entry["name"]), *options])
 
@@ -110,13 +110,13 @@ def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
     if isinstance(entry, str):
         return entry
     if "name" not in entry:
-        names = [one if isinstance(one, str) else one["name"] for one in entry["pattern"]]
+        names = [part if isinstance(part, str) else part["name"] for part in entry["pattern"]]
         return {"pattern": names}
     name = entry["name"]
     same = (level for level in axis if isinstance(level, dict) and level.get("name") == name)
     varied = {key for level in same for key in level} - {"name", "label"}
-    shown = {key: entry[key] for key in varied if entry.get(key) not in (None, False)}
-    return {"name": name, **(shown if len(varied) == 1 else {})}
+    displayed = {key: entry[key] for key in varied if entry.get(key) not in (None, False)}
+    return {"name": name, **(displayed if len(varied) == 1 else {})}
 
 
 def name_baseline(
@@ -162,8 +162,8 @@ def name_corpus(data: Data) -> str:
     """Name the text of a `data` section in sentences: its file, or its corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
     path = entry.get("path") or entry.get("train")
-    of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
-    return of_file or str(entry["name"])
+    file_name = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
+    return file_name or str(entry["name"])
 
 
 def name_text(data: Data) -> str:

@@ -58,10 +58,10 @@ class Marked:
 
     def locate(self, error: ConfigError) -> ConfigError:
         """Return the error with file, line, column and key in front of its sentence."""
-        known = error.where
-        while known and known not in self.marks:
-            known = known[:-1]
-        mark = self.marks.get(known)
+        place = error.where
+        while place and place not in self.marks:
+            place = place[:-1]
+        mark = self.marks.get(place)
         key = dotted(error.where)
         parts = [str(mark) if mark else "", key, error.message]
         return ConfigError(": ".join(part for part in parts if part))

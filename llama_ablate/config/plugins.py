@@ -88,7 +88,7 @@ def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -
     mark = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
     # Of a file its hash, cut in its module's name; of a package its version.
     return not mark or mark in {
-        known for whole in recorded.values() for known in (whole, whole[:_CUT])
+        accepted for digest in recorded.values() for accepted in (digest, digest[:_CUT])
     }
 
 

@@ -188,8 +188,8 @@ class Registry:
         """Return the first paragraph of the component's docstring."""
         component = self._components[name]
         # Its own: a class inherits the docstring of nn.Module, which says nothing of it.
-        own = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
-        return " ".join(inspect.cleandoc(own or "").split("\n\n")[0].split())
+        doc = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
+        return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())
 
     def resolve(self, entry: Entry, where: Where = ()) -> Choice:
         """Turn `rope` or `{name: rope, theta: 5.0e5}` into a Choice with every option filled in.
@@ -264,9 +264,9 @@ class Registry:
 
 def laid_over(base: Entry, level: Any) -> Any:
     """Merge an entry over the base's; the same component keeps its other options."""
-    own, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
-    same = isinstance(entry, dict) and entry.get("name", "") == own.get("name")
-    return {**own, **entry} if same else level
+    base_entry, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
+    same = isinstance(entry, dict) and entry.get("name", "") == base_entry.get("name")
+    return {**base_entry, **entry} if same else level
 
 
 def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
@@ -275,12 +275,12 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
     """Yield the options of a component, each as the class nearest to it declares it."""
-    told: set[str] = set()
+    documented: set[str] = set()
     for function in _declarations(component):
         hints = typing.get_type_hints(function, include_extras=True)
         for parameter in _parameters(function):
-            if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in told:
-                told.add(parameter.name)
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in documented:
+                documented.add(parameter.name)
                 if parameter.default is parameter.empty:
                     raise TypeError(f"its option '{parameter.name}' needs a default")
                 if parameter.name not in hints:

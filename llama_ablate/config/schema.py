@@ -32,7 +32,9 @@ def _listed(value: object) -> list[Any]:
 def _without_repeats(values: list[Any]) -> list[Any]:
     if not values:
         raise ValueError("[] is empty: name one or more")
-    names = Counter(str(one.get("name") if isinstance(one, dict) else one) for one in values)
+    names = Counter(
+        str(value.get("name") if isinstance(value, dict) else value) for value in values
+    )
     name, times = names.most_common(1)[0]
     if times > 1:
         raise ValueError(f"{shown(values)} names '{name}' twice")
@@ -44,7 +46,7 @@ def _each_once(values: list[Any]) -> list[Any]:
 
 
 def _without_size(value: object) -> object:
-    if any(isinstance(one, dict) for one in _listed(value)):
+    if any(isinstance(item, dict) for item in _listed(value)):
         raise ValueError(
             f"{shown(value)} is not accepted: a budget is tokens, bytes, flops or seconds, "
             "without a number; the number is train.tokens or train.steps, of the "
@@ -178,13 +180,17 @@ class Data(Keys):
 
     @model_validator(mode="after")
     def _has_its_sources(self) -> "Data":
-        known = ["corpus", *self.sources]
-        if unknown := [name for name in self.mixture if name not in known]:
-            message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], known)}"
+        keys = ["corpus", *self.sources]
+        if unknown := [name for name in self.mixture if name not in keys]:
+            message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], keys)}"
             raise at(message, "mixture", unknown[0])
         if taken := {"corpus", "train", "validation", "test"} & {*self.sources}:
-            own = min(taken)
-            raise at(f"'{own}' is of the text's own: call the source otherwise", "sources", own)
+            first_taken = min(taken)
+            raise at(
+                f"'{first_taken}' is of the text's own: call the source otherwise",
+                "sources",
+                first_taken,
+            )
         if self.mixture and self.order == "documents":
             raise at("a mixture is of windows: it takes no 'order: documents'", "mixture")
         return self
@@ -520,8 +526,11 @@ class RayTask(Keys):
     @field_validator("resources")
     @classmethod
     def _custom(cls, named: dict[str, float]) -> dict[str, float]:
-        if own := {*named} & {"CPU", "GPU", "memory", "object_store_memory"}:
-            raise at(f"{min(own)} is no custom resource: cpus, gpus and memory_gb are", min(own))
+        if reserved := {*named} & {"CPU", "GPU", "memory", "object_store_memory"}:
+            raise at(
+                f"{min(reserved)} is no custom resource: cpus, gpus and memory_gb are",
+                min(reserved),
+            )
         return named
 
 
@@ -749,10 +758,10 @@ class Experiment(Keys):
                     "such as race: 2",
                     "seeds",
                 )
-            whole = "a ladder of sizes" if self.sizes else f"design '{self.variants.design}'"
+            design = "a ladder of sizes" if self.sizes else f"design '{self.variants.design}'"
             if self.sizes or self.variants.design == "path":
                 raise at(
-                    f"looks stop variants one by one, and {whole} needs all of them with the same "
+                    f"looks stop variants one by one, and {design} needs all of them with the same "
                     "seeds: give their number",
                     "seeds",
                 )
@@ -769,8 +778,10 @@ class Experiment(Keys):
     def state_contexts(self) -> tuple[int, ...]:
         """Contexts whose state bytes are reported: the training context, then those asked for."""
         options = [entry for entry in self.measure if isinstance(entry, dict)]
-        asked = (own.get("context") for own in options if own["name"] == "kv_cache")
-        contexts = (self.model.context, *asked, self.variants.match_context)
+        asked_contexts = (
+            option.get("context") for option in options if option["name"] == "kv_cache"
+        )
+        contexts = (self.model.context, *asked_contexts, self.variants.match_context)
         return tuple(dict.fromkeys(context for context in contexts if context))
 
     @property

@@ -221,7 +221,7 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
     if len(period) > layers:
         deep = f"{layers} layer{'s' if layers > 1 else ''}"
         raise ConfigError(f"a pattern of {len(period)} components is longer than {deep}", at)
-    chosen = [registry.resolve(one, (*at, i)) for i, one in enumerate(period)]
+    chosen = [registry.resolve(part, (*at, i)) for i, part in enumerate(period)]
     by_layer = [chosen[layer % len(chosen)] for layer in range(layers)]
     for layer, choice in _single(registry, entry.get("layers", {}), layers, (*where, "layers")):
         by_layer[layer] = choice
@@ -231,11 +231,14 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
 def shorten_entry(registry: Registry, entry: Any, where: Where = ()) -> Any:
     """Return an entry without options at their defaults: a component's, a pattern's or a list's."""
     if isinstance(entry, list):
-        return [shorten_entry(registry, one, (*where, i)) for i, one in enumerate(entry)]
+        return [shorten_entry(registry, part, (*where, i)) for i, part in enumerate(entry)]
     if not _is_pattern(entry):
         return registry.resolve(entry, where).shortest()
     layers = entry.get("layers", {})
-    short = {key: shorten_entry(registry, one, (*where, "layers")) for key, one in layers.items()}
+    short = {
+        key: shorten_entry(registry, layer_entry, (*where, "layers"))
+        for key, layer_entry in layers.items()
+    }
     pattern = shorten_entry(registry, entry["pattern"], (*where, "pattern"))
     return {"pattern": pattern, "layers": short}
 

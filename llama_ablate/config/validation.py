@@ -70,8 +70,8 @@ def error_path(values: Any, error: ErrorDetails) -> Where:
 def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     kind, loc, value = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
-        own, below = _keys_at(model, loc[:-1])
-        hint = nearest(loc[-1], own, below) if own else "; it takes no keys"
+        keys, below = _keys_at(model, loc[:-1])
+        hint = nearest(loc[-1], keys, below) if keys else "; it takes no keys"
         return f"unknown key '{loc[-1]}'{hint}"
     if kind == "missing":
         short = "is too short: one value more is needed"

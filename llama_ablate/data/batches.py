@@ -79,9 +79,9 @@ class _Stream:
         return self._bounds[self._documents[nth] + 1] - (self._ends[nth] - places)
 
     def _draw(self) -> None:
-        drawn = len(self._documents) // _DRAWN
+        first = len(self._documents) // _DRAWN
         generator = np.random.Generator(
-            np.random.Philox(key=[self._seed, self._number], counter=[0, 0, 0, drawn])
+            np.random.Philox(key=[self._seed, self._number], counter=[0, 0, 0, first])
         )
         documents = generator.integers(0, len(self._bounds) - 1, _DRAWN)
         before = self._ends[-1] if len(self._ends) else 0
@@ -107,9 +107,9 @@ class TextMixture:
         """
         generator = np.random.Generator(np.random.Philox(key=[seed, k], counter=[0, 0, 0, 1]))
         ends = np.cumsum([share for _, share, _ in self.parts])
-        drawn = np.searchsorted(ends[:-1], generator.random(size), "right")
+        chosen = np.searchsorted(ends[:-1], generator.random(size), "right")
         read = np.empty((size, context + 1), np.int64)
         for i, (tokens, _, first) in enumerate(self.parts):
-            rows = drawn == i
+            rows = chosen == i
             read[rows] = tokens.batch(seed, k, size, context, first, rows)
         return read

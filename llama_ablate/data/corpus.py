@@ -101,9 +101,9 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
         "lib2to3",
     }
     names = []
-    for folder, inside, found in os.walk(root):
+    for folder, inside, files in os.walk(root):
         inside[:] = set(inside) - left_out  # not gone into: a half of all there is
-        names += [Path(folder, file).relative_to(root) for file in found if file.endswith(".py")]
+        names += [Path(folder, file).relative_to(root) for file in files if file.endswith(".py")]
     names = sorted(name for name in names if not name.name.startswith("_sysconfigdata"))
     if len(names) < 100:
         raise ConfigError(f"Python {sys.version.split()[0]} has its library's text not at {root}")
@@ -120,14 +120,14 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
 
 def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
     """Drop repeated paragraphs of 80 characters or more, in and across documents."""
-    seen: set[str] = set()
+    keys: set[str] = set()
     for name, text in texts:
         paragraphs = []
         for paragraph in text.split("\n\n"):
             key = " ".join(paragraph.split())
-            if len(key) >= 80 and key in seen:
+            if len(key) >= 80 and key in keys:
                 continue
-            seen.add(key)
+            keys.add(key)
             paragraphs.append(paragraph)
         if (rest := "\n\n".join(paragraphs)).strip():
             yield Document((rest.replace(SEPARATOR, ""),), key=name)
@@ -155,8 +155,8 @@ def files(
     held-out text, where there are several, the first `longest`.
     """
     named = _named(path, train, validation, test)
-    of_all = [file for of in named.values() for file in of]
-    readers.check(of_all)
+    every_file = [file for of in named.values() for file in of]
+    readers.check(every_file)
     most = parse_size(limit)
 
     def read() -> Iterator[Document]:
@@ -164,9 +164,9 @@ def files(
             for document in readers.limited(readers.read(of, column), most):
                 yield replace(document, split=split)
 
-    size = readers.total_size(of_all)
+    size = readers.total_size(every_file)
     size = most if most and (size is None or most < size) else size
-    state = readers.state(of_all)
+    state = readers.state(every_file)
     return Corpus(read, splits, state=state, size=size, longest=parse_size(longest))
 
 
@@ -175,9 +175,9 @@ def _named(
 ) -> dict[str | None, list[Path]]:
     """Return the files of each split, or under None those that are to be split."""
     if train is None and validation is None and test is None:
-        found = _expand(path)
-        readers.check_alike(found, path, "path")
-        return {None: found}
+        paths = _expand(path)
+        readers.check_alike(paths, path, "path")
+        return {None: paths}
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
     named = {"train": train, "validation": validation, "test": test}
@@ -205,11 +205,11 @@ def _expand(path: str) -> list[Path]:
             return [root]
         if root.is_dir():
             next(root.iterdir(), None)  # raises where it may not be read, as a walk does not
-            found = (p for p in root.rglob("*") if not p.name.startswith("."))
+            paths = (p for p in root.rglob("*") if not p.name.startswith("."))
         else:
             anchor = Path(root.anchor)
-            found = anchor.glob(str(root.relative_to(anchor)))
-        named = list(itertools.islice(found, _MAX_FILES + 1))
+            paths = anchor.glob(str(root.relative_to(anchor)))
+        named = list(itertools.islice(paths, _MAX_FILES + 1))
     except OSError as error:
         reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
         raise ConfigError(reason, ("path",)) from None

@@ -34,13 +34,13 @@ def find_overlaps(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, Overl
     """
     if own.source:
         return {}
-    found = {
+    overlaps = {
         name: _count(own, {split: _is_in(own, split, other, "train") for split in own.heldout})
         for name, other in trained.items()
     }
     if {"validation", "test"} <= own.counts.keys():
-        found["test"] = _count(own, {"test": _is_in(own, "test", own, "validation")})
-    return found
+        overlaps["test"] = _count(own, {"test": _is_in(own, "test", own, "validation")})
+    return overlaps
 
 
 def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArray[np.bool_]]:
@@ -48,12 +48,12 @@ def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArr
 
     Those of the test split also where they stand in the validation split.
     """
-    found: dict[str, NDArray[np.bool_]] = {}
+    repeats: dict[str, NDArray[np.bool_]] = {}
     for split in own.heldout:
         masks = [_is_in(own, split, other, "train") for other in trained.values()]
         masks += [_is_in(own, split, own, "validation")] * (split == "test")
-        found[split] = np.any(masks, axis=0)
-    return found
+        repeats[split] = np.any(masks, axis=0)
+    return repeats
 
 
 def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str, frozenset[int]]:

@@ -131,8 +131,8 @@ def limited(documents: Iterable[Document], most: int | None) -> Iterator[Documen
         if most is None:
             yield document
             continue
-        kept, size = document.cut(most)
-        yield kept
+        cut, size = document.cut(most)
+        yield cut
         most -= size
         if most <= 0:
             return
@@ -418,8 +418,8 @@ def _arrow(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
         opened.seek(0)
         reader = pa.ipc.open_file(opened) if is_file else pa.ipc.open_stream(opened)
         chosen = _column_in(reader.schema, column, name)
-        of_file = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else ()
-        for batch in of_file if is_file else reader:
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else ()
+        for batch in batches if is_file else reader:
             for start in range(0, batch.num_rows, _ROWS_READ):
                 yield from batch.column(chosen).slice(start, _ROWS_READ).to_pylist()
     except (pa.ArrowException, OSError) as error:

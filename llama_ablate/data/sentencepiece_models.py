@@ -57,10 +57,10 @@ def from_sentencepiece(data: bytes, saved: str) -> Pieces:
     """
     try:
         model = _parse_model(data)
-        known = model.unknown >= 0
+        has_unknown = model.unknown >= 0
     except (LookupError, ValueError, struct.error, StopIteration, RecursionError):
-        known = False
-    if not known:
+        has_unknown = False
+    if not has_unknown:
         raise ConfigError("it is no SentencePiece model")
     return _expressed(model, saved)
 
@@ -70,7 +70,7 @@ def from_llama2c(data: bytes, saved: str) -> Pieces:
 
     The file has a length, then (score, length, bytes) of each piece.
     """
-    found: list[tuple[bytes, float]] = []
+    pieces: list[tuple[bytes, float]] = []
     offset = 4
     while offset < len(data):
         try:
@@ -79,10 +79,10 @@ def from_llama2c(data: bytes, saved: str) -> Pieces:
             raise ConfigError(f"it is cut off at byte {offset}") from None
         offset += 8 + length
         if length < 0 or offset > len(data):
-            raise ConfigError(f"piece {len(found)} does not end within the file")
-        found.append((data[offset - length : offset], score))
-    if len(found) < 3 + 256:
-        raise ConfigError(f"it has {len(found)} pieces, fewer than 3 special ones and 256 bytes")
+            raise ConfigError(f"piece {len(pieces)} does not end within the file")
+        pieces.append((data[offset - length : offset], score))
+    if len(pieces) < 3 + 256:
+        raise ConfigError(f"it has {len(pieces)} pieces, fewer than 3 special ones and 256 bytes")
     special = [
         Piece("<unk>", 0.0, UNKNOWN),
         Piece(_FIRST, 0.0, CONTROL),
@@ -90,7 +90,7 @@ def from_llama2c(data: bytes, saved: str) -> Pieces:
     ]
     special += [Piece(f"<0x{b:02X}>", 0.0, BYTE) for b in range(256)]
     try:
-        normal = [Piece(text.decode().replace(" ", SPACE), score) for text, score in found[259:]]
+        normal = [Piece(text.decode().replace(" ", SPACE), score) for text, score in pieces[259:]]
     except UnicodeDecodeError:
         raise ConfigError("it has a piece that is no UTF-8 text") from None
     return _expressed(PieceModel([*special, *normal]), saved)
@@ -119,7 +119,7 @@ def _parse_model(data: bytes) -> PieceModel:
         byte_fallback=bool(trainer.get(35, [0])[-1]),
         prefixed=bool(normalizer.get(3, [1])[-1]),
         shortened=bool(normalizer.get(4, [1])[-1]),
-        odd=[what for what, found in odd.items() if found],
+        odd=[what for what, is_odd in odd.items() if is_odd],
     )
 
 

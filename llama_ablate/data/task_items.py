@@ -128,11 +128,14 @@ def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
         raise ConfigError("[] is empty: name one or more tasks", ("task",))
     if limit is not None and limit < 2:
         raise ConfigError(f"limit {limit}: must be 2 or more", ("limit",))
-    made = [task(entry) for entry in listed]
-    names = [one.name for one in made]
+    loaded = [task(entry) for entry in listed]
+    names = [loaded_task.name for loaded_task in loaded]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two tasks are called '{twice[0]}'", ("task",))
-    return [Task(one.name, one.kind, one.items[:limit]) for one in made]
+    return [
+        Task(loaded_task.name, loaded_task.kind, loaded_task.items[:limit])
+        for loaded_task in loaded
+    ]
 
 
 def task(entry: str) -> Task:

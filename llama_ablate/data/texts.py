@@ -130,13 +130,13 @@ def write(
             before = sizes[split]
             sizes[split] += files[split].write(SEPARATOR.encode() if before else b"")
             pieces = written(split, document.pieces)
-            own = hash_document(pieces)
+            document_hash = hash_document(pieces)
             is_cut = document.whole is not document.pieces
-            hashes[split].append(hash_document(document.whole) if is_cut else own)
+            hashes[split].append(hash_document(document.whole) if is_cut else document_hash)
             longest = max(longest, sizes[split] - before)
-    kept = {split: size for split, size in sizes.items() if size}
-    found = {split: np.asarray(hashes[split], "<u8") for split in kept}
-    return Text(folder, _fingerprint(folder, sizes), kept, longest, found)
+    filled = {split: size for split, size in sizes.items() if size}
+    arrays = {split: np.asarray(hashes[split], "<u8") for split in filled}
+    return Text(folder, _fingerprint(folder, sizes), filled, longest, arrays)
 
 
 def hash_document(pieces: Iterable[str]) -> int:
@@ -259,9 +259,9 @@ def recall(root: Path, entry: object, state: str | None) -> Text | None:
     """Return the noted text of a corpus, without files; None if the corpus has changed."""
     file = _note(root, entry)
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-        known = typed(_KNOWN, read_json(file, _place(file)), file)
-        if state is not None and state in (known.state, UNCHANGED):
-            return Text(root, known.fingerprint, known.sizes, known.longest)
+        remembered = typed(_KNOWN, read_json(file, _place(file)), file)
+        if state is not None and state in (remembered.state, UNCHANGED):
+            return Text(root, remembered.fingerprint, remembered.sizes, remembered.longest)
     return None
 
 
@@ -272,8 +272,8 @@ def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
         disk.make(file.parent)
         if file.is_dir():
             disk.remove_tree(file)
-        known = {"fingerprint": text.fingerprint, "sizes": text.sizes, "longest": text.longest}
-        disk.replace(file, sealed({"state": state, **known}, _place(file)))
+        record = {"fingerprint": text.fingerprint, "sizes": text.sizes, "longest": text.longest}
+        disk.replace(file, sealed({"state": state, **record}, _place(file)))
 
 
 def _note(root: Path, entry: object) -> Path:
@@ -295,15 +295,15 @@ def working_folder(root: Path, name: str) -> Iterator[Path]:
         for needed in (root / "tokens", turns, parts):
             disk.make(needed)
         disk.sweep(parts)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
-                held.enter_context(disk.locked(turns, wait=False))
+                stack.enter_context(disk.locked(turns, wait=False))
             except BlockingIOError:
                 say("waiting for another process, which prepares the same text")
-                held.enter_context(disk.locked(turns))
+                stack.enter_context(disk.locked(turns))
             except OSError:  # a file system without locks: the first to finish is kept
                 pass
-            yield held.enter_context(disk.partial_folder(parts))
+            yield stack.enter_context(disk.partial_folder(parts))
     except OSError as error:
         place = error.filename2 or error.filename
         in_cache = place is not None and Path(os.fsdecode(place)).is_relative_to(root)

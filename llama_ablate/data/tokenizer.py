@@ -57,7 +57,7 @@ def refusing(what: str) -> Iterator[None]:
 @contextmanager
 def _without_stderr() -> Iterator[None]:
     try:
-        kept = os.dup(2)
+        stderr_copy = os.dup(2)
     except OSError:  # it is closed already
         yield
         return
@@ -66,17 +66,17 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
+        os.dup2(stderr_copy, 2)
         os.close(nowhere)
-        os.close(kept)
+        os.close(stderr_copy)
 
 
 def split_text(text: str) -> Iterator[str]:
     """Yield a text in parts of 8,000 characters or a few more, cut at the beginning of words."""
     start = 0
-    while found := _WORD_START.search(text, start + _PART):
-        yield text[start : found.start()]
-        start = found.start()
+    while match := _WORD_START.search(text, start + _PART):
+        yield text[start : match.start()]
+        start = match.start()
     yield text[start:]
 
 
@@ -208,10 +208,10 @@ class Chars(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the characters' ids. Raises ConfigError for one that is not in the vocabulary."""
-        known = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
+        symbols = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
         points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        ids = np.searchsorted(known, points)
-        wrong = np.flatnonzero(known[np.minimum(ids, len(known) - 1)] != points)
+        ids = np.searchsorted(symbols, points)
+        wrong = np.flatnonzero(symbols[np.minimum(ids, len(symbols) - 1)] != points)
         if len(wrong):
             raise ConfigError(f"the character {text[wrong[0]]!r} is not in the vocabulary")
         return ids.astype(np.int64)
@@ -314,8 +314,8 @@ def byte_level_bpe(
     """
     import tokenizers
 
-    shown = _byte_characters()
-    vocab = {"".join(shown[b] for b in token): rank for token, rank in ranks.items()}
+    characters = _byte_characters()
+    vocab = {"".join(characters[b] for b in token): rank for token, rank in ranks.items()}
     # A part of a text that is a token as a whole stays whole, as in tiktoken.
     bpe = tokenizers.models.BPE(
         vocab={**vocab, **special}, merges=list_merges(vocab), ignore_merges=True
@@ -378,11 +378,11 @@ def char_tokens() -> Maker:
     """Take characters: an id for each that the corpus holds in any split, so none is unknown."""
 
     def collect(text: Text) -> Chars:
-        found: set[str] = set()
+        characters: set[str] = set()
         for split in text.sizes:
             for piece in text.pieces(split):
-                found.update(piece)
-        return Chars("".join(sorted(found)))
+                characters.update(piece)
+        return Chars("".join(sorted(characters)))
 
     return Maker(collect)
 

@@ -280,8 +280,8 @@ def _check_hashes(files: Sequence[Path]) -> None:
     for file in files:
         content, name = disk.read(file), file.resolve().name
         git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
-        found = {40: git.hexdigest(), 64: hashlib.sha256(content).hexdigest()}
-        if name != found.get(len(name), name):
+        digests = {40: git.hexdigest(), 64: hashlib.sha256(content).hexdigest()}
+        if name != digests.get(len(name), name):
             raise ConfigError(f"'{file}' has changed since it was loaded: remove it, load it again")
 
 

@@ -77,8 +77,8 @@ class Tokens:
         before = _state(file)  # a change while reading is noticed at the next check
         size = self.counts[split] * kind_of(self.vocab).itemsize
         file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if before[0] != size or found != self.sums[f"{split}.bin"]:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if before[0] != size or digest != self.sums[f"{split}.bin"]:
             raise DamagedError(
                 f"the tokens in '{self.folder}' have changed since they were "
                 "written: the next command makes them again"
@@ -259,23 +259,23 @@ def prepare(
         }
     # A tokenizer from a file is known by the file's content, not by its path.
     made_by = maker.identity or tokenizer.entry()
-    asked = digest([entry, made_by], 16)
-    if asked in trusted:
-        return load(trusted[asked])
+    request = digest([entry, made_by], 16)
+    if request in trusted:
+        return load(trusted[request])
     source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
-    known = texts.recall(root, entry, source.state)
-    if known and (tokens := _opened(root, _key(known, maker, made_by))):
-        seen[asked] = tokens.folder
+    remembered = texts.recall(root, entry, source.state)
+    if remembered and (tokens := _opened(root, _key(remembered, maker, made_by))):
+        seen[request] = tokens.folder
         return tokens
     for _ in range(_TRIES):
-        with texts.working_folder(root, asked) as folder:
+        with texts.working_folder(root, request) as folder:
             with _at("data", "corpus"), Bar("reading the text", "B") as bar:
                 text = texts.write(source, folder, bar.update, left_out)
             _check_splits(text, corpus.name)
             texts.remember(root, entry, source.state, text)
             key = _key(text, maker, made_by)
-            seen[asked] = root / "tokens" / key
+            seen[request] = root / "tokens" / key
             if tokens := _opened(root, key):
                 return tokens
             _write(root / "tokens" / key, text, maker, folder, corpus.entry())

@@ -45,14 +45,14 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
         if METRICS.timed(guard.metric) and not is_paired(measured[guard.metric]):
             message = f"a guard needs timings in pairs: {{name: {guard.metric}, paired: true}}"
             raise ConfigError(message, (*where, "metric"))
-        known = METRICS.worse(guard.metric)
-        quantity = guard.quantity or next(iter(known), None)
+        quantities = METRICS.worse(guard.metric)
+        quantity = guard.quantity or next(iter(quantities), None)
         if quantity is None:
             message = f"'{guard.metric}' says of none of its numbers which is worse: name one"
             raise ConfigError(f"{message} by 'quantity', and 'worse': lower or higher", where)
-        worse = guard.worse or known.get(quantity)
+        worse = guard.worse or quantities.get(quantity)
         if worse is None:
-            hint = nearest(quantity, known) if known else ""
+            hint = nearest(quantity, quantities) if quantities else ""
             message = f"'{guard.metric}' does not say which '{quantity}' is worse{hint}"
             raise ConfigError(f"{message}; or say 'worse': lower or higher", (*where, "quantity"))
         filled.append(guard.model_copy(update={"quantity": quantity, "worse": worse}))
@@ -110,9 +110,11 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
 
 def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
     """Refuse a duplicate text that is read in the same way."""
-    ways = [text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)]
-    for i, (other, way) in enumerate(zip(others, ways[1:], strict=True)):
-        if other.tokens.fingerprint == text.tokens.fingerprint and way == ways[0]:
+    bare_texts = [
+        text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)
+    ]
+    for i, (other, way) in enumerate(zip(others, bare_texts[1:], strict=True)):
+        if other.tokens.fingerprint == text.tokens.fingerprint and way == bare_texts[0]:
             raise ConfigError(f"is the same text as texts[{i}], read in the same way", where)
 
 
@@ -139,21 +141,22 @@ def check_overlaps(text: TableText, variant: Variant) -> None:
     """Refuse held-out text that overlaps training text by more than 1%."""
     data = text.data.with_changes(variant.data)
     read = {"test", *(data.mixture or ["corpus"])}
-    for name, one in text.overlaps.items():
-        if data.overlap != "refuse" or one.share <= MAX_OVERLAP or name not in read:
+    for name, overlap in text.overlaps.items():
+        if data.overlap != "refuse" or overlap.share <= MAX_OVERLAP or name not in read:
             continue
-        own = dotted((*text.where, "corpus"))
+        corpus_key = dotted((*text.where, "corpus"))
         key: Where = ("corpus",)
-        kind, there = "held-out", f"the training text of {own}"
+        kind, there = "held-out", f"the training text of {corpus_key}"
         if name == "test":
-            kind, there = "test", f"the validation text of {own}"
+            kind, there = "test", f"the validation text of {corpus_key}"
         elif name != "corpus":
             key = ("sources", name)
             there = f"the training text of {dotted((*text.where, *key))}, all of which is compared"
-        drop = ", or leave those documents out with 'overlap: drop'" * (one.all_documents > 1)
+        drop = ", or leave those documents out with 'overlap: drop'" * (overlap.all_documents > 1)
         raise ConfigError(
-            f"{one.share:.1%} of the {kind} tokens of {own}, {one.documents:,} of "
-            f"{one.all_documents:,} documents as a whole, also stand in {there}: give other text"
+            f"{overlap.share:.1%} of the {kind} tokens of {corpus_key}, {overlap.documents:,} of "
+            f"{overlap.all_documents:,} documents as a whole, also stand in {there}: give other "
+            "text"
             f"{drop}, or keep them with 'overlap: allow'",
             (*text.where, *key),
         )
@@ -181,9 +184,9 @@ def check_documents(text: TableText, where: Where, variant: Variant | None = Non
 def check_precisions(tables: Sequence[Table], device: str) -> None:
     """Refuse variants of the precision on a device without bfloat16 products."""
     varied = (v for table in tables for v in table.variants if "precision" in v.train)
-    if (one := next(varied, None)) and not multiplies_bfloat16(device):
+    if (variant := next(varied, None)) and not multiplies_bfloat16(device):
         message = "this device has no instructions for products in bfloat16; allowed: float32"
-        raise ConfigError(message, one.place("train.precision") or one.where)
+        raise ConfigError(message, variant.place("train.precision") or variant.where)
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
@@ -217,13 +220,13 @@ def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     unit, why = margins.NATS, "all have one tokenizer"
     if several:
         unit, why = margins.BITS, "variants differ in their tokenizers"
-    stated: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
-    stated += [
+    stated_margins: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
+    stated_margins += [
         (hypothesis.margin, ("hypotheses", i, "margin"))
         for i, hypothesis in enumerate(experiment.hypotheses)
         if hypothesis.measure is None
     ]
-    for margin, where in stated:
+    for margin, where in stated_margins:
         given = margins.read(margin)[1]
         if given in margins.OF_LOSS and given != unit:
             raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
@@ -267,9 +270,9 @@ def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> Non
     from llama_ablate.measure import METRICS
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
-        own = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
+        by_fingerprint = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
         try:
-            for variant in own.values():
+            for variant in by_fingerprint.values():
                 METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
         except ConfigError as error:
             raise error.under("measure", i) from None
@@ -285,16 +288,20 @@ def check_plugins(tables: tuple[Table, ...]) -> list[str]:
     """
     notes: list[str] = []
     checked: set[tuple[str, Choice, bool]] = set()
-    own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
+    defaults = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     variants = (variant for table in tables for variant in table.variants)
     for variant, layer in ((v, v.spec.layer(i)) for v in variants for i in distinct(v.spec)):
-        apart = variant.spec.separator is not None
-        choices = [(s, getattr(layer, s), apart) for s in SLOTS]
-        foreign = [one for one in choices if plugins.code_of(REGISTRIES[one[0]].get(one[1].name))]
-        for slot, choice, _ in (one for one in foreign if one not in checked):
-            beside = vars(layer) | {s: own[s] for s, _, _ in foreign} | {slot: choice}
+        is_masked = variant.spec.separator is not None
+        choices = [(s, getattr(layer, s), is_masked) for s in SLOTS]
+        foreign = [
+            choice
+            for choice in choices
+            if plugins.code_of(REGISTRIES[choice[0]].get(choice[1].name))
+        ]
+        for slot, choice, _ in (item for item in foreign if item not in checked):
+            components = vars(layer) | {s: defaults[s] for s, _, _ in foreign} | {slot: choice}
             try:
-                notes += laws.check(variant.spec.with_components(beside), slot)
+                notes += laws.check(variant.spec.with_components(components), slot)
             except ConfigError as error:
                 where = variant.place(slot) or ("model", slot)
                 raise ConfigError(error.message, where) from None
@@ -312,10 +319,10 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
                     optimizer_laws.check(optimizer)
                 table.optimizer_bytes(variant, {**variant.train, **point})
             except ConfigError as error:
-                of_loss = error.where[:1] == ("losses",)
-                key, rest = ("losses", error.where[1:]) if of_loss else ("optimizer", error.where)
-                own = variant.varied.get(f"train.{key}", ("train", key))
-                where = ("tune", key) if key in point else own
+                is_loss = error.where[:1] == ("losses",)
+                key, rest = ("losses", error.where[1:]) if is_loss else ("optimizer", error.where)
+                place = variant.varied.get(f"train.{key}", ("train", key))
+                where = ("tune", key) if key in point else place
                 raise ConfigError(error.message, (*where, *rest)) from None
 
 

@@ -137,8 +137,8 @@ def forecast(
         per_s = compute.flops_per_s * max(1, min(workers, len(runs)))
         training_s, evaluation_s = (sum(of[run] for run in runs) / per_s for of in (work, reading))
         predicted_s = training_s + evaluation_s + measuring_s
-        whole = sum(flops[run] for run in runs)
-        return Cost(len(runs), whole, training_s, evaluation_s, measuring_s, predicted_s)
+        total_flops = sum(flops[run] for run in runs)
+        return Cost(len(runs), total_flops, training_s, evaluation_s, measuring_s, predicted_s)
 
     least, most = map(cost, plan.run_bounds)
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
@@ -150,7 +150,7 @@ def measuring_seconds(plan: PlanDocument) -> float:
     paired = sum(is_paired(choice) for choice in choices)
     turns = ROUNDS * len(plan.variant_ids)
     seconds = PROCESSES * (_PROCESS_S + turns * paired * _TURN_S) * bool(paired)
-    is_decoded = any(one.name == "decode_speed" and not is_paired(one) for one in choices)
+    is_decoded = any(choice.name == "decode_speed" and not is_paired(choice) for choice in choices)
     return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded
 
 
@@ -158,19 +158,19 @@ def evaluated(plan: PlanDocument, text: PlannedText) -> int:
     """Count the held-out tokens that a run reads for its curve and its metrics."""
     *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
     points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
-    ways = max(1, len(plan.experiment.evaluation.documents))
+    modes = max(1, len(plan.experiment.evaluation.documents))
     names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
     reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
     reads |= {"loss_by_position": last}
-    return points + ways * sum(reads.get(name, 0) for name in names)
+    return points + modes * sum(reads.get(name, 0) for name in names)
 
 
 def _float32_times(compute: ComputeSettings) -> float:
     """Return the slowdown of float32, used for evaluation; 1 where not measured."""
     tried = dict(compute.tried_s)
     chosen = tried.get(f"{compute.precision} {compute.kernel}")
-    whole = tried.get(f"float32 {compute.kernel}")
-    return whole / chosen if whole and chosen else 1.0
+    whole_s = tried.get(f"float32 {compute.kernel}")
+    return whole_s / chosen if whole_s and chosen else 1.0
 
 
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
@@ -186,9 +186,9 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     best = {(t.name, run.variant) for t in plan.tables for run in t.runs if run.id in to_come}
 
     def checkpoint(run: PlannedRun) -> int:
-        own = weights[run.variant]
-        state = 2 * own if run.optimizer_bytes is None else run.optimizer_bytes
-        return own + state
+        weight_bytes = weights[run.variant]
+        state = 2 * weight_bytes if run.optimizer_bytes is None else run.optimizer_bytes
+        return weight_bytes + state
 
     largest = sorted(map(checkpoint, runs), reverse=True)[:workers]
     working = 3 * sum(largest) + _RECORD * len(runs)
@@ -211,9 +211,9 @@ def estimate_peak_bytes(
 ) -> int:
     """Estimate the peak memory of one process of a run: weights, gradients, state, activations."""
     weights = 4 * count(spec).parameters
-    held = 2 * weights + optimizer_bytes
+    resident = 2 * weights + optimizer_bytes
     if train.branches:  # a copy of weights and optimizer state is restored after a branch
-        held += weights + optimizer_bytes
+        resident += weights + optimizer_bytes
     tokens = train.batch // train.accumulate // compute.ranks * spec.context
     precision = train.precision.replace("auto", compute.precision)
     activations = tokens * (
@@ -223,7 +223,7 @@ def estimate_peak_bytes(
     at_once = max(tokens, BATCH_TOKENS[compute.device])
     rows = split_evenly(at_once, max(1, LOGITS[compute.device] // spec.vocab))
     logits = rows * spec.vocab * _LOGIT_BYTES
-    return round(held + activations + logits) + _PROCESS[compute.device]
+    return round(resident + activations + logits) + _PROCESS[compute.device]
 
 
 def _activations(spec: ModelSpec) -> float:
@@ -263,7 +263,7 @@ def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
 
     These are each table's baseline and its variants with the most parameters and the most FLOPs.
     """
-    found = []
+    estimates = []
     for table in plan.tables:
         counts = table.counts
         likely = {
@@ -275,8 +275,10 @@ def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
             changes = {**table.train, **variant.train}
             train = plan.experiment.train.with_changes(changes)
             state = table.optimizer_bytes(variant, changes)
-            found.append((estimate_peak_bytes(variant.spec, train, compute, state), variant.label))
-    return Memory(*max(found))
+            estimates.append(
+                (estimate_peak_bytes(variant.spec, train, compute, state), variant.label)
+            )
+    return Memory(*max(estimates))
 
 
 def check_memory(memory: Memory, device: str) -> str:

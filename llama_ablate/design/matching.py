@@ -78,14 +78,14 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
     """
     if match not in ("kv_bytes", "state_bytes"):
         return [WIDTH]
-    own = [
+    knobs = [
         knob
         for name, knob in _OF_STATES.items()
         if any(_has(choice, name) for choice in spec.attention.choices)
     ]
     if match == "state_bytes":
-        return [*own, HEAD_DIM]
-    return own[:1] if own[:1] == [_OF_STATES["latent"]] else [HEAD_DIM]
+        return [*knobs, HEAD_DIM]
+    return knobs[:1] if knobs[:1] == [_OF_STATES["latent"]] else [HEAD_DIM]
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
@@ -112,14 +112,14 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> So
 
 def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     """Solve for one knob. Raises ConfigError where no size does."""
-    own = cost(spec) / target - 1
+    excess = cost(spec) / target - 1
     exact = _exact(knob, lambda size: cost(knob.turned(spec, size)), target)
     for multiple in knob.multiples:
         size = max(multiple, round(exact / multiple) * multiple)
         candidate = knob.turned(spec, size)
         residual = cost(candidate) / target - 1
-        if abs(own) <= min(TOLERANCE, abs(residual)):
-            return Solved(spec, own)
+        if abs(excess) <= min(TOLERANCE, abs(residual)):
+            return Solved(spec, excess)
         if abs(residual) <= TOLERANCE:
             return Solved(candidate, residual, f"{knob.name} {size}")
     raise ConfigError(f"{knob.name} {size} leaves {residual:+.1%}")

@@ -174,12 +174,12 @@ def open_batches(
         return DocumentStreams(own, plan.experiment.model.context).batch
     if not variant.mixture:
         return own.batch
-    known = sources_of(text.source, own)
+    known_sources = sources_of(text.source, own)
     for source in variant.mixture:
-        if known[source.name].fingerprint != source.fingerprint:
+        if known_sources[source.name].fingerprint != source.fingerprint:
             what = f"the source '{source.name}' has changed since these runs were planned"
             raise ConfigError(what)
-    return TextMixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
+    return TextMixture([(known_sources[s.name], s.share, s.tokens) for s in variant.mixture]).batch
 
 
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
@@ -222,12 +222,14 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         if reading:
-            apart = text.data.with_changes({"documents": reading})
-            checks.check_documents(TableText(apart, text.tokens), ("evaluation",))
+            reread = text.data.with_changes({"documents": reading})
+            checks.check_documents(TableText(reread, text.tokens), ("evaluation",))
         for variant in variants:
             if (reading or text.data.documents) == "mask":  # which some mixers cannot do
-                own = (variant.text or text).tokens.separator
-                count_variant(replace(variant, spec=replace(variant.spec, separator=own)), count)
+                variant_separator = (variant.text or text).tokens.separator
+                count_variant(
+                    replace(variant, spec=replace(variant.spec, separator=variant_separator)), count
+                )
             count_variant(variant, _COSTS["flops"] if budget == "flops" else count)
             checks.check_text(text, at, variant, budget)
             checks.check_documents(variant.text or text, ("data",), variant)
@@ -264,8 +266,8 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
         key = data.model_dump_json()
         text = known.get(key) or _text(data, ("data",))
     except ConfigError as error:
-        of_tokenizer = error.where[:2] == ("data", "tokenizer")
-        rest = error.where[2:] if of_tokenizer else error.where
+        is_tokenizer = error.where[:2] == ("data", "tokenizer")
+        rest = error.where[2:] if is_tokenizer else error.where
         raise ConfigError(error.message, (*change.where, *rest)) from None
     known[key] = text
     return None if text.tokens.fingerprint == of_table.tokens.fingerprint else text
@@ -282,33 +284,33 @@ def sources_of(
     data: Data, own: tokens.Tokens, where: Where = ("data",)
 ) -> dict[str, tokens.Tokens]:
     """Return the tokens of all sources of a mixture, with the tokenizer of `own`."""
-    found = {"corpus": own}
+    by_name = {"corpus": own}
     for name, entry in data.sources.items():
         try:
             corpus = CORPORA.resolve(entry)
-            found[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
+            by_name[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
         except ConfigError as error:
             raise ConfigError(error.message, (*where, "sources", name)) from None
-    return found
+    return by_name
 
 
 def _text(data: Data, where: Where) -> TableText:
     try:
         corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
         tokenizer = TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
-        own = tokens.prepare(corpus, tokenizer)
-        sources = sources_of(data, own, where)
-        found = overlap.find_overlaps(own, sources)
+        prepared = tokens.prepare(corpus, tokenizer)
+        sources = sources_of(data, prepared, where)
+        overlaps = overlap.find_overlaps(prepared, sources)
         dropped = 0
-        if data.overlap == "drop" and any(one.tokens for one in found.values()):
-            stands = overlap.find_repeated(own, sources)
-            checks.check_droppable(own, stands, where)
-            left_out = overlap.hashes_of(own, stands)
-            own = tokens.prepare(corpus, tokenizer, like=own, left_out=left_out)
+        if data.overlap == "drop" and any(overlap.tokens for overlap in overlaps.values()):
+            stands = overlap.find_repeated(prepared, sources)
+            checks.check_droppable(prepared, stands, where)
+            left_out = overlap.hashes_of(prepared, stands)
+            prepared = tokens.prepare(corpus, tokenizer, like=prepared, left_out=left_out)
             dropped = sum(int(documents.sum()) for documents in stands.values())
-            sources["corpus"] = own
-            found = overlap.find_overlaps(own, sources)
-        return TableText(data, own, where, sources, found, dropped)
+            sources["corpus"] = prepared
+            overlaps = overlap.find_overlaps(prepared, sources)
+        return TableText(data, prepared, where, sources, overlaps, dropped)
     except ConfigError as error:  # a corpus locates its errors under `data`
         raise ConfigError(
             error.message,

@@ -197,7 +197,10 @@ class Table:
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
         data = self.data_of(variant)
         evaluated = readings != [data.documents] and {"evaluated": readings}
-        parts = [[one.fingerprint, one.share, one.tokens] for one in self.mixture_of(variant)]
+        parts = [
+            [portion.fingerprint, portion.share, portion.tokens]
+            for portion in self.mixture_of(variant)
+        ]
         others = [self.span(data), evaluated, parts and {"mixture": parts}]
         return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
 
@@ -206,21 +209,21 @@ class Table:
 
         Raises ConfigError where it takes less than a window of one.
         """
-        portions, found = self.data_of(variant).mixture, []
+        portions, sources = self.data_of(variant).mixture, []
         read = self.steps_of(variant) * self._tokens_per_step(variant) if portions else 0
         for name, portion in portions.items():
             tokens, share = self.text_of(variant).sources[name], portion.weight
             repeated = portion.epochs and round(read * share / portion.epochs)
-            asked = [size for size in (portion.limit, repeated) if size is not None]
-            taken, mark = min([tokens.counts["train"], *asked]), tokens.fingerprint
+            limits = [size for size in (portion.limit, repeated) if size is not None]
+            taken, mark = min([tokens.counts["train"], *limits]), tokens.fingerprint
             if taken <= variant.spec.context:
                 message = f"'{name}' takes {taken:,} tokens, fewer than one window"
                 raise ConfigError(message, variant.place("data.mixture") or ("data", "mixture"))
             epochs = read * share / taken
-            found.append(
+            sources.append(
                 PlannedSource(name=name, fingerprint=mark, share=share, tokens=taken, epochs=epochs)
             )
-        return found
+        return sources
 
     def data_of(self, variant: Variant) -> Data:
         """Return the `data` section of a variant."""
@@ -269,11 +272,11 @@ class Table:
 
     def names(self, variant: Variant) -> set[str]:
         """Return the names of a variant; the baseline has its levels' names too."""
-        own = {variant.label, variant.id}
+        own_names = {variant.label, variant.id}
         if not variant.is_baseline:
-            return own
+            return own_names
         called = labels.baseline_aliases(self.experiment, variant.spec.to_dict(), self.text.data)
-        return own | called - {v.label for v in self.variants[1:]}
+        return own_names | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:
         """Return the plan's entry of the table."""
@@ -344,5 +347,5 @@ def _components(spec: ModelSpec, train: Train | None) -> list[tuple[str, Callabl
     inner = [(key, dict(choice.options).get("inner")) for key, choice in chosen]
     names = [(key, choice.name) for key, choice in chosen]
     names += [(key, name) for key, name in inner if name in REGISTRIES[key]]
-    of_spec = [(name, REGISTRIES[key].get(name)) for key, name in names]
-    return of_spec + (train_components(train) if train else [])
+    components = [(name, REGISTRIES[key].get(name)) for key, name in names]
+    return components + (train_components(train) if train else [])

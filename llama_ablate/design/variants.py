@@ -104,17 +104,21 @@ class Variant:
 
         An option is asked for as `position.theta`; of a slot its last change counts.
         """
-        places = [at for own, at in self.varied.items() if own == key or own.startswith(f"{key}.")]
+        places = [
+            at
+            for varied_key, at in self.varied.items()
+            if varied_key == key or varied_key.startswith(f"{key}.")
+        ]
         return places[-1] if places else None
 
     @cached_property
     def id(self) -> str:
         """The hash of architecture, training changes, reseeding and tokens, not of the label."""
-        own: list[object] = [self.text.tokens.fingerprint] if self.text else []
-        own += [{"data": dict(self.data)}] if self.data else []
-        if not self.train and not self.reseed and not own:
+        identity: list[object] = [self.text.tokens.fingerprint] if self.text else []
+        identity += [{"data": dict(self.data)}] if self.data else []
+        if not self.train and not self.reseed and not identity:
             return self.spec.id
-        return digest([self.spec.identity(), dict(self.train), self.reseed, *own])
+        return digest([self.spec.identity(), dict(self.train), self.reseed, *identity])
 
     def is_base(self, spec: ModelSpec) -> bool:
         """Return whether it is the unchanged base, whose architecture is given."""
@@ -153,9 +157,9 @@ class TableText:
             documents=tokens.document_counts,
             lost=tokens.lost or "",
             overlaps={
-                name: PlannedOverlap(**asdict(found))
-                for name, found in self.overlaps.items()
-                if found.documents or found.tokens
+                name: PlannedOverlap(**asdict(overlap))
+                for name, overlap in self.overlaps.items()
+                if overlap.documents or overlap.tokens
             },
             left_out=self.left_out,
             source=self.data,
@@ -216,10 +220,10 @@ def _variant(
 ) -> Variant:
     """Return the variant of a combination of changes, before matching."""
     factorial = experiment.variants.design in ("product", "fraction")
-    drawn = next((change for change in changes if change.key == DRAWS), None)
-    if drawn and drawn.value not in ("init", "order", "both"):
-        said = f"{shown(drawn.value)} is not allowed here"
-        raise ConfigError(f"{said}; allowed: init, order, both", drawn.where)
+    draws = next((change for change in changes if change.key == DRAWS), None)
+    if draws and draws.value not in ("init", "order", "both"):
+        said = f"{shown(draws.value)} is not allowed here"
+        raise ConfigError(f"{said}; allowed: init, order, both", draws.where)
     vocab = text.tokens.vocab if text else base.vocab
     spec = spec_of(experiment.model, base, changes, vocab)  # first: labels are of valid values
     return Variant(
@@ -228,7 +232,7 @@ def _variant(
         train=_train_changes(experiment, changes),
         data=_data_changes(experiment.data, changes),
         text=text,
-        reseed=drawn.value if drawn else "",
+        reseed=draws.value if draws else "",
         levels={c.key: int(c.where[-1]) for c in changes} if factorial else {},
         level_labels={c.key: c.label for c in changes if c.label} if factorial else {},
         varied={c.key: c.where for c in changes},
@@ -239,8 +243,8 @@ def _with_separator(variant: Variant, data: Data, separator: int | None) -> Vari
     """Return a variant that keeps documents apart in training, where its data say so."""
     if data.with_changes(variant.data).documents == "continue":
         return variant
-    own = variant.text.tokens.separator if variant.text else separator
-    return replace(variant, spec=replace(variant.spec, separator=own))
+    own_separator = variant.text.tokens.separator if variant.text else separator
+    return replace(variant, spec=replace(variant.spec, separator=own_separator))
 
 
 def _check_distinct(variants: Sequence[Variant]) -> None:
@@ -322,13 +326,13 @@ def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[st
     if "batch" in keys and part % experiment.parallel.data:
         message = f"{experiment.parallel.data} processes cannot share {part} rows evenly"
         raise ConfigError(message, keys["batch"].where)
-    own = train.model_dump(mode="json")
-    return {key: value for key, value in values.items() if value != own[key]}
+    base_values = train.model_dump(mode="json")
+    return {key: value for key, value in values.items() if value != base_values[key]}
 
 
 def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
     """Return the validated changes of `data` that differ from the text's own values."""
-    own, values = data.model_dump(mode="json"), {}
+    base_values, values = data.model_dump(mode="json"), {}
     for change in (change for change in changes if change.key in DATA):
         key = change.key.partition(".")[2]
         try:
@@ -336,7 +340,7 @@ def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
         except ConfigError as error:
             rest = error.where[1:] if error.where[:1] == (key,) else error.where
             raise ConfigError(error.message, (*change.where, *rest)) from None
-    return {key: value for key, value in values.items() if value != own[key]}
+    return {key: value for key, value in values.items() if value != base_values[key]}
 
 
 def _parse_changes(experiment: Experiment) -> list[list[Change]]:
@@ -396,8 +400,8 @@ def _choose_baseline(experiment: Experiment, variants: list[Variant], base: Mode
 
 def _match_size(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     """Solve a variant's size for the baseline's cost."""
-    own = count_variant(variant, cost)
-    if match == "kv_bytes" and not own * target:
+    counted = count_variant(variant, cost)
+    if match == "kv_bytes" and not counted * target:
         without = f"'{variant.label}'" if target else "the baseline"
         raise ConfigError(
             f"a further token adds no bytes to what {without} keeps at the training context, so "
@@ -501,9 +505,9 @@ def exclusion(
             named = {id(c): _level_names(c) for c in levels[key]}
             places = [c.where for c in levels[key] if value == c.value or value in named[id(c)]]
             if not places:
-                known = dict.fromkeys(names[0] for names in named.values())
+                known_labels = dict.fromkeys(names[0] for names in named.values())
                 raise ConfigError(
-                    f"{shown(value)} is no value of the axis '{key}'{nearest(value, known)}",
+                    f"{shown(value)} is no value of the axis '{key}'{nearest(value, known_labels)}",
                     (*where, key),
                 )
             wanted.append((key, places))
@@ -569,14 +573,14 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, Abou
 
     Raises ConfigError for an unknown preset, or a `--set` that does not fit.
     """
-    found = preset(name, tuple(sets))
+    loaded = preset(name, tuple(sets))
     try:
-        spec = resolve(found.model)
+        spec = resolve(loaded.model)
         parts_of(spec)
     except ConfigError as error:
-        own = error if error.where[:1] == ("model",) else error.under("model")
-        raise ConfigError(f"{dotted(own.where)}: {error.message}") from None
-    return spec, found.about
+        located = error if error.where[:1] == ("model",) else error.under("model")
+        raise ConfigError(f"{dotted(located.where)}: {error.message}") from None
+    return spec, loaded.about
 
 
 def spec_of(
@@ -606,8 +610,8 @@ def spec_of(
     except ConfigError as error:
         key, *rest = map(str, error.where or ("",))
         place = at.get(f"{key}.{rest[0]}") if rest else None
-        whole = (*at.get(key, ("model", key)), *error.where[1:])
-        raise ConfigError(error.message, place or whole) from None
+        location = (*at.get(key, ("model", key)), *error.where[1:])
+        raise ConfigError(error.message, place or location) from None
 
 
 def _resolve_spec(
@@ -683,13 +687,13 @@ def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigErro
     """
     lost = []
     for slot in (*SLOTS, *RULES):
-        entry, own = base.get(slot, ()), getattr(model, slot)
-        if not (_is_single(entry) and _is_single(own)):
+        entry, new_entry = base.get(slot, ()), getattr(model, slot)
+        if not (_is_single(entry) and _is_single(new_entry)):
             continue
-        before, after = (REGISTRIES[slot].resolve(one) for one in (entry, own))
+        before, after = (REGISTRIES[slot].resolve(each_entry) for each_entry in (entry, new_entry))
         if before.name != after.name:
             continue
-        given = own if isinstance(own, Mapping) else {}
+        given = new_entry if isinstance(new_entry, Mapping) else {}
         gone = [
             f"{key}: {format_value(after[key])}, not {format_value(value)}"
             for key, value in before.options
@@ -716,7 +720,7 @@ def resolve_train(train: Train) -> Train:
     for key in TRAINING.keys() & Train.model_fields.keys():
         value, registry = getattr(train, key), REGISTRIES[key]
         entries[key] = (
-            [registry.resolve(one, (key, i)).shortest() for i, one in enumerate(value)]
+            [registry.resolve(part, (key, i)).shortest() for i, part in enumerate(value)]
             if isinstance(value, list)
             else registry.resolve(value, (key,)).shortest()
         )

@@ -64,7 +64,7 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
     two have (L - 1) (M - 1) together. Of levels that as many cells have the first counts.
     """
     columns = list(zip(*levels.values(), strict=True))
-    found = []
+    effects = []
     for order in (1, 2):
         for chosen in itertools.combinations(range(len(factors)), order):
             changes = [list(itertools.combinations(sorted(set(columns[i])), 2)) for i in chosen]
@@ -75,8 +75,8 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
                     for i, base in zip(chosen, usual, strict=True)
                 ]
             names = tuple(factors[i] for i in chosen)
-            found += [FactorEffect(names, each) for each in itertools.product(*changes)]
-    return found
+            effects += [FactorEffect(names, each) for each in itertools.product(*changes)]
+    return effects
 
 
 def weights(
@@ -114,8 +114,8 @@ def contrasts(
         return []
     errors = [(text_errors or {}).get(effect, NO_TEXT_ERROR) for effect in design.weights]
     text_se, text_df = np.array([(error.se, error.df) for error in errors]).T
-    found = estimate_effects(design, completed, runs, text_se, text_df, alpha / len(errors))
-    intervals = found.intervals([table.shape[1]] * len(errors), alpha, len(errors))
+    estimates = estimate_effects(design, completed, runs, text_se, text_df, alpha / len(errors))
+    intervals = estimates.intervals([table.shape[1]] * len(errors), alpha, len(errors))
     return [
         Contrast(effect, interval, dict(zip(levels, weight.tolist(), strict=True)), aliases)
         for (effect, weight), interval, aliases in zip(
@@ -151,10 +151,10 @@ def estimate_effects(
     pooled = np.full(variance.shape, residual_df > 0 and cells > 2)
     for factors, basis_CK in design.spaces.items():
         own_df = basis_CK.shape[1] * (seeds - 1.0)
-        own = ((basis_CK.T @ rest) ** 2).sum((-2, -1))
-        varies = _find_varying(own, own_df, squares - own, residual_df - own_df)[..., None]
+        sums = ((basis_CK.T @ rest) ** 2).sum((-2, -1))
+        varies = _find_varying(sums, own_df, squares - sums, residual_df - own_df)[..., None]
         at = [i for i, effect in enumerate(design.weights) if effect.factors == factors]
-        own_variance = (own / max(own_df, 1.0))[..., None] * by_E[at]
+        own_variance = (sums / max(own_df, 1.0))[..., None] * by_E[at]
         variance[..., at] = np.where(varies, own_variance, variance[..., at])
         df[..., at] = np.where(varies, own_df, df[..., at])
         pooled[..., at] &= ~varies
@@ -206,25 +206,25 @@ class Design:
         """Compute the weights of the cells' levels of each factor."""
         every = [sorted(set(column)) for column in zip(*cells, strict=True)]
         coded = [
-            np.eye(len(own))[np.searchsorted(own, column)]
-            for own, column in zip(every, zip(*cells, strict=True), strict=True)
+            np.eye(len(coding))[np.searchsorted(coding, column)]
+            for coding, column in zip(every, zip(*cells, strict=True), strict=True)
         ]
         models = [_columns(coded, order) for order in (1, 2)]
         inverses = [np.linalg.pinv(model, rcond=_ROUNDING) for model in models]
-        found: dict[FactorEffect, NDArray[np.float64]] = {}
+        bases: dict[FactorEffect, NDArray[np.float64]] = {}
         spaces: dict[Factors, NDArray[np.float64]] = {}
         for effect in every_effect(dict(zip(map(str, cells), cells, strict=True)), factors):
             chosen, order = [factors.index(name) for name in effect.factors], len(effect.factors)
-            changed = [np.zeros((1, len(own))) for own in every]
+            changed = [np.zeros((1, len(coding))) for coding in every]
             for i, (low, high) in zip(chosen, effect.levels, strict=True):
                 changed[i][0, [every[i].index(low), every[i].index(high)]] = -1, 1
             wanted = _columns(changed, order, chosen)[0]
             weight = wanted @ inverses[order - 1]
             if np.allclose(weight @ models[order - 1], wanted, atol=_ROUNDING):
-                found[effect] = weight
-                known = spaces.get(effect.factors, np.empty((len(cells), 0)))
-                spaces[effect.factors] = _basis(np.column_stack([known, weight]))
-        return Design(found, _aliases(found, coded, factors), spaces)
+                bases[effect] = weight
+                space = spaces.get(effect.factors, np.empty((len(cells), 0)))
+                spaces[effect.factors] = _basis(np.column_stack([space, weight]))
+        return Design(bases, _aliases(bases, coded, factors), spaces)
 
 
 def _columns(
@@ -246,10 +246,10 @@ def _columns(
 
 
 def _product(parts: Sequence[NDArray[np.float64]], rows: int) -> NDArray[np.float64]:
-    found = np.ones((rows, 1))
+    product = np.ones((rows, 1))
     for part in parts:
-        found = (found[:, :, None] * part[:, None, :]).reshape(rows, -1)
-    return found
+        product = (product[:, :, None] * part[:, None, :]).reshape(rows, -1)
+    return product
 
 
 def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -265,9 +265,9 @@ def _aliases(
     """Return for each effect the other factors whose interaction could be all of it."""
     aliases: dict[FactorEffect, tuple[Factors, ...]] = dict.fromkeys(found, ())
     rows = len(coded[0])
-    signs = dict(zip(factors, (own[:, 1:] - own[:, :1] for own in coded), strict=True))
+    signs = dict(zip(factors, (coding[:, 1:] - coding[:, :1] for coding in coded), strict=True))
     sets = [c for n in range(1, len(factors) + 1) for c in itertools.combinations(factors, n)]
-    for names in sets if rows < math.prod(own.shape[1] for own in coded) else ():
+    for names in sets if rows < math.prod(coding.shape[1] for coding in coded) else ():
         space = _basis(_product([signs[name] for name in names], rows))
         for effect, weight in found.items():
             inside = math.isclose(np.linalg.norm(space.T @ weight), np.linalg.norm(weight))

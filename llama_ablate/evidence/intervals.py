@@ -124,7 +124,7 @@ class Estimates:
         columns = [self.mean, low, high, n, np.minimum(p, 1.0), alpha / times, self.df]
         columns += [self.seed_se, self.seed_df, self.text_se, self.text_df, self.pooled]
         return [
-            Interval(*own) for own in zip(*(np.asarray(c).tolist() for c in columns), strict=True)
+            Interval(*row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)
         ]
 
 
@@ -143,8 +143,8 @@ def estimate(
     counted = np.maximum(n, 1)
     mean = np.where(n > 0, np.nansum(values, -1) / counted, math.nan)
     squares = np.nansum((values - mean[..., None]) ** 2, -1)
-    own = np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
-    variance, df, pooled = moderate_variances(own, n - 1.0)
+    own_variance = np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
+    variance, df, pooled = moderate_variances(own_variance, n - 1.0)
     return join(mean, np.sqrt(variance / counted), df, text_se_M, text_df_M, n, level_M, pooled)
 
 
@@ -181,13 +181,15 @@ def moderate_variances(own_M: ArrayLike, df_M: ArrayLike) -> tuple[Array, Array,
     (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). A variance is NaN for fewer than two seeds.
     Returns variances, degrees of freedom, and whether a row borrows, each (..., M).
     """
-    own, df = np.asarray(own_M, float), np.asarray(df_M, float)
-    is_known = ~np.isnan(own)
+    variances, df = np.asarray(own_M, float), np.asarray(df_M, float)
+    is_known = ~np.isnan(variances)
     others = np.sum(is_known, -1, keepdims=True) - is_known
-    prior = (np.nansum(own, -1, keepdims=True) - np.nan_to_num(own)) / np.maximum(others, 1)
-    ratio = np.divide(2 * prior, own, where=own > 0, out=np.ones_like(own))
+    prior = (np.nansum(variances, -1, keepdims=True) - np.nan_to_num(variances)) / np.maximum(
+        others, 1
+    )
+    ratio = np.divide(2 * prior, variances, where=variances > 0, out=np.ones_like(variances))
     weight = np.where((others > 0) & is_known, PRIOR_DF * np.minimum(1.0, ratio), 0.0)
-    moderated = (weight * prior + df * own) / np.where(df > 0, weight + df, math.nan)
+    moderated = (weight * prior + df * variances) / np.where(df > 0, weight + df, math.nan)
     return moderated, weight + df, weight > 0
 
 
@@ -208,16 +210,18 @@ def join_errors(
     """
     seed2, text2 = np.asarray(seed_se, float) ** 2, np.asarray(text_se, float) ** 2
     share = 1 - np.asarray(level, float) / 2
-    of_seeds = seed2 * quantile(share, seed_df) ** 2
-    of_text = np.where(text2 > 0, text2 * quantile(share, np.maximum(seed_df, text_df)) ** 2, 0.0)
-    spread = seed2**2 / seed_df + np.where(text2 > 0, text2**2 / np.asarray(text_df, float), 0.0)
+    seed_part = seed2 * quantile(share, seed_df) ** 2
+    text_part = np.where(text2 > 0, text2 * quantile(share, np.maximum(seed_df, text_df)) ** 2, 0.0)
+    dispersion = seed2**2 / seed_df + np.where(
+        text2 > 0, text2**2 / np.asarray(text_df, float), 0.0
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        joined = (seed2 + text2) ** 2 / spread
+        joined = (seed2 + text2) ** 2 / dispersion
     satterthwaite = (seed2 + text2) * quantile(share, joined) ** 2
     squared = np.where(
         np.asarray(seeds) < MIN_SEEDS_OF_SPREAD,
-        of_seeds + of_text,
-        np.maximum(satterthwaite, of_seeds),
+        seed_part + text_part,
+        np.maximum(satterthwaite, seed_part),
     )
     return np.asarray(np.sqrt(squared), float)
 
@@ -228,10 +232,10 @@ def find_df(half: ArrayLike, error: ArrayLike, level: ArrayLike, seed_df: ArrayL
 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.asarray(half, float) / error
-    found = special.stdtridf(1 - np.asarray(level, float) / 2, ratio)
+    degrees = special.stdtridf(1 - np.asarray(level, float) / 2, ratio)
     # Where the text adds nothing the inverse is the seeds' own, to more digits.
     same = np.isclose(ratio, quantile(1 - np.asarray(level, float) / 2, seed_df), rtol=1e-9)
-    return np.where(same, seed_df, found)
+    return np.where(same, seed_df, degrees)
 
 
 def simultaneous(
@@ -250,21 +254,21 @@ def simultaneous(
     error of the text, is no part of the family, and its interval is 0. Infinite differences are
     left out.
     """
-    known = {name: [*filter(math.isfinite, own)] for name, own in differences.items()}
+    finite = {name: [*filter(math.isfinite, values)] for name, values in differences.items()}
     equal = {
         name
-        for name, own in known.items()
-        if own and not any(own) and name not in (text_errors or {})
+        for name, values in finite.items()
+        if values and not any(values) and name not in (text_errors or {})
     }
-    rows = {name: own for name, own in known.items() if name not in equal}
-    size = max((len(known) if family is None else family) - len(equal), 1)
-    found = {
-        name: replace(NOTHING, mean=0.0, low=0.0, high=0.0, n=len(known[name]), p=1.0, alpha=alpha)
+    rows = {name: values for name, values in finite.items() if name not in equal}
+    size = max((len(finite) if family is None else family) - len(equal), 1)
+    intervals = {
+        name: replace(NOTHING, mean=0.0, low=0.0, high=0.0, n=len(finite[name]), p=1.0, alpha=alpha)
         for name in equal
     }
     if rows:
-        found |= _of_rows(rows, text_errors or {}, alpha, size, shares or {})
-    return {name: found[name] for name in known}
+        intervals |= _of_rows(rows, text_errors or {}, alpha, size, shares or {})
+    return {name: intervals[name] for name in finite}
 
 
 def _of_rows(
@@ -279,10 +283,10 @@ def _of_rows(
     times = np.array([family / shares.get(name, 1.0) for name in rows])
     n = [*map(len, rows.values())]
     values = np.full((len(rows), max(n)), math.nan)
-    for row, own in zip(values, rows.values(), strict=True):
-        row[: len(own)] = own
-    found = estimate(values, text_se, text_df, alpha / times)
-    return dict(zip(rows, found.intervals(n, alpha, times), strict=True))
+    for row, row_values in zip(values, rows.values(), strict=True):
+        row[: len(row_values)] = row_values
+    estimates = estimate(values, text_se, text_df, alpha / times)
+    return dict(zip(rows, estimates.intervals(n, alpha, times), strict=True))
 
 
 def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
@@ -294,8 +298,8 @@ def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
     """
     if not any(repeated):
         return (0.0, 0.0) if repeated else None
-    own = simultaneous({"": repeated})[""]
-    return (-math.inf, math.inf) if math.isnan(own.low) else (own.low, own.high)
+    interval = simultaneous({"": repeated})[""]
+    return (-math.inf, math.inf) if math.isnan(interval.low) else (interval.low, interval.high)
 
 
 def power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:

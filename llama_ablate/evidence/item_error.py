@@ -23,20 +23,20 @@ def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardErro
     if score_SF.ndim != 2 or score_SF.shape[0] < 1 or score_SF.shape[1] < 2:
         raise ValueError(f"differences {score_SF.shape}: must be (seeds, items), two items or more")
     seeds, items = score_SF.shape
-    of_item_F = score_SF.mean(0)
-    total, interaction, missing = float(of_item_F.var(ddof=1)) / items, 0.0, 0.0
+    item_mean_F = score_SF.mean(0)
+    total, interaction, missing = float(item_mean_F.var(ddof=1)) / items, 0.0, 0.0
     freedom = max(seeds - 1, 1) * (items - 1)
     if seeds > 1:
-        of_seed_S = score_SF.mean(1)
-        residual_SF = score_SF - of_item_F - of_seed_S[:, None] + score_SF.mean()
+        seed_mean_S = score_SF.mean(1)
+        residual_SF = score_SF - item_mean_F - seed_mean_S[:, None] + score_SF.mean()
         interaction = float((residual_SF**2).sum()) / freedom / (seeds * items)
-        missing = interaction - float(of_seed_S.var(ddof=1)) / seeds
+        missing = interaction - float(seed_mean_S.var(ddof=1)) / seeds
     floor, alone = max(missing, least**2), total - interaction
     if alone <= floor:
         return StandardError(math.sqrt(floor), freedom)
     # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
-    spread = total**2 / (items - 1) + interaction**2 / freedom
-    return StandardError(math.sqrt(alone), alone**2 / spread)
+    dispersion = total**2 / (items - 1) + interaction**2 / freedom
+    return StandardError(math.sqrt(alone), alone**2 / dispersion)
 
 
 def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:

@@ -63,7 +63,7 @@ def timing(turns: Turns) -> Timing:
 
 
 def _logs(turns: Turns) -> list[float]:
-    return [math.log(median(of_process)) for of_process in turns]
+    return [math.log(median(turn)) for turn in turns]
 
 
 def _timing(turns: Turns, mean: float, half: float) -> Timing:
@@ -94,12 +94,14 @@ def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, Timing]:
 
     A row without that row's turns has a ratio of NaN, and that row itself no interval.
     """
-    of_base = turns.get(base, ())
-    shape = [*map(len, of_base)]
+    base_turns = turns.get(base, ())
+    shape = [*map(len, base_turns)]
     quotients = {
-        row: [_divided(*both) for both in zip(own, of_base, strict=True)]
-        for row, own in turns.items()
-        if own and [*map(len, own)] == shape and all(v > 0 for v in chain(*own, *of_base))
+        row: [_divided(*both) for both in zip(row_turns, base_turns, strict=True)]
+        for row, row_turns in turns.items()
+        if row_turns
+        and [*map(len, row_turns)] == shape
+        and all(v > 0 for v in chain(*row_turns, *base_turns))
     }
     rows = [row for row in quotients if row != base]
     ends = dict.fromkeys(turns, (0.0, math.nan))

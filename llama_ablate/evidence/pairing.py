@@ -26,6 +26,6 @@ def measure_pairing(variant: Sequence[float], baseline: Sequence[float]) -> Pair
     a, b = both[:, np.isfinite(both).all(axis=0)]
     if len(a) < MIN_PAIRS or not (a.std() and b.std()):
         return Pairing()
-    spread = (a - b).var(ddof=1)
-    saved = float((a.var(ddof=1) + b.var(ddof=1)) / spread) if spread else math.nan
+    variance = (a - b).var(ddof=1)
+    saved = float((a.var(ddof=1) + b.var(ddof=1)) / variance) if variance else math.nan
     return Pairing(float(np.corrcoef(a, b)[0, 1]), saved)

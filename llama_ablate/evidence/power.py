@@ -121,9 +121,9 @@ def of_rows(
     needed = np.full(text_se.shape, math.inf)
     for seeds, share in zip(looks, shares, strict=True):
         level = ALPHA * share / len(noise)
-        found = estimate(values[..., :seeds], text_se, text_df, level)
-        needed = np.minimum(needed, found.half - found.mean)
-    return DrawnTables(needed, found.half)
+        estimates = estimate(values[..., :seeds], text_se, text_df, level)
+        needed = np.minimum(needed, estimates.half - estimates.mean)
+    return DrawnTables(needed, estimates.half)
 
 
 def of_factors(
@@ -145,12 +145,12 @@ def of_factors(
     design = Design.of(tuple(map(tuple, levels.values())), tuple(factors))
     sds = _draw_true([residual], tables, generator, known=known)
     losses = sds[..., None] * generator.standard_normal((tables, len(levels), seeds))
-    own = [texts[effect] for effect in design.weights]
-    true, text_se, text_df = _draw_texts(own, tables, generator, known=known)
-    runs, level = np.full(len(levels), seeds), ALPHA / max(len(own), 1)
-    found = estimate_effects(design, losses, runs, text_se, text_df, level)
+    effect_texts = [texts[effect] for effect in design.weights]
+    true, text_se, text_df = _draw_texts(effect_texts, tables, generator, known=known)
+    runs, level = np.full(len(levels), seeds), ALPHA / max(len(effect_texts), 1)
+    estimates = estimate_effects(design, losses, runs, text_se, text_df, level)
     shifts = true * generator.standard_normal(true.shape)
-    return DrawnTables(found.half - found.mean - shifts, found.half)
+    return DrawnTables(estimates.half - estimates.mean - shifts, estimates.half)
 
 
 def with_looks(
@@ -171,12 +171,12 @@ def with_looks(
     goes_on = np.ones(at.shape, bool)
     for look in range(len(looks)):
         at = np.where(goes_on, look, at)
-        found = _at_looks(values, text_se, text_df, seeds[at], ALPHA * share[at] / len(noise))
-        mean, half = np.where(goes_on, [found.mean, found.half], [mean, half])
+        estimates = _at_looks(values, text_se, text_df, seeds[at], ALPHA * share[at] / len(noise))
+        mean, half = np.where(goes_on, [estimates.mean, estimates.half], [mean, half])
         is_small = np.abs(mean) + half < (margin or 0.0)
         goes_on &= ~((np.abs(mean) > half) | is_small)
-    shown = (mean - half > 0) if effect > 0 else (mean + half < 0)
-    return Stopped(shown.mean(0), seeds[at].astype(float), half)
+    is_shown = (mean - half > 0) if effect > 0 else (mean + half < 0)
+    return Stopped(is_shown.mean(0), seeds[at].astype(float), half)
 
 
 def _at_looks(
@@ -210,7 +210,7 @@ def _draw(
     Half of the variance of each row is the baseline's; the text shifts all seeds of a row alike.
     """
     generator = np.random.default_rng(0)
-    sds = _draw_true([one.seeds for one in noise], tables, generator, known=known)
+    sds = _draw_true([row.seeds for row in noise], tables, generator, known=known)
     true, text_se, text_df = _draw_texts(noise, tables, generator, known=known)
     parts = generator.standard_normal((tables, len(noise) + 1, seeds)) / math.sqrt(2)
     shifts = effect + true * generator.standard_normal(true.shape)
@@ -222,19 +222,19 @@ def _draw_texts(
     noise: Sequence[Noise], tables: int, generator: np.random.Generator, *, known: bool
 ) -> tuple[Array, Array, Array]:
     """Draw the true errors of the text, (T, M), and their estimates with degrees of freedom."""
-    true = _draw_true([one.text for one in noise], tables, generator, known=known)
-    df = np.array([one.text_df for one in noise])
+    true = _draw_true([row.text for row in noise], tables, generator, known=known)
+    df = np.array([row.text_df for row in noise])
     finite = np.where(np.isfinite(df), df, 1.0)
-    drawn = np.where(np.isfinite(df), generator.chisquare(finite, true.shape) / finite, 1.0)
-    return true, true * np.sqrt(drawn), df
+    factor = np.where(np.isfinite(df), generator.chisquare(finite, true.shape) / finite, 1.0)
+    return true, true * np.sqrt(factor), df
 
 
 def _draw_true(
     estimates: Sequence[StandardError], tables: int, generator: np.random.Generator, *, known: bool
 ) -> Array:
     """Draw what estimates may be of, (T, M): scaled inverse chi-squared variances."""
-    se = np.array([one.se for one in estimates])
-    df = np.array([math.inf if known else one.df for one in estimates])
+    se = np.array([estimate.se for estimate in estimates])
+    df = np.array([math.inf if known else estimate.df for estimate in estimates])
     finite = np.where(np.isfinite(df), df, 1.0)
-    drawn = generator.chisquare(finite, (tables, len(estimates))) / finite
-    return np.asarray(se / np.sqrt(np.where(np.isfinite(df), drawn, 1.0)), float)
+    factor = generator.chisquare(finite, (tables, len(estimates))) / finite
+    return np.asarray(se / np.sqrt(np.where(np.isfinite(df), factor, 1.0)), float)

@@ -25,12 +25,12 @@ def fisher(first: Counts, second: Counts) -> float:
     """Return the two-sided p of Fisher's exact test that two shares are equal."""
     (hits, n), (hits_2, n_2) = first, second
     total = hits + hits_2
-    ways = {
+    combinations = {
         k: math.comb(n, k) * math.comb(n_2, total - k)
         for k in range(max(0, total - n_2), min(n, total) + 1)
     }
     # Counts are whole numbers, so that equally likely tables compare equal.
-    rare = sum(way for way in ways.values() if way <= ways[hits])
+    rare = sum(way for way in combinations.values() if way <= combinations[hits])
     return rare / math.comb(n + n_2, total)
 
 

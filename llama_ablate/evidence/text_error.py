@@ -86,8 +86,8 @@ def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> StandardError:
     if text <= 0:
         return StandardError(0.0, freedom)
     # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
-    spread = documents**2 / freedom + interaction**2 / (freedom * (seeds - 1))
-    return StandardError(math.sqrt(text), text**2 / spread)
+    dispersion = documents**2 / freedom + interaction**2 / (freedom * (seeds - 1))
+    return StandardError(math.sqrt(text), text**2 / dispersion)
 
 
 def _unequal(tokens_F: NDArray[np.float64]) -> tuple[float, float]:

@@ -36,21 +36,22 @@ def fit_gaps(
     sides, `grows` or `closes` if both ends have one sign and the end with the larger gap excludes
     0, and `moves` otherwise. Raises ValueError for fewer than two sizes.
     """
-    if any(len(own) < 2 for own in differences.values()):
+    if any(len(difference) < 2 for difference in differences.values()):
         raise ValueError("a trend needs two sizes or more")
     slopes: dict[str, list[float]] = {}
     firsts: dict[str, list[float]] = {}
     lasts: dict[str, list[float]] = {}
-    for name, own in differences.items():
-        logs = np.log10([*own])
-        slope, start = np.polyfit(logs - logs.min(), np.array([*own.values()], float), 1)
+    for name, gaps in differences.items():
+        logs = np.log10([*gaps])
+        slope, start = np.polyfit(logs - logs.min(), np.array([*gaps.values()], float), 1)
         slopes[name] = slope.tolist()
         firsts[name] = start.tolist()
         lasts[name] = (start + slope * (logs.max() - logs.min())).tolist()
-    of_slopes, of_firsts, of_lasts = map(simultaneous, (slopes, firsts, lasts))
+    slope_intervals, first_intervals, last_intervals = map(simultaneous, (slopes, firsts, lasts))
     return {
         name: Gap(
-            name_trend(of_slopes[name], of_firsts[name], of_lasts[name], margin), of_slopes[name]
+            name_trend(slope_intervals[name], first_intervals[name], last_intervals[name], margin),
+            slope_intervals[name],
         )
         for name in differences
     }

@@ -40,9 +40,9 @@ class Ended:
     @classmethod
     def of(cls, words: Iterable[str]) -> "Ended":
         """Count words: `ok`, `too short`, `diverged`, `collapsed`; others have not finished."""
-        found = Counter(words)
-        lost, short = (found["diverged"], found["collapsed"]), found["too short"]
-        return cls(found["ok"] + short + sum(lost), *lost, short)
+        counts = Counter(words)
+        lost, short = (counts["diverged"], counts["collapsed"]), counts["too short"]
+        return cls(counts["ok"] + short + sum(lost), *lost, short)
 
     @property
     def lost(self) -> int:

@@ -79,12 +79,12 @@ def read(path: Path | str) -> bytes:
 def _regular(path: Path | str) -> tuple[int, int]:
     """Open a regular file for reading; return its handle and size."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         raise ConfigError(f"{path}: damaged, it is {kind} and not a file")
-    return handle, found.st_size
+    return handle, status.st_size
 
 
 class Writer:

@@ -20,8 +20,8 @@ def slug(text: str, longest: int = 40) -> str:
     >>> slug("é") == slug("ü")
     False
     """
-    kept = _NOT_KEPT.sub("-", text.lower()).strip("-").encode()[:longest].decode(errors="ignore")
-    name = kept.strip("-")
+    cleaned = _NOT_KEPT.sub("-", text.lower()).strip("-").encode()[:longest].decode(errors="ignore")
+    name = cleaned.strip("-")
     if name and name.isascii():
         return name
     sha = hashlib.sha256(text.encode(errors="replace")).hexdigest()

@@ -26,14 +26,14 @@ def write_json(path: Path, value: object) -> None:
 
 def to_json(value: object) -> str:
     """Return strict JSON text; non-finite numbers become "NaN" or "Infinity"."""
-    known = _changed(value, _finite)
-    return json.dumps(known, indent=1, allow_nan=False, ensure_ascii=False)
+    converted = _changed(value, _finite)
+    return json.dumps(converted, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def to_line(value: object, *, nulls: bool = False) -> str:
     """Return strict JSON on one line; non-finite numbers become "NaN" or "Infinity", or null."""
-    known = _changed(value, _finite_or_null if nulls else _finite)
-    return json.dumps(known, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    converted = _changed(value, _finite_or_null if nulls else _finite)
+    return json.dumps(converted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def sealed(value: Mapping[str, object], place: str) -> bytes:

@@ -64,22 +64,26 @@ def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair
             for pair, both in shares.items()
         }
     paired = {pair: table.pair(metric, *pair, family.seeds.get(pair[0])) for pair in family.pairs}
-    differences = {pair: own.differences(relative=family.relative) for pair, own in paired.items()}
-    found = simultaneous(
+    differences = {
+        pair: samples.differences(relative=family.relative) for pair, samples in paired.items()
+    }
+    intervals = simultaneous(
         differences,
         text_errors={
-            pair: _scaled(own, relative=family.relative)
-            for pair, own in paired.items()
-            if own.error and not (pair[0] in table.plan.repeated and own.is_equal)
+            pair: _scaled(samples, relative=family.relative)
+            for pair, samples in paired.items()
+            if samples.error and not (pair[0] in table.plan.repeated and samples.is_equal)
         },
         family=size,
         shares={pair: family.shares[pair[0]] for pair in paired if pair[0] in family.shares},
     )
     return {
         pair: Difference(
-            _finish(found[pair], own, bias_of(table, metric, *pair)), *ended[pair], own.why_not
+            _finish(intervals[pair], samples, bias_of(table, metric, *pair)),
+            *ended[pair],
+            samples.why_not,
         )
-        for pair, own in paired.items()
+        for pair, samples in paired.items()
     }
 
 
@@ -120,9 +124,9 @@ def count_ended(
     table: PairedTable, variant: str, against: str, seeds: Collection[int] | None = None
 ) -> tuple[Ended, Ended]:
     """Count how the runs of two variants ended at their points, over the seeds of both."""
-    own, other = (table.at_point.get(id_, {}) for id_ in (variant, against))
-    both = [seed for seed in own if seed in other and (seeds is None or seed in seeds)]
-    return Ended.of(own[s].ended for s in both), Ended.of(other[s].ended for s in both)
+    own_runs, other = (table.at_point.get(id_, {}) for id_ in (variant, against))
+    both = [seed for seed in own_runs if seed in other and (seeds is None or seed in seeds)]
+    return Ended.of(own_runs[s].ended for s in both), Ended.of(other[s].ended for s in both)
 
 
 def _lost(table: PairedTable, variant: str, outcome: str) -> tuple[int, int]:

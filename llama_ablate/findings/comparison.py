@@ -185,10 +185,10 @@ class ComparisonRow(DifferenceRow):
     def of_loss(self) -> str:
         """Write the mean loss, and of how many where runs were lost; of a control both losses."""
         form, trained = f".{self.places}f", self.ended - self.lost
-        beside = f" (mean of the {trained} that trained)" if self.lost and trained else ""
+        remark = f" (mean of the {trained} that trained)" if self.lost and trained else ""
         if self.verdict == "equal":  # its seeds may be fewer than the baseline's
-            beside = f" ({self.n} {plural(self.n, 'seed')})"
-        return number(self.loss, form) + beside
+            remark = f" ({self.n} {plural(self.n, 'seed')})"
+        return number(self.loss, form) + remark
 
     @cell("difference [95%]", leading=True)
     def of_difference(self) -> str:
@@ -297,12 +297,12 @@ def differences(
     base = table.plan.baseline.id
     others = [variant for variant in table.plan.variants if not variant.baseline]
     families = [[v for v in others if not v.role], *([v] for v in others if v.role)]
-    found: dict[str, Difference] = {}
-    for own in families:
-        family = RowFamily([(variant.id, base) for variant in own], seeds=seeds, shares=shares)
+    by_variant: dict[str, Difference] = {}
+    for group in families:
+        family = RowFamily([(variant.id, base) for variant in group], seeds=seeds, shares=shares)
         rows = compare_all(table, table.loss, family)
-        found |= {variant: row for (variant, _), row in rows.items()}
-    return found
+        by_variant |= {variant: row for (variant, _), row in rows.items()}
+    return by_variant
 
 
 def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list[ComparisonRow]:
@@ -311,14 +311,14 @@ def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list
     A variant that is open at a look is `pending`. What was not measured is NaN. A variant none of
     whose runs ended `ok` keeps its row.
     """
-    of_variant = grouped(table.runs, lambda run: run.variant)
+    runs_of = grouped(table.runs, lambda run: run.variant)
     speeds = find_speeds(table)
-    of_base = {run.outcome for run in of_variant.get(table.plan.baseline.id, ())}
+    base_outcomes = {run.outcome for run in runs_of.get(table.plan.baseline.id, ())}
     broken, peak = _broken_guards(guards), find_peak(table.machines)
     rows = []
     for variant in table.plan.variants:
-        runs = of_variant.get(variant.id, [])
-        row = _row(table, variant, runs, of_base, broken, speeds, peak)
+        runs = runs_of.get(variant.id, [])
+        row = _row(table, variant, runs, base_outcomes, broken, speeds, peak)
         ok = [run for run in runs if run.is_reported and run.outcome == "ok"]
         numbers = {name: _mean(ok, table.split, name) for name in means(ComparisonRow)}
         rows.append(filled(row, numbers))
@@ -337,42 +337,42 @@ def _row(
     plan, experiment, id_ = table.plan, table.experiment, variant.id
     at, base = table.standings.get(id_), plan.baseline.id
     row = at.row if at else NO_DIFFERENCE
-    found, own = row.interval, [run for run in runs if run.is_reported]
+    interval, reported = row.interval, [run for run in runs if run.is_reported]
     counts = Counter(run.outcome for run in runs)
     losses = [*table.losses[id_].values()]
     pairs = table.pair(table.loss, id_, base)
     pairing = measure_pairing([*pairs.own.values()], [*pairs.other.values()])
     word = _verdict(table, at, {*counts}, of_base)
-    if id_ in plan.repeated and found.mean == found.low == found.high == 0:
+    if id_ in plan.repeated and interval.mean == interval.low == interval.high == 0:
         word = "equal"
     # Of an interval alone it is known how seeds narrow it.
     is_open = word == "inconclusive" and not row.own.lost + row.other.lost
-    fewest = seeds_to_decide(found, table.equivalence) if is_open else None
+    fewest = seeds_to_decide(interval, table.equivalence) if is_open else None
     ended = row.own if at else table.ended_of(id_)
     train, decode = (of.get(id_, UNMEASURED) for of in speeds)
     contexts = experiment.state_contexts
-    asked = contexts[1] if len(contexts) > 1 else None
+    context = contexts[1] if len(contexts) > 1 else None
     lost_low, lost_high = share(ended.lost, ended.runs) if ended.runs else (math.nan, math.nan)
     return ComparisonRow(
         label=variant.label,
         baseline=variant.baseline,
         role=variant.role,
-        point=own[0].point if own else "",
-        outcome=count_outcomes(run.ended for run in own),
+        point=reported[0].point if reported else "",
+        outcome=count_outcomes(run.ended for run in reported),
         unit=table.unit.name,
-        n=found.n if at else len(losses),
+        n=interval.n if at else len(losses),
         loss=float(np.mean(losses)) if losses else math.nan,
         sd=float(np.std(losses, ddof=1)) if len(losses) > 1 else math.nan,
-        difference=found.mean if at else 0.0,
-        low=found.low,
-        high=found.high,
+        difference=interval.mean if at else 0.0,
+        low=interval.low,
+        high=interval.high,
         verdict=word,
-        p_corrected=found.p,
-        alpha=found.alpha,
-        df=found.df,
-        seed_se=found.seed_se,
-        text_se=found.text_se if at else math.nan,
-        pooled=found.pooled,
+        p_corrected=interval.p,
+        alpha=interval.alpha,
+        df=interval.df,
+        seed_se=interval.seed_se,
+        text_se=interval.text_se if at else math.nan,
+        pooled=interval.pooled,
         seeds_low=math.nan if fewest is None else fewest,
         correlation=pairing.correlation if at else math.nan,
         pairing_saves=pairing.saved if at else math.nan,
@@ -401,8 +401,8 @@ def _row(
         context=contexts[0],
         kv_bytes_per_token=_known(variant.kv_bytes_per_token),
         state_bytes=_known(variant.state_bytes),
-        asked_context=asked,
-        asked_state_bytes=_known(variant.state_growth.get(asked or 0)),
+        asked_context=context,
+        asked_state_bytes=_known(variant.state_growth.get(context or 0)),
         guard=broken.get(variant.label, ""),
         rate=tuning.one_rate(plan, experiment, variant, plan.baseline),
         epochs=plan.passes(variant) if table.mixes else None,
@@ -412,7 +412,9 @@ def _row(
 def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
     """Say of each variant that is worse in guarded numbers, in which, by its label."""
     worse = grouped((row for row in guards if row.result == "worse"), lambda row: row.label)
-    return {label: f"worse in {', '.join(r.measure for r in own)}" for label, own in worse.items()}
+    return {
+        label: f"worse in {', '.join(r.measure for r in guards)}" for label, guards in worse.items()
+    }
 
 
 def _known(count: int | None) -> float:
@@ -421,8 +423,8 @@ def _known(count: int | None) -> float:
 
 def _with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """Return rows whose losses have as many decimals as the narrowest interval bears out."""
-    known = [decimals(row.low, row.high) for row in rows if row.high > row.low]
-    places = max(known, default=decimals(math.nan, math.nan))
+    digits = [decimals(row.low, row.high) for row in rows if row.high > row.low]
+    places = max(digits, default=decimals(math.nan, math.nan))
     return [replace(row, places=places) for row in rows]
 
 
@@ -456,15 +458,17 @@ def _verdict(
 
 def _p_of_lost(row: Difference) -> float:
     """Return the p of the share of lost runs against the baseline's, corrected for the rows."""
-    own, other = row.own, row.other
-    if not ((own.lost or other.lost) and own.runs and other.runs):
+    variant_ended, other = row.own, row.other
+    if not ((variant_ended.lost or other.lost) and variant_ended.runs and other.runs):
         return math.nan
     rows = ALPHA / row.interval.alpha  # that share the error, and looks
-    return min(1.0, rows * fisher((own.lost, own.runs), (other.lost, other.runs)))
+    return min(
+        1.0, rows * fisher((variant_ended.lost, variant_ended.runs), (other.lost, other.runs))
+    )
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
     """Return the mean of a number over runs, of a split's first; NaN where no run has it."""
-    of_split = f"{split}_{name}"
-    chosen = of_split if has_number(runs, of_split) else name
+    split_name = f"{split}_{name}"
+    chosen = split_name if has_number(runs, split_name) else name
     return mean_number(runs, chosen)

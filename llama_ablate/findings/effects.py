@@ -164,13 +164,13 @@ class StepRow(Row):
 
 def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
     """Cache a function of a table for as long as the table exists."""
-    known: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
+    cache: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
 
     @wraps(compute)
     def computed(table: TableFrames) -> T:
-        if table not in known:
-            known[table] = compute(table)
-        return known[table]
+        if table not in cache:
+            cache[table] = compute(table)
+        return cache[table]
 
     return computed
 
@@ -182,22 +182,22 @@ def factors(table: TableFrames) -> list[FactorRow]:
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
     """
-    found = {one.effect: one for one in find_contrasts(table)}
-    if not found:
+    by_effect = {contrast.effect: contrast for contrast in find_contrasts(table)}
+    if not by_effect:
         return []
     names = level_names(table.plan, table.experiment)
     rate = next((row.rate for row in table.comparison if row.rate), "")
-    size = {effect: abs(one.interval.mean) for effect, one in found.items()}
+    size = {effect: abs(contrast.interval.mean) for effect, contrast in by_effect.items()}
     largest = {e.factors: size[e] for e in sorted(size, key=lambda effect: size[effect])}
 
     def place(effect: FactorEffect) -> tuple[object, ...]:
-        own = largest.get(effect.factors, 0.0)
-        return len(effect.factors), -own, effect.factors, -size.get(effect, 0.0)
+        magnitude = largest.get(effect.factors, 0.0)
+        return len(effect.factors), -magnitude, effect.factors, -size.get(effect, 0.0)
 
     factors = list(names)
     cells = {cell.id: [cell.levels[name] for name in factors] for cell in _cells(table)}
     return [
-        _row(effect, names, found, table, rate if "train.optimizer" in effect.factors else "")
+        _row(effect, names, by_effect, table, rate if "train.optimizer" in effect.factors else "")
         for effect in sorted(every_effect(cells, factors), key=place)
     ]
 
@@ -212,8 +212,10 @@ def axes(table: TableFrames) -> list[AxisRow]:
     """
     rows = []
     for name, labels in level_names(table.plan, table.experiment).items():
-        found = (one for one in find_contrasts(table) if one.factors == (name,))
-        pairs = {one.effect.levels[0]: one.interval for one in found}
+        axis_contrasts = (
+            contrast for contrast in find_contrasts(table) if contrast.factors == (name,)
+        )
+        pairs = {contrast.effect.levels[0]: contrast.interval for contrast in axis_contrasts}
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
         pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
@@ -238,7 +240,10 @@ def axes(table: TableFrames) -> list[AxisRow]:
                 ),
             )
         )
-    less = {row.axis: ", ".join(one.axis for one in rows if one.high < row.low) for row in rows}
+    less = {
+        row.axis: ", ".join(smaller.axis for smaller in rows if smaller.high < row.low)
+        for row in rows
+    }
     rows = [replace(row, more_than=less[row.axis]) for row in rows]
     return sorted(rows, key=lambda row: -row.range)
 
@@ -252,19 +257,27 @@ def largest_changes(table: TableFrames) -> list[FactorRow]:
 
 def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    found, cells = find_contrasts(table), [one for one in _cells(table) if table.losses[one.id]]
-    every = math.prod(len({one.levels[name] for one in cells}) for name in cells[0].levels)
+    estimated, cells = (
+        find_contrasts(table),
+        [cell for cell in _cells(table) if table.losses[cell.id]],
+    )
+    every = math.prod(len({cell.levels[name] for cell in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
     run = f"{len(cells)} of {every} combinations were run: "
-    aliased = {len(one.factors): one.aliases for one in found}
+    aliased = {len(contrast.factors): contrast.aliases for contrast in estimated}
     if not all(aliased.get(order) for order in (1, 2)):
         return run + (
             "an effect is that of least squares over those, an interaction that is not fitted "
             "beside it (for a factor of any two, for two of any three) is taken to be nil."
         )
     main, pair = (
-        min(len(alias) for one in found if len(one.factors) == order for alias in one.aliases)
+        min(
+            len(alias)
+            for contrast in estimated
+            if len(contrast.factors) == order
+            for alias in contrast.aliases
+        )
         for order in (1, 2)
     )
     return run + (
@@ -317,10 +330,10 @@ def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
         return {}
     cells = [variant for variant in table.plan.variants if not variant.role]
     pairs = [(now.id, before.id) for before, now in itertools.pairwise(cells)]
-    found, base = compare_all(table, table.loss, RowFamily(pairs)), table.plan.baseline.id
+    compared, base = compare_all(table, table.loss, RowFamily(pairs)), table.plan.baseline.id
     return {
         (now, before): table.standings[now].row if before == base else row
-        for (now, before), row in found.items()
+        for (now, before), row in compared.items()
     }
 
 
@@ -357,19 +370,24 @@ def find_contrasts(table: TableFrames) -> list[Contrast]:
         return []
     count = Counter(seed for cell in cells for seed in losses[cell])
     seeds = sorted(seed for seed, runs in count.items() if runs > 1)
-    levels = {cell: own for cell, own in cells.items() if losses[cell].keys() & {*seeds}}
+    levels = {
+        cell: coordinates for cell, coordinates in cells.items() if losses[cell].keys() & {*seeds}
+    }
     if not levels:
         return []
     by_effect: dict[FactorEffect, dict[int, Mapping[str, float]]] = {
         effect: {} for effect in weights(levels, names)
     }
     for seed in seeds:
-        there = {cell: own for cell, own in levels.items() if seed in losses[cell]}
+        there = {cell: coordinates for cell, coordinates in levels.items() if seed in losses[cell]}
         for effect, weight in weights(there, names).items():
             by_effect.get(effect, {})[seed] = dict(zip(there, weight, strict=True))
     documents = table.documents(loss_split(table, table.loss))
-    errors = {effect: text_error_of(own, documents) for effect, own in by_effect.items()}
-    found = contrasts(
+    errors = {
+        effect: text_error_of(effect_losses, documents)
+        for effect, effect_losses in by_effect.items()
+    }
+    estimated = contrasts(
         levels,
         names,
         {cell: [losses[cell].get(seed, math.nan) for seed in seeds] for cell in levels},
@@ -377,15 +395,21 @@ def find_contrasts(table: TableFrames) -> list[Contrast]:
         alpha=ALPHA * (1.0 if has_looks else (experiment.spend or (1.0,))[0]),
     )
     bias = table.bias or NO_BIAS
-    ends = {one.effect: scale_ends(bias, -one.weights.get(base.id, 0.0)) for one in found}
-    return [replace(one, interval=one.interval.widened(ends[one.effect])) for one in found]
+    ends = {
+        contrast.effect: scale_ends(bias, -contrast.weights.get(base.id, 0.0))
+        for contrast in estimated
+    }
+    return [
+        replace(contrast, interval=contrast.interval.widened(ends[contrast.effect]))
+        for contrast in estimated
+    ]
 
 
 def _losses(table: TableFrames) -> dict[str, dict[int, float]]:
     """Return the reported losses by variant's id and by seed, of all that has ended ok."""
     losses: dict[str, dict[int, float]] = {variant.id: {} for variant in table.plan.variants}
-    for variant, own in table.at_point.items():
-        for seed, run in own.items():
+    for variant, runs_by_seed in table.at_point.items():
+        for seed, run in runs_by_seed.items():
             if run.outcome == "ok" and math.isfinite(loss := run.number(table.loss)):
                 losses[variant][seed] = loss
     return losses
@@ -414,18 +438,18 @@ def _name_effect(
     # On average over the levels of the other the first change does what it does alone.
     (base, level), second = other[0], names[effect.factors[1]]
     beyond = {base: 0.0} | {
-        changes[1]: one.interval.mean
-        for (factors, (first, *more)), one in found.items()
+        changes[1]: effect_row.interval.mean
+        for (factors, (first, *more)), effect_row in found.items()
         for changes in more
         if factors == effect.factors and first == (off, on)
     }
     alone = [
-        one.interval.mean * (1 if changes == ((off, on),) else -1)
-        for (factors, changes), one in found.items()
+        effect_row.interval.mean * (1 if changes == ((off, on),) else -1)
+        for (factors, changes), effect_row in found.items()
         if factors == effect.factors[:1] and {*changes[0]} == {off, on}
     ]
-    known = alone and beyond.keys() == second.keys()
-    without = alone[0] - sum(beyond.values()) / len(beyond) if known else math.nan
+    is_known = alone and beyond.keys() == second.keys()
+    without = alone[0] - sum(beyond.values()) / len(beyond) if is_known else math.nan
     both = f"{words[on]} with {second[level]}"
     there = without + beyond.get(level, math.nan)
     return _Named(both, words[on], second[level], there, second[base], without)
@@ -439,17 +463,17 @@ def _row(
     rate: str,
 ) -> FactorRow:
     """Return an effect with its interval and verdict: of cells that it adds, less the others."""
-    named, one = _name_effect(effect, names, found), found.get(effect)
-    interval = one.interval if one else NOTHING
+    named, contrast = _name_effect(effect, names, found), found.get(effect)
+    interval = contrast.interval if contrast else NOTHING
     word, why = _UNKNOWN, "its combinations were not run, or failed"
-    if one:
+    if contrast:
         sides = _sides(effect, _cells(table))
         ended = [Ended.of(r.ended for r in table.reported if r.variant in ids) for ids in sides]
         word = judged(interval, table.equivalence, *ended)
         usual = np.median([other.interval.high - other.interval.low for other in found.values()])
-        of_seeds = "few runs" if interval.pooled else "varies over seeds"
+        spread_word = "few runs" if interval.pooled else "varies over seeds"
         wide = interval.high - interval.low > _WIDE * usual
-        why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
+        why = ("the text" if interval.text_se > interval.seed_se else spread_word) if wide else ""
     return FactorRow(
         factor=" x ".join(effect.factors),
         **named._asdict(),
@@ -458,7 +482,7 @@ def _row(
         verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         why=why,
         p_corrected=interval.p,
-        aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
+        aliases="; ".join(" x ".join(alias) for alias in contrast.aliases) if contrast else "",
         rate=rate,
     )
 
@@ -466,10 +490,10 @@ def _row(
 def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
     """Return the cells, by id, that an effect adds and that it takes."""
     by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
-    for one in cells:
-        at = [one.levels[name] for name in effect.factors]
+    for variant in cells:
+        at = [variant.levels[name] for name in effect.factors]
         signs = [(a == on) - (a == off) for a, (off, on) in zip(at, effect.levels, strict=True)]
-        by_sign[math.prod(signs)].append(one.id)
+        by_sign[math.prod(signs)].append(variant.id)
     return by_sign[1], by_sign[-1]
 
 

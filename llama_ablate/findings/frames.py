@@ -105,7 +105,7 @@ class TableFrames(PairedTable):
         """
         return {
             int(row.coordinates["tokens"]): row.name
-            for row in (own[0] for own in self.metrics.named.values())
+            for row in (rows[0] for rows in self.metrics.named.values())
             if row.quantity == "loss"
             and row.coordinates.get("split") == (split or self.split)
             and {*row.coordinates} == BRANCH
@@ -121,10 +121,10 @@ class TableFrames(PairedTable):
         if self.unit == BITS:
             return {}
         names: dict[int, list[str]] = {}
-        whole = self.plan.tokens_per_run
+        run_tokens = self.plan.tokens_per_run
         for tokens, name in sorted(self.branches().items()):
             # Where runs differ in length, so do their branches: all of one share are one length.
-            near = (of for of in names if abs(tokens - of) < _SAME_LENGTH * whole)
+            near = (of for of in names if abs(tokens - of) < _SAME_LENGTH * run_tokens)
             names.setdefault(next(near, tokens), []).append(name)
         if not names:
             return {}
@@ -136,8 +136,8 @@ class TableFrames(PairedTable):
 
         def at(run: RunRow, of: Sequence[str]) -> RunRow:
             """Return a reported run with the loss at the first branch of some that it has."""
-            known = (loss for name in of if not math.isnan(loss := run.number(name)))
-            numbers = {**run.numbers, self.loss: next(known, math.nan)}
+            losses = (loss for name in of if not math.isnan(loss := run.number(name)))
+            numbers = {**run.numbers, self.loss: next(losses, math.nan)}
             return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")
 
         return {
@@ -275,7 +275,7 @@ class Frames:
     def runs(self) -> Sequence[RunRow]:
         """The runs of all tables, each once."""
         every = [run for table in self.tables for run in table.runs]
-        return [own[0] for own in grouped(every, lambda run: run.id).values()]
+        return [runs[0] for runs in grouped(every, lambda run: run.id).values()]
 
     @property
     def metrics(self) -> Sequence[MetricRow]:
@@ -288,11 +288,11 @@ class Frames:
         if not self.plan.experiment.sizes:
             return []
         first = self.table.plan
-        of_first = (first.match, first.budget, first.evaluated_on)
+        first_key = (first.match, first.budget, first.evaluated_on)
         return [
             table
             for table in self.tables
-            if (table.plan.match, table.plan.budget, table.plan.evaluated_on) == of_first
+            if (table.plan.match, table.plan.budget, table.plan.evaluated_on) == first_key
         ]
 
     @cached_property
@@ -327,8 +327,8 @@ def _asked(plan: PlanDocument, table: PlannedTable) -> set[str]:
     base, first = table.baseline.label, plan.tables[0].name
     return {
         label
-        for one in plan.hypotheses
-        if table.name == (one.table or first)
-        and (one.measure or base not in (one.variant, one.against or base))
-        for label in (one.variant, one.against or base)
+        for hypothesis in plan.hypotheses
+        if table.name == (hypothesis.table or first)
+        and (hypothesis.measure or base not in (hypothesis.variant, hypothesis.against or base))
+        for label in (hypothesis.variant, hypothesis.against or base)
     }

@@ -64,14 +64,14 @@ class SplitRow(Row):
     @cell("error between")
     def between(self) -> str:
         """Write between how many pieces of text the error is computed."""
-        one = self.cluster.removesuffix("s")
-        return f"{self.clusters} {plural(self.clusters, one)}" if self.clusters else "-"
+        unit = self.cluster.removesuffix("s")
+        return f"{self.clusters} {plural(self.clusters, unit)}" if self.clusters else "-"
 
     @cell("text's part of the variance")
     def part(self) -> str:
         """Write the text's share of the variance of the differences."""
-        known = not math.isnan(self.share_low)
-        return f"{self.share_low:.0%} to {self.share_high:.0%}" if known else ""
+        is_known = not math.isnan(self.share_low)
+        return f"{self.share_low:.0%} to {self.share_high:.0%}" if is_known else ""
 
 
 def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
@@ -97,7 +97,7 @@ def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
         tokens, size, documents = planned.size(name)
         clusters, cluster = clustered.get(name, (0, ""))
         reported = tables if name == table.split else ()
-        low, high = _shares(row for one in reported for row in one.comparison)
+        low, high = _shares(row for table in reported for row in table.comparison)
         rows.append(
             SplitRow(
                 text=text,
@@ -118,6 +118,8 @@ def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
     """Return the least and the most that the text has of the variance of a difference."""
     variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
     shares = [
-        of_text / (of_text + of_seeds) for of_text, of_seeds in variances if of_text + of_seeds > 0
+        text_part / (text_part + seed_part)
+        for text_part, seed_part in variances
+        if text_part + seed_part > 0
     ]
     return min(shares, default=math.nan), max(shares, default=math.nan)

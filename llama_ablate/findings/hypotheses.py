@@ -103,15 +103,15 @@ def results(frames: Frames) -> list[HypothesisRow]:
     of a table has learned its text, or the numbers do not compare.
     """
     entries = frames.plan.hypotheses
-    own = [_of_row(entry, frames.named(entry.table)) for entry in entries]
+    tested = [_of_row(entry, frames.named(entry.table)) for entry in entries]
     others = {
         (frames.named(entry.table).plan.name, entry.measure, *sorted(_ids(entry, frames)))
-        for entry, row in zip(entries, own, strict=True)
+        for entry, row in zip(entries, tested, strict=True)
         if row is None
     }
     return [
         _test(entry, frames.named(entry.table), row or _apart(entry, frames, len(others)))
-        for entry, row in zip(entries, own, strict=True)
+        for entry, row in zip(entries, tested, strict=True)
     ]
 
 
@@ -146,8 +146,8 @@ def _test(entry: Hypothesis, table: TableFrames, tested: _Tested) -> HypothesisR
 
 def unjudged(frames: Frames) -> list[HypothesisRow]:
     """Return a row for each stored hypothesis whose form is no longer supported."""
-    refused = [one for one in frames.plan.refused if one.where[0] == "hypotheses"]
-    entries = (one.value for one in sorted(refused, key=lambda one: int(one.where[1])))
+    refused = [refusal for refusal in frames.plan.refused if refusal.where[0] == "hypotheses"]
+    entries = (refusal.value for refusal in sorted(refused, key=lambda one: int(one.where[1])))
     return [
         HypothesisRow(
             hypothesis=", ".join(f"{key} {value}" for key, value in entry.items() if value),
@@ -183,60 +183,64 @@ def _expectation(entry: Hypothesis) -> Expectation:
 
 def _of_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
     """Return the comparison row or path step that a hypothesis tests; None for others."""
-    own, other = _pair(entry, table)
-    if entry.measure not in (None, table.loss) or own == other:
+    variant_id, other = _pair(entry, table)
+    if entry.measure not in (None, table.loss) or variant_id == other:
         return None
     plan, base = table.plan, table.plan.baseline.id
-    for first, second, sign in ((own, other, 1), (other, own, -1)):
+    for first, second, sign in ((variant_id, other, 1), (other, variant_id, -1)):
         variant = plan.variant(first)
         if second == base:
             ranked = sum(not (v.role or v.baseline) for v in plan.variants)
             of = f"{ranked} {plural(ranked, 'row')} of its table"
             word = next(r.verdict for r in table.comparison if r.label == variant.label)
-            found = table.standings[first].row
+            difference = table.standings[first].row
             return _Tested(
-                found if sign > 0 else -found, "itself alone" if variant.role else of, word
+                difference if sign > 0 else -difference,
+                "itself alone" if variant.role else of,
+                word,
             )
         steps = effects.compare_steps(table)
         if (first, second) in steps:
-            found = steps[first, second]
+            difference = steps[first, second]
             word = next(r.verdict for r in effects.steps(table) if r.step == variant.label)
-            return _Tested(found if sign > 0 else -found, f"{len(steps)} steps of its path", word)
+            return _Tested(
+                difference if sign > 0 else -difference, f"{len(steps)} steps of its path", word
+            )
     return None
 
 
 def _apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
     """Compare what no row of a table does: another number, or a pair of other variants."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
-    found = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
+    difference = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
     several = family > 1
-    return _Tested(found, f"{family} other comparisons" if several else "itself alone")
+    return _Tested(difference, f"{family} other comparisons" if several else "itself alone")
 
 
 def _result(
     entry: Hypothesis, table: TableFrames, tested: _Tested, test: Expectation
 ) -> tuple[str, str]:
     """Return the result of a hypothesis, and the reason where there is none."""
-    found, own = tested.found, _pair(entry, table)
+    difference, pair = tested.found, _pair(entry, table)
     if missing := _missing(entry, table, tested):
         return missing, ""
-    if found.why_not:
-        return "undecidable", found.why_not
-    if reason := _undecidable(entry, table, found):
+    if difference.why_not:
+        return "undecidable", difference.why_not
+    if reason := _undecidable(entry, table, difference):
         return "undecidable", reason
     name = entry.measure or table.loss
     is_of_loss = bool(loss_split(table, name))
-    if is_of_loss and (found.own.lost or found.other.lost):
-        return _with_lost_runs(found, test), ""
+    if is_of_loss and (difference.own.lost or difference.other.lost):
+        return _with_lost_runs(difference, test), ""
     if not is_of_loss and name in table.numbers and name not in UNSTABLE:
-        for id_, ended in zip(own, (found.own, found.other), strict=True):
+        for id_, ended in zip(pair, (difference.own, difference.other), strict=True):
             if ended.lost and not describes_training(table, name):
                 label = table.plan.variant(id_).label
                 return (
                     "undecidable",
                     f"{label}: {_of_lost(ended)}, which learned nothing to compare",
                 )
-    return test.result(found.interval), ""
+    return test.result(difference.interval), ""
 
 
 def _with_lost_runs(found: Difference, test: Expectation) -> str:
@@ -262,8 +266,8 @@ def _missing(entry: Hypothesis, table: TableFrames, tested: _Tested) -> str:
     """Return `pending` or `failed` if runs of a hypothesis are missing; otherwise ""."""
     if tested.verdict in ("pending", "failed"):
         return tested.verdict
-    own = _pair(entry, table)
-    ends = [{run.outcome for run in table.runs if run.variant == id_} for id_ in own]
+    pair = _pair(entry, table)
+    ends = [{run.outcome for run in table.runs if run.variant == id_} for id_ in pair]
     is_open = len(table.experiment.looks) > 1 and not tested.verdict
     nothing = math.isnan(tested.found.interval.mean)
     if any("pending" in end for end in ends) and (nothing or is_open):
@@ -278,9 +282,9 @@ def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None)
     if result == "undecided" and word == "equivalent":
         return f"equivalent within {margin}"
     if result == "undecided" and word in ("better", "worse"):
-        held = [end for end in test.region if interval.low <= end <= interval.high]
-        bounds = " and ".join(f"{end:+g}" for end in held)
-        return f"{word}, but the interval holds {bounds}" if held else ""
+        inside = [end for end in test.region if interval.low <= end <= interval.high]
+        bounds = " and ".join(f"{end:+g}" for end in inside)
+        return f"{word}, but the interval holds {bounds}" if inside else ""
     one_sided = test.direction != "equivalent" and (
         (result == "supported" and test.margin >= 0) or (result == "refuted" and test.margin <= 0)
     )
@@ -298,8 +302,8 @@ def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     """Warn where the losses of two optimizers are compared at a single learning rate."""
     if not loss_split(table, entry.measure):
         return ""
-    own, other = (table.plan.variant(id_) for id_ in _pair(entry, table))
-    return tuning.one_rate(table.plan, table.experiment, own, other)
+    own_variant, other = (table.plan.variant(id_) for id_ in _pair(entry, table))
+    return tuning.one_rate(table.plan, table.experiment, own_variant, other)
 
 
 def _undecidable(entry: Hypothesis, table: TableFrames, found: Difference) -> str:
@@ -327,13 +331,13 @@ def explain_undecidable(table: TableFrames) -> str:
         return "no arm has learned the task: all runs collapsed"
     names = (f"{table.split}_loss_nats", f"{table.split}_excess_nats")
     ok = grouped((run for run in finished if run.outcome == "ok"), lambda run: run.label)
-    means = [[mean_number(own, name) for name in names] for own in ok.values()]
-    known = [both for both in means if not any(map(math.isnan, both))]
-    if not known:
+    means = [[mean_number(runs, name) for name in names] for runs in ok.values()]
+    complete = [both for both in means if not any(map(math.isnan, both))]
+    if not complete:
         return ""
-    losses, excesses = zip(*known, strict=True)
+    losses, excesses = zip(*complete, strict=True)
     chance = math.log(table.plan.text.vocab)
-    if all(chance - loss < _LEARNED * (chance - loss + excess) for loss, excess in known):
+    if all(chance - loss < _LEARNED * (chance - loss + excess) for loss, excess in complete):
         return (
             f"no arm has learned the task: the lowest loss is {min(losses):.3f} nats, chance "
             f"{chance:.3f}"

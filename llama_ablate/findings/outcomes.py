@@ -36,25 +36,25 @@ def milder_outcomes(
     for table in tables:
         texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
         text_of |= {run.id: texts[run.variant] for run in table.runs}
-    found: dict[str, tuple[str, str]] = {}
+    outcomes: dict[str, tuple[str, str]] = {}
     final = (run for run in runs if run.outcome in FINAL)
-    for of_seed in grouped(final, lambda run: run.seed).values():
-        if len({run.outcome for run in of_seed}) == 1:
+    for seed_runs in grouped(final, lambda run: run.seed).values():
+        if len({run.outcome for run in seed_runs}) == 1:
             continue  # no curve needs to be read
         alike: dict[tuple[object, ...], list[tuple[Ran, list[float]]]] = {}
-        for run in of_seed:
+        for run in seed_runs:
             points = [point for point in curve(run.id) if math.isfinite(point[_LOSS])]
             kind = (text_of[run.id], *(point["step"] for point in points))
             if points:
                 alike.setdefault(kind, []).append((run, [point[_LOSS] for point in points]))
         for group in alike.values():
-            found |= _milder_of(group)
-    return found
+            outcomes |= _milder_of(group)
+    return outcomes
 
 
 def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
     """Return milder outcomes among runs whose losses compare."""
-    found = {}
+    outcomes = {}
     for run, own in group:
         milder = [
             other
@@ -64,8 +64,8 @@ def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str,
         if milder:
             mildest = min(milder, key=_severity)
             reason = f"{run.reason}; '{mildest.label}' lies no lower at any evaluation"
-            found[run.id] = (mildest.outcome, reason)
-    return found
+            outcomes[run.id] = (mildest.outcome, reason)
+    return outcomes
 
 
 def _severity(run: Ran) -> int:
@@ -76,8 +76,8 @@ def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable
     """Return planned runs with their `milder_outcomes`."""
     milder = milder_outcomes(runs, curve, tables)
     return [
-        replace(run, outcome=found[0], reason=found[1], too_short=found[0] == "ok")
-        if (found := milder.get(run.id))
+        replace(run, outcome=outcome[0], reason=outcome[1], too_short=outcome[0] == "ok")
+        if (outcome := milder.get(run.id))
         else run
         for run in runs
     ]
@@ -137,8 +137,14 @@ def stability(runs: Sequence[RunRow]) -> list[StabilityRow]:
     """Return one row for each variant with finished runs, at every tuned point."""
     finished = [run for run in runs if run.outcome in FINAL]
     rows = []
-    for label, own in grouped(finished, lambda run: run.label).items():
-        diverged, collapsed = (Lost.of([run.outcome == word for run in own]) for word in UNSTABLE)
-        row = StabilityRow(label=label, runs=len(own), diverged=diverged, collapsed=collapsed)
-        rows.append(filled(row, {name: mean_number(own, name) for name in means(StabilityRow)}))
+    for label, label_runs in grouped(finished, lambda run: run.label).items():
+        diverged, collapsed = (
+            Lost.of([run.outcome == word for run in label_runs]) for word in UNSTABLE
+        )
+        row = StabilityRow(
+            label=label, runs=len(label_runs), diverged=diverged, collapsed=collapsed
+        )
+        rows.append(
+            filled(row, {name: mean_number(label_runs, name) for name in means(StabilityRow)})
+        )
     return rows

@@ -75,10 +75,10 @@ class Paired:
 
     def differences(self, *, relative: bool = False) -> list[float]:
         """Return the differences, or the logarithms of the ratios of positive values."""
-        both = [(own, self.other[key]) for key, own in self.own.items()]
+        both = [(value, self.other[key]) for key, value in self.own.items()]
         if relative:
-            return [math.log(own / other) for own, other in both if own > 0 and other > 0]
-        return [own - other for own, other in both]
+            return [math.log(value / other) for value, other in both if value > 0 and other > 0]
+        return [value - other for value, other in both]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +181,12 @@ class PairedTable(ABC):
     def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
         """The runs at each variant's point, by its id and by seed, once its trials have ended."""
         unfinished = tuning.unfinished(self.planned)
-        known = [r for r in self.planned if r.use == "reported" and r.variant not in unfinished]
+        reported_runs = [
+            r for r in self.planned if r.use == "reported" and r.variant not in unfinished
+        ]
         return {
-            variant: {run.seed: run for run in own}
-            for variant, own in grouped(known, lambda run: run.variant).items()
+            variant: {run.seed: run for run in runs}
+            for variant, runs in grouped(reported_runs, lambda run: run.variant).items()
         }
 
     @property
@@ -242,8 +244,8 @@ class PairedTable(ABC):
         self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
     ) -> Paired:
         """Pair a number of two variants, by their ids, by seed or by process."""
-        own, other = samples(self, variant, metric), samples(self, against, metric)
-        shared = [key for key in own if key in other and (seeds is None or key in seeds)]
+        own_samples, other = samples(self, variant, metric), samples(self, against, metric)
+        shared = [key for key in own_samples if key in other and (seeds is None or key in seeds)]
         answers = [self.answers.get(metric, {}).get(id_, {}) for id_ in (variant, against)]
         why_not = ""
         if is_task := bool(answers[0] or answers[1]):
@@ -259,11 +261,11 @@ class PairedTable(ABC):
             weights = {variant: 1.0, against: -1.0}
             error = text_error_of(dict.fromkeys(shared, weights), self.documents(split))
         return Paired(
-            {key: own[key] for key in shared},
+            {key: own_samples[key] for key in shared},
             {key: other[key] for key in shared},
             error if error and error.se > 0 else None,
             bool(counted) and is_exact,
-            any(one.is_accuracy for of in answers for one in of.values()),
+            any(scored.is_accuracy for of in answers for scored in of.values()),
             why_not,
         )
 
@@ -281,7 +283,7 @@ class PairedTable(ABC):
     @cached_property
     def answers(self) -> ByItem:
         """The scores of each item of a task in the runs that ended ok."""
-        ended = [run for own in self.at_point.values() for run in own.values()]
+        ended = [run for by_seed in self.at_point.values() for run in by_seed.values()]
         return answers_by_item(self.metrics, [run for run in ended if run.outcome == "ok"])
 
     @cached_property
@@ -289,7 +291,9 @@ class PairedTable(ABC):
         """The possible bias common to all arms; None without a repeated baseline."""
         base = self.plan.baseline.id
         repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
-        return bound_bias([one for own in repeated for one in own.differences()])
+        return bound_bias(
+            [difference for samples in repeated for difference in samples.differences()]
+        )
 
 
 def samples(table: PairedTable, variant: str, metric: str) -> Samples:
@@ -299,8 +303,8 @@ def samples(table: PairedTable, variant: str, metric: str) -> Samples:
     """
     if metric not in table.numbers:
         named = table.metrics.named.get(metric, ())
-        own = [row for row in named if row.variant == variant and not row.run]
-        turns = (own[0].by_process or ((own[0].value,),)) if own else ()
+        rows = [row for row in named if row.variant == variant and not row.run]
+        turns = (rows[0].by_process or ((rows[0].value,),)) if rows else ()
         return dict(enumerate(map(median, turns)))
     counts = ("ok", *UNSTABLE) if describes_training(table, metric) else ("ok",)
     return {
@@ -317,8 +321,8 @@ def loss_split(table: PairedTable, metric: str | None) -> str:
 
 def describes_training(table: PairedTable, metric: str) -> bool:
     """Return whether a number of runs describes training, not the trained model."""
-    own = table.metrics.named.get(metric, ())
-    return bool(own) and all(row.metric == TRAINING for row in own if row.run)
+    rows = table.metrics.named.get(metric, ())
+    return bool(rows) and all(row.metric == TRAINING for row in rows if row.run)
 
 
 def is_timed(table: PairedTable, metric: str | None) -> bool:
@@ -358,10 +362,10 @@ def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocume
     return {
         variant: {
             seed: np.stack([nats_F / math.log(2), bytes_f])
-            for seed, (nats_F, _) in of_seed.items()
+            for seed, (nats_F, _) in by_seed.items()
             if len(nats_F) == len(bytes_f)
         }
-        for variant, of_seed in documents.items()
+        for variant, by_seed in documents.items()
     }
 
 
@@ -374,15 +378,15 @@ def text_error_of(
     rest.
     """
     each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
-    known = [both for of_seed in each for both in of_seed if both is not None]
-    if len(known) < sum(map(len, each)) or len({both[1].tobytes() for both in known}) != 1:
+    pairs = [both for row in each for both in row if both is not None]
+    if len(pairs) < sum(map(len, each)) or len({both[1].tobytes() for both in pairs}) != 1:
         return None
-    tokens = known[0][1]
+    tokens = pairs[0][1]
     if len(tokens) < 2:
         return None
-    own = (np.array([*weights[seed].values()]) for seed in sorted(weights))
-    nats = [np.array([both[0] for both in of_seed if both is not None]) for of_seed in each]
-    return text_error([by @ of_seed for by, of_seed in zip(own, nats, strict=True)], tokens)
+    weight_rows = (np.array([*weights[seed].values()]) for seed in sorted(weights))
+    nats = [np.array([both[0] for both in row if both is not None]) for row in each]
+    return text_error([by @ row for by, row in zip(weight_rows, nats, strict=True)], tokens)
 
 
 def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
@@ -391,7 +395,7 @@ def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
     rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
     prints = {_of_task(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}
     groups = {_of_task(r): np.array(r.samples, float) for r in rows if r.quantity == "groups"}
-    found: dict[str, dict[str, dict[int, Answers]]] = {}
+    by_item: dict[str, dict[str, dict[int, Answers]]] = {}
     for row in rows:
         if len(row.samples) > 1 and row.quantity != "groups":
             of = groups.get(_of_task(row))
@@ -401,8 +405,8 @@ def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
                 row.quantity.startswith(_ACCURACY),
                 of if of is not None and len(of) == len(row.samples) else None,
             )
-            found.setdefault(row.name, {}).setdefault(row.variant, {})[seeds[row.run]] = answers
-    return found
+            by_item.setdefault(row.name, {}).setdefault(row.variant, {})[seeds[row.run]] = answers
+    return by_item
 
 
 def _of_task(row: MetricRow) -> tuple[str, Coordinate]:
@@ -416,12 +420,12 @@ def _of_items(
 
     It is also None where the runs of different seeds have answered different items.
     """
-    own, other = answers
-    if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
+    own_answers, other = answers
+    if not seeds or len({own_answers[seed].fingerprint for seed in seeds}) > 1:
         return None
-    one = own[seeds[0]]
-    least = least_error(len(one.scores)) if one.is_accuracy else 0.0
-    differences = np.array([own[seed].scores - other[seed].scores for seed in seeds])
-    if one.groups is not None and len(set(one.groups)) > 1:
-        differences = by_group(differences, one.groups)
+    first = own_answers[seeds[0]]
+    least = least_error(len(first.scores)) if first.is_accuracy else 0.0
+    differences = np.array([own_answers[seed].scores - other[seed].scores for seed in seeds])
+    if first.groups is not None and len(set(first.groups)) > 1:
+        differences = by_group(differences, first.groups)
     return item_error(differences, least=least)

@@ -60,28 +60,34 @@ class Pilot:
 
         Raises ConfigError where no variant has two seeds that the baseline has too.
         """
-        found = _noisy_rows(pilot)
-        if not found:
+        noisy = _noisy_rows(pilot)
+        if not noisy:
             raise ConfigError(
                 f"'{root}' has no variant that differs from its baseline over two seeds or more of "
                 "its first table: no noise to plan with"
             )
-        seeds = _join([_over_seeds(row) for row in found.values()])
+        seeds = _join([_over_seeds(row) for row in noisy.values()])
         rows = {
-            label: Noise(own, *_of_text(row))
-            for (label, row), own in zip(found.items(), seeds, strict=True)
+            label: Noise(row_seeds, *_of_text(row))
+            for (label, row), row_seeds in zip(noisy.items(), seeds, strict=True)
         }
         text = _mean([noise.text for noise in rows.values()])
         rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, text.df)
-        every = [one for one in effects.find_contrasts(pilot) if one.interval.seed_se > 0]
-        texts = {one.effect: Noise(rest.seeds, *_of_text(one.interval)) for one in every}
+        every = [
+            contrast for contrast in effects.find_contrasts(pilot) if contrast.interval.seed_se > 0
+        ]
+        texts = {
+            contrast.effect: Noise(rest.seeds, *_of_text(contrast.interval)) for contrast in every
+        }
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
-        if pooled := [one for one in every if one.interval.pooled] or every:
-            weighed = [sum(weight**2 for weight in one.weights.values()) for one in pooled]
-            squares = [one.interval.seed_se**2 * one.interval.n for one in pooled]
+        if pooled := [contrast for contrast in every if contrast.interval.pooled] or every:
+            weighed = [
+                sum(weight**2 for weight in contrast.weights.values()) for contrast in pooled
+            ]
+            squares = [contrast.interval.seed_se**2 * contrast.interval.n for contrast in pooled]
             residual = StandardError(
                 math.sqrt(np.median(np.divide(squares, weighed))),
-                float(np.median([one.interval.seed_df for one in pooled])),
+                float(np.median([contrast.interval.seed_df for contrast in pooled])),
             )
         return cls(rows, rest, residual, texts, _documents(pilot.plan, pilot.split))
 
@@ -118,17 +124,17 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
         (low, middle, high), power = stopped.half_widths(), stopped.power
         stops = stopped.seeds.mean(0)
         # The baseline goes on as far as any other arm.
-        own = float((stopped.seeds.sum(1) + stopped.seeds.max(1)).mean())
+        runs_expected = float((stopped.seeds.sum(1) + stopped.seeds.max(1)).mean())
         race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
-        runs = own * len(plan.tables) + race
-    found = []
+        runs = runs_expected * len(plan.tables) + race
+    powers = []
     for i, name in enumerate(names):
         seeds = fewest(lambda n: draw(int(n), factor), effect, SEEDS, i)
         more = fewest(lambda times: draw(count, factor * times), effect, DOCUMENTS, i)
         together = None
         if math.isinf(seeds) and math.isinf(more):
             together = _together(draw, factor, effect, i, documents)
-        found.append(
+        powers.append(
             {
                 "row": name,
                 "half_width": float(middle[i]),
@@ -142,7 +148,7 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
                 **({} if stops is None else {"expected_seeds": float(stops[i])}),
             }
         )
-    return Promise(found, runs)
+    return Promise(powers, runs)
 
 
 def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, Any]:
@@ -155,15 +161,15 @@ def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, 
     if pilot:
         noise = noise.with_documents(_text_of(plan, pilot)[1])
     table, seeds = plan.tables[0], len(plan.experiment.seed_list)
-    rows, cells, spread = max(len(_rows(table)), 1), 2, 1.0
+    rows, cells, sd_factor = max(len(_rows(table)), 1), 2, 1.0
     if factors := list(table.baseline.levels):
         levels = {v.id: list(v.levels.values()) for v in table.variants if not v.role}
         each = [float((weight**2).sum()) for weight in weights(levels, factors).values()]
         rows, cells = len(each), len(levels)
-        spread = math.sqrt(float(np.median(each)) / 2)
+        sd_factor = math.sqrt(float(np.median(each)) / 2)
 
     def half(count: int) -> float:
-        return expected_half_width(count, rows, noise, cells=cells, spread=spread)
+        return expected_half_width(count, rows, noise, cells=cells, spread=sd_factor)
 
     width = half(seeds) if seeds > 1 else math.nan
     needed = next((n for n in range(2, _MAX_SEEDS) if half(n) < margin), None)
@@ -196,16 +202,16 @@ def _design(
     if factors:
         cells = [variant for variant in table.variants if not variant.role]
         levels = {cell.id: list(cell.levels.values()) for cell in cells}
-        found = list(weights(levels, factors))
+        terms = list(weights(levels, factors))
         unknown = Noise(pilot.rest.seeds, NO_TEXT_ERROR)
 
         @cache
         def factorial(seeds: int, factor: float) -> DrawnTables:
-            texts = {of: pilot.texts.get(of, unknown).with_documents(factor) for of in found}
+            texts = {of: pilot.texts.get(of, unknown).with_documents(factor) for of in terms}
             return of_factors(levels, factors, pilot.residual, texts, seeds)
 
         names = effects.level_names(table, plan.experiment)
-        return [effects.name_effect(effect, names) for effect in found], factorial
+        return [effects.name_effect(effect, names) for effect in terms], factorial
     looks = plan.experiment.looks
     shares = plan.experiment.spend or spending(looks)
 
@@ -288,14 +294,14 @@ def _join(own: Sequence[StandardError]) -> list[StandardError]:
     say more of each other than that.
     """
     joined = []
-    for i, one in enumerate(own):
+    for i, item in enumerate(own):
         others = [*own[:i], *own[i + 1 :]]
-        if not others or one.df >= _MIN_DF:
-            joined.append(one)
+        if not others or item.df >= _MIN_DF:
+            joined.append(item)
             continue
         df = min(sum(other.df for other in others), _MIN_DF)
-        square = (one.df * one.se**2 + df * _mean(others).se ** 2) / (one.df + df)
-        joined.append(StandardError(math.sqrt(square), one.df + df))
+        square = (item.df * item.se**2 + df * _mean(others).se ** 2) / (item.df + df)
+        joined.append(StandardError(math.sqrt(square), item.df + df))
     return joined
 
 

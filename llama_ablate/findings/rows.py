@@ -64,8 +64,8 @@ def column(
 
     As with `dataclasses.field`, what is returned stands for a value of the field's type.
     """
-    stated = Column(about, head, form, leading, optional, when)
-    return field(default=default, metadata={_KEY: stated}, kw_only=True)
+    declared = Column(about, head, form, leading, optional, when)
+    return field(default=default, metadata={_KEY: declared}, kw_only=True)
 
 
 def cell(
@@ -115,8 +115,8 @@ class DifferenceRow(Row):
     @cell(DIFFERENCE, leading=True)
     def of_difference(self) -> str:
         """Write the difference with its interval."""
-        known = not math.isnan(self.difference)
-        return interval(self.difference, self.low, self.high) if known else ""
+        is_known = not math.isnan(self.difference)
+        return interval(self.difference, self.low, self.high) if is_known else ""
 
 
 def columns(kind: type[Row]) -> dict[str, str]:
@@ -125,11 +125,15 @@ def columns(kind: type[Row]) -> dict[str, str]:
     A named tuple has a column for each of its fields, called `NAME_FIELD`; where its first is
     `value`, that is called as the tuple.
     """
-    stated = {one.name: one.metadata[_KEY].about for one in _in_order(kind) if _KEY in one.metadata}
-    types = {one.name: one.type for one in fields(kind)}
+    abouts = {
+        column_field.name: column_field.metadata[_KEY].about
+        for column_field in _in_order(kind)
+        if _KEY in column_field.metadata
+    }
+    types = {field.name: field.type for field in fields(kind)}
     return {
         part: about if part == name else f"{about}: {part.removeprefix(f'{name}_')}"
-        for name, about in stated.items()
+        for name, about in abouts.items()
         for part in _parts(name, types[name])
     }
 
@@ -142,26 +146,30 @@ def _parts(name: str, kind: object) -> list[str]:
 
 def _in_order(kind: type[Row]) -> "list[Field[Any]]":
     """Return the fields of a row in the order of its columns."""
-    by_name = {one.name: one for one in fields(kind)}
+    by_name = {field.name: field for field in fields(kind)}
     first = [name for name in kind.ORDER if name in by_name]
     return [by_name[name] for name in dict.fromkeys((*first, *by_name))]
 
 
 def shared(kind: type[Row], other: object) -> dict[str, Any]:
     """Return those columns of a kind of row that another row has too, by name."""
-    return {one.name: getattr(other, one.name) for one in fields(kind) if hasattr(other, one.name)}
+    return {
+        field.name: getattr(other, field.name)
+        for field in fields(kind)
+        if hasattr(other, field.name)
+    }
 
 
 def means(kind: type[Row]) -> list[str]:
     """Return the columns that are means over runs of the numbers of their names: of default NaN."""
-    named = [(one.name, one.default) for one in fields(kind) if _KEY in one.metadata]
+    named = [(field.name, field.default) for field in fields(kind) if _KEY in field.metadata]
     return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
 
 
 def filled(row: Filled, known: Mapping[str, float]) -> Filled:
     """Return a row with its columns that are found by name (`means`), of those that are known."""
-    found: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
-    return replace(row, **found)
+    common: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
+    return replace(row, **common)
 
 
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
@@ -172,75 +180,83 @@ def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """
     import pandas as pd  # what only counts runs starts without it
 
-    known: dict[str, list[object]] = {}
+    by_column: dict[str, list[object]] = {}
     kind = type(rows[0]) if rows else kind
-    for one in _in_order(kind):
-        if one.metadata.get(_KEYS):
-            each: list[Mapping[str, object]] = [getattr(row, one.name) for row in rows]
-            unlike = {id(own): own for own in each}.values()  # rows share theirs
-            for key in dict.fromkeys(key for own in unlike for key in own):
+    for column_field in _in_order(kind):
+        if column_field.metadata.get(_KEYS):
+            each: list[Mapping[str, object]] = [getattr(row, column_field.name) for row in rows]
+            unlike = {id(mapping): mapping for mapping in each}.values()  # rows share theirs
+            for key in dict.fromkeys(key for mapping in unlike for key in mapping):
                 name = f"{key}_" if key in columns(kind) else key
-                known[name] = [own.get(key, math.nan) for own in each]
-        elif _KEY in one.metadata:
-            values = [getattr(row, one.name) for row in rows]
-            names = _parts(one.name, one.type)
+                by_column[name] = [mapping.get(key, math.nan) for mapping in each]
+        elif _KEY in column_field.metadata:
+            values = [getattr(row, column_field.name) for row in rows]
+            names = _parts(column_field.name, column_field.type)
             if rows and len(names) > 1:
-                known |= dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
+                by_column |= dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
             elif not rows or any(value is not None for value in values):
-                known[one.name] = values
+                by_column[column_field.name] = values
     with pd.option_context("mode.string_storage", "python"):  # equal texts are then one object
-        return pd.DataFrame(known)
+        return pd.DataFrame(by_column)
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
     """Return things by a key, in the order in which each key comes first."""
     groups: dict[Key, list[Thing]] = {}
-    for one in things:
-        groups.setdefault(key(one), []).append(one)
+    for item in things:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
 def mean(values: Iterable[float]) -> float:
     """Return the mean of those numbers that are not missing; NaN of none."""
-    known = np.array([*values], float)
-    count = np.count_nonzero(~np.isnan(known))
-    return float(np.nansum(known) / count) if count else math.nan
+    array = np.array([*values], float)
+    count = np.count_nonzero(~np.isnan(array))
+    return float(np.nansum(array) / count) if count else math.nan
 
 
 def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     """Return rows with their numbers written as people read them, the leading columns first."""
     import pandas as pd
 
-    shown: list[tuple[bool, str, list[str]]] = []
-    for name, stated in _shown(rows, kind).items():
-        written = [_write(getattr(row, name), stated.form) for row in rows]
-        if not stated.optional or any(text not in _EMPTY_CELLS for text in written):
-            shown.append((not stated.leading, _head(stated, rows), written))
-    return pd.DataFrame({head: written for _, head, written in sorted(shown, key=lambda s: s[0])})
+    columns_shown: list[tuple[bool, str, list[str]]] = []
+    for name, declared in _shown(rows, kind).items():
+        texts = [_write(getattr(row, name), declared.form) for row in rows]
+        if not declared.optional or any(text not in _EMPTY_CELLS for text in texts):
+            columns_shown.append((not declared.leading, _head(declared, rows), texts))
+    return pd.DataFrame(
+        {head: texts for _, head, texts in sorted(columns_shown, key=lambda s: s[0])}
+    )
 
 
 def leading(rows: Sequence[Row]) -> list[str]:
     """Return the heads of the columns that lead the others."""
-    return [_head(one, rows) for one in _shown(rows).values() if one.leading]
+    return [_head(declared, rows) for declared in _shown(rows).values() if declared.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
     """Return the descriptions of the columns that people read, by their heads."""
-    return {_head(one, rows): one.about for one in _shown(rows).values()}
+    return {_head(declared, rows): declared.about for declared in _shown(rows).values()}
 
 
 def _shown(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
     """Return the columns that people read by the field or method that writes each, in order."""
     kind = type(rows[0]) if rows else kind
-    stated = {one.name: one.metadata.get(_KEY) for one in fields(kind)}
+    declared = {field.name: field.metadata.get(_KEY) for field in fields(kind)}
     for base in reversed(kind.__mro__):
-        own = {name: getattr(of, "__dict__", {}).get(_KEY) for name, of in vars(base).items()}
-        stated |= {name: found for name, found in own.items() if found}
-    names = dict.fromkeys((*kind.ORDER, *stated))
+        declared_by_base = {
+            name: getattr(of, "__dict__", {}).get(_KEY) for name, of in vars(base).items()
+        }
+        declared |= {
+            name: declaration for name, declaration in declared_by_base.items() if declaration
+        }
+    names = dict.fromkeys((*kind.ORDER, *declared))
     return {
-        name: one
+        name: declaration
         for name in names
-        if (one := stated[name]) and one.head and (one.when is None or any(map(one.when, rows)))
+        if (declaration := declared[name])
+        and declaration.head
+        and (declaration.when is None or any(map(declaration.when, rows)))
     }
 
 

@@ -108,24 +108,24 @@ def judge_secondary(table: PairedTable) -> list[SecondaryRow]:
     holds alone. Runs that diverged or collapsed have no accuracy: an arm that lost some is not
     shown to hold. With looks a guard is judged at the last.
     """
-    of_tasks = {name: [task] for name, task in _tasks(table).items()}
-    by_name = of_tasks | grouped(_guards(table), lambda one: one.name)
-    metrics = [one for own in by_name.values() for one in own]
+    by_task = {name: [task] for name, task in _tasks(table).items()}
+    by_name = by_task | grouped(_guards(table), lambda one: one.name)
+    metrics = [metric for group in by_name.values() for metric in group]
     variants = table.plan.variants
     ranked = [v for v in variants if not (v.baseline or v.role)]
     controls = [[v] for v in variants if v.role]
     base, size = table.plan.baseline.id, len(ranked) * len(metrics)
     rows = []
-    for one in metrics:
-        relative = bool(one.guard and one.guard.is_relative)
-        found: dict[str, Difference] = {}
+    for metric in metrics:
+        relative = bool(metric.guard and metric.guard.is_relative)
+        differences_found: dict[str, Difference] = {}
         for own, count in [(ranked, size), *((control, 1) for control in controls)]:
             family = RowFamily([(v.id, base) for v in own], count, relative)
-            compared = compare_all(table, one.name, family)
-            found |= {variant: row for (variant, _), row in compared.items()}
-        beside = _means_by_quantity(table, one.task) if one.task else {}
+            compared = compare_all(table, metric.name, family)
+            differences_found |= {variant: row for (variant, _), row in compared.items()}
+        beside = _means_by_quantity(table, metric.task) if metric.task else {}
         for variant in variants:
-            row = _row(table, one, variant, found.get(variant.id))
+            row = _row(table, metric, variant, differences_found.get(variant.id))
             rows.append(filled(row, beside.get(variant.id, {})))
     return rows
 

@@ -47,11 +47,11 @@ def by_size(frames: Frames) -> list[SizeRow]:
         for row in rung.comparison:
             if row.baseline or row.role or math.isnan(row.difference):
                 continue
-            found = trends.get(row.label)
-            trend = {"trend": found.trend, "slope": _estimate(found)} if found else {}
-            own = {"rung": rung.plan.name, "parameters": row.non_embedding, **trend}
-            rows.append(SizeRow(**{**shared(SizeRow, row), **own}))
-    return [row for own in grouped(rows, lambda row: row.label).values() for row in own]
+            row_trend = trends.get(row.label)
+            trend = {"trend": row_trend.trend, "slope": _estimate(row_trend)} if row_trend else {}
+            about = {"rung": rung.plan.name, "parameters": row.non_embedding, **trend}
+            rows.append(SizeRow(**{**shared(SizeRow, row), **about}))
+    return [row for group in grouped(rows, lambda row: row.label).values() for row in group]
 
 
 def _estimate(found: Gap) -> Estimate:
@@ -67,18 +67,18 @@ def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]
         for point in ends
         if not point.baseline and (point.rung, point.seed) in base
     ]
-    found: dict[str, Mapping[float, list[float]]] = {}
-    for label, own in grouped(paired, lambda one: one[0]).items():
-        by_place = grouped(own, lambda one: (one[1], one[2]))
+    gaps: dict[str, Mapping[float, list[float]]] = {}
+    for label, rows_of_label in grouped(paired, lambda one: one[0]).items():
+        by_place = grouped(rows_of_label, lambda one: (one[1], one[2]))
         sizes = sorted({size for size, _ in by_place})
         seeds = sorted({seed for _, seed in by_place})
-        whole = [seed for seed in seeds if all((size, seed) in by_place for size in sizes)]
-        if len(sizes) > 1 and len(whole) > 1:
-            found[label] = {
-                float(size): [mean(one[3] for one in by_place[size, seed]) for seed in whole]
+        common_seeds = [seed for seed in seeds if all((size, seed) in by_place for size in sizes)]
+        if len(sizes) > 1 and len(common_seeds) > 1:
+            gaps[label] = {
+                float(size): [mean(gap[3] for gap in by_place[size, seed]) for seed in common_seeds]
                 for size in sizes
             }
-    return fit_gaps(found, margin)
+    return fit_gaps(gaps, margin)
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,15 @@ def optima(frames: Frames) -> list[RateRow]:
     Empty where `by_rate` is.
     """
     rated = by_rate(frames)
-    grid = sorted({one.rate.lr for one in rated})
-    best = grouped((one for one in rated if one.best), _place)
+    grid = sorted({rating.rate.lr for rating in rated})
+    best = grouped((rating for rating in rated if rating.best), _place)
     first: dict[str, int] = {}
     rows = []
-    for (label, rung, lr), own in best.items():
+    for (label, rung, lr), ratings in best.items():
         at = grid.index(lr)
         moved = at - first.setdefault(label, at)
         edge = at in (0, len(grid) - 1)
-        loss = fmean(one.rate.loss for one in own)
+        loss = fmean(rating.rate.loss for rating in ratings)
         rows.append(RateRow(label=label, rung=rung, lr=lr, loss=loss, edge=edge, moved=moved))
     return rows
 
@@ -132,16 +132,16 @@ def by_rate(frames: Frames) -> list[RungRate]:
     """
     if "lr" not in frames.plan.experiment.tune:
         return []
-    found = []
+    rows = []
     for table in frames.rungs:
         runs = [run for run in table.runs if not run.role]
         points = tuning.best_points(table.planned, table.plan.repeated)
         best = {r.label: json.loads(points[r.variant])["lr"] for r in runs if r.variant in points}
-        found += [
-            RungRate(table.plan.name, one, one.lr == best.get(one.label))
-            for one in tuning.rates(runs, table.loss, table.chance)
+        rows += [
+            RungRate(table.plan.name, rate, rate.lr == best.get(rate.label))
+            for rate in tuning.rates(runs, table.loss, table.chance)
         ]
-    return found
+    return rows
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
     half the length did not decide. Empty without a branch near half of the length.
     """
     last = {row.name: row.verdict for row in rows if row.end}
-    whole = max((row.tokens for row in rows), default=0)
-    near = [row for row in rows if not row.end and MIN_HALF <= row.tokens / whole <= MAX_HALF]
+    longest = max((row.tokens for row in rows), default=0)
+    near = [row for row in rows if not row.end and MIN_HALF <= row.tokens / longest <= MAX_HALF]
     half = max((row.tokens for row in near), default=0)
     return {
         row.name: _compare_verdicts(last[row.name], row.verdict)
@@ -185,11 +185,11 @@ def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
 def contrary(rows: Sequence[LengthRow]) -> dict[str, int]:
     """Find the most tokens at which each decided row had the contrary verdict, by name."""
     last = {row.name: row.verdict for row in rows if row.end}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
         if _compare_verdicts(last[row.name], row.verdict) == "turned":
-            found[row.name] = max(row.tokens, found.get(row.name, 0))
-    return found
+            counts[row.name] = max(row.tokens, counts.get(row.name, 0))
+    return counts
 
 
 def _compare_verdicts(now: str, then: str) -> str:

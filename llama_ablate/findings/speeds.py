@@ -54,16 +54,16 @@ def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
     The decode speed is with the cache, at the largest batch and the longest context at which the
     baseline was measured.
     """
-    plan, of_variants = table.plan, table.metrics.of_variants
+    plan, variant_metrics = table.plan, table.metrics.of_variants
     decode = [
         (size, row)
-        for row in of_variants
+        for row in variant_metrics
         if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
     ]
-    of_base = (one for one in decode if one[1].variant == plan.baseline.id)
-    _, largest = max(of_base, key=itemgetter(0), default=(None, None))
+    base_decode = (entry for entry in decode if entry[1].variant == plan.baseline.id)
+    _, largest = max(base_decode, key=itemgetter(0), default=(None, None))
     at_largest = [row for _, row in decode if largest and row.coordinates == largest.coordinates]
-    train = [row for row in of_variants if row.name == "train_tokens_per_s"]
+    train = [row for row in variant_metrics if row.name == "train_tokens_per_s"]
     return _with_ratios(train, plan) or _as_run(table), _with_ratios(at_largest, plan)
 
 
@@ -81,12 +81,12 @@ def _as_run(table: PairedTable) -> Speeds:
         if run.outcome == "ok" and seconds > 0:
             tokens = run.steps_done * train[run.id].get("batch", batch) * contexts[run.variant]
             tokens_per_s.setdefault(run.variant, []).append(tokens / seconds)
-    typical = {id_: median(own) for id_, own in tokens_per_s.items()}
-    of_base = typical.get(plan.baseline.id, math.nan)
+    typical = {id_: median(speeds) for id_, speeds in tokens_per_s.items()}
+    base_speed = typical.get(plan.baseline.id, math.nan)
     return {
-        variant.id: (own, Ratio(plan.text_per_token(variant) * own / of_base))
+        variant.id: (speed, Ratio(plan.text_per_token(variant) * speed / base_speed))
         for variant in plan.variants
-        if (own := typical.get(variant.id))
+        if (speed := typical.get(variant.id))
     }
 
 
@@ -104,10 +104,10 @@ def _with_ratios(speeds: Sequence[MetricRow], table: PlannedTable) -> Speeds:
     They are of text: a token may hold more of it than one of the baseline's.
     """
     turns = {row.variant: row.by_process for row in speeds}
-    found = compare_column(turns, table.baseline.id)
+    ratios = compare_column(turns, table.baseline.id)
     text = {variant.id: table.text_per_token(variant) for variant in table.variants}
     return {
-        row.variant: (row.value, _ratio(found[row.variant], text[row.variant])) for row in speeds
+        row.variant: (row.value, _ratio(ratios[row.variant], text[row.variant])) for row in speeds
     }
 
 
@@ -127,5 +127,5 @@ def find_peak(machines: pd.DataFrame) -> float:
     if others or not device.startswith("cuda"):
         return math.nan
     gpu = name.partition(" with ")[2]
-    of_gpu = next((peaks for known, peaks in PEAKS.items() if known in gpu), {})
-    return of_gpu.get(precision, math.nan)
+    gpu_peaks = next((peaks for name, peaks in PEAKS.items() if name in gpu), {})
+    return gpu_peaks.get(precision, math.nan)

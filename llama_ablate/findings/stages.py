@@ -50,8 +50,8 @@ def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
     def state(arm: str, look: int) -> State:
         either = {
             end
-            for own in (arm, base)
-            for end in (raced[own], *(ended[own, seed] for seed in seeds[: looks[look]]))
+            for side in (arm, base)
+            for end in (raced[side], *(ended[side, seed] for seed in seeds[: looks[look]]))
         }
         if "pending" in either:
             return "pending"
@@ -81,14 +81,14 @@ def mark(table: PairedTable) -> list[RunRow]:
         return [*planned]
     looks, base = experiment.looks, table.plan.baseline.id
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
-    shown = {id_: looks[max(at.look, 0)] for id_, at in table.standings.items()}
+    seeds_shown = {id_: looks[max(at.look, 0)] for id_, at in table.standings.items()}
     needed = {
         id_: looks[-1 if id_ in table.kept else at.needs] for id_, at in table.standings.items()
     }
     most = {id_: looks[-1] if at.is_open else needed[id_] for id_, at in table.standings.items()}
     for of in (needed, most):
         of[base] = max(of.values(), default=looks[-1])
-    shown[base] = needed[base]
+    seeds_shown[base] = needed[base]
     raced = _points_known(planned, table.plan.repeated)
 
     def use(run: RunRow) -> Use:
@@ -96,7 +96,7 @@ def mark(table: PairedTable) -> list[RunRow]:
             return "race"
         at, variant = place[run.seed], run.variant
         if run.use == "reported" and raced[variant] == "ok" and at < needed.get(variant, 0):
-            return "reported" if at < shown[variant] else "next"
+            return "reported" if at < seeds_shown[variant] else "next"
         return "later" if run.use == "reported" and at < most.get(variant, 0) else "spare"
 
     return [replace(run, use=use(run)) for run in planned]

@@ -58,12 +58,12 @@ def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[Run
     if all(run.tuned == NOT_TUNED for run in runs):
         return [*runs]
     best = best_points(runs, repeated)
-    marked = [replace(run, point=point(json.loads(run.tuned))) for run in runs]
+    runs_with_points = [replace(run, point=point(json.loads(run.tuned))) for run in runs]
     return [
         replace(run, use="trial")
         if run.use == "reported" and run.tuned != best.get(run.variant, run.tuned)
         else run
-        for run in marked
+        for run in runs_with_points
     ]
 
 
@@ -75,7 +75,7 @@ def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str
     other is complete.
     """
     trials = grouped(trial_runs(runs), lambda run: run.variant)
-    best = {variant: _best(own) for variant, own in trials.items()}
+    best = {variant: _best(runs) for variant, runs in trials.items()}
     return best | {id_: best[other] for id_, other in repeated.items() if other in best}
 
 
@@ -99,8 +99,8 @@ def _best(runs: Sequence[RunRow]) -> str:
 def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
     """Order points: complete before incomplete, the fewest lost runs first, then by loss."""
     ok = [run for run in runs if run.outcome == "ok"]
-    known = ok or runs  # that collapsed, and were measured
-    loss = mean_number(known, "validation_loss_nats")
+    usable = ok or runs  # that collapsed, and were measured
+    loss = mean_number(usable, "validation_loss_nats")
     complete = all(run.outcome in FINAL for run in runs)
     return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
 
@@ -130,15 +130,15 @@ def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
     A run that diverged, or collapsed without a loss that was measured, has the cap, as has a loss
     beyond it.
     """
-    found: dict[tuple[str, str, int, float], float] = {}
+    losses: dict[tuple[str, str, int, float], float] = {}
     for run in runs:
         lr, loss = json.loads(run.tuned).get("lr", math.nan), run.number(name)
         if run.outcome in UNSTABLE and math.isnan(loss):
             loss = cap
         if run.outcome in FINAL and not (math.isnan(lr) or math.isnan(loss)):
             key = (run.variant, run.label, run.seed, lr)
-            found[key] = min(found.get(key, cap), loss)
-    return [Rate(*key, loss) for key, loss in found.items()]
+            losses[key] = min(losses.get(key, cap), loss)
+    return [Rate(*key, loss) for key, loss in losses.items()]
 
 
 def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
@@ -149,8 +149,8 @@ def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
     tried = rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap)
     less = unfinished(runs)
     by_seed = {
-        key: sensitivity([rate.loss for rate in own])
-        for key, own in grouped(tried, lambda rate: (rate.variant, rate.seed)).items()
+        key: sensitivity([rate.loss for rate in seed_rates])
+        for key, seed_rates in grouped(tried, lambda rate: (rate.variant, rate.seed)).items()
         if key[0] not in less
     }
     return [
@@ -178,10 +178,14 @@ def one_rate(
     def rate(of: PlannedVariant) -> float:
         return float(of.train.get("lr", experiment.train.lr))
 
-    own = optimizer(variant)
-    if own == optimizer(against) or variant.role or "lr" in experiment.tune:
+    chosen = optimizer(variant)
+    if chosen == optimizer(against) or variant.role or "lr" in experiment.tune:
         return ""
-    tried = {rate(one) for one in table.variants if optimizer(one) == own and not one.role}
+    tried = {
+        rate(variant)
+        for variant in table.variants
+        if optimizer(variant) == chosen and not variant.role
+    }
     return ONE_RATE if tried == {rate(against)} else ""
 
 
@@ -214,8 +218,8 @@ class TuningRow(Row):
     @cell("LR sensitivity [95% interval]")
     def sensitive(self) -> str:
         """Write the learning-rate sensitivity; nothing where no rate was tuned."""
-        known = not math.isnan(self.sensitivity)
-        return written.interval(self.sensitivity, self.low, self.high, sign="") if known else ""
+        is_known = not math.isnan(self.sensitivity)
+        return written.interval(self.sensitivity, self.low, self.high, sign="") if is_known else ""
 
 
 def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> list[TuningRow]:
@@ -226,17 +230,17 @@ def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> li
     points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
     ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
     rows = []
-    for label, own in grouped(tried, lambda run: run.label).items():
-        at = [run for run in own if run.tuned == chosen[run.variant]]
+    for label, label_runs in grouped(tried, lambda run: run.label).items():
+        at = [run for run in label_runs if run.tuned == chosen[run.variant]]
         best = json.loads(at[0].tuned)
         sensitive = [v for run in at if not math.isnan(v := run.number(SENSITIVITY))]
         effect = simultaneous({"": sensitive})[""]
         low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
-        outcomes = Counter(run.outcome for run in own)
+        outcomes = Counter(run.outcome for run in label_runs)
         rows.append(
             TuningRow(
                 label=label,
-                trials=len(own),
+                trials=len(label_runs),
                 finished=sum(outcomes[end] for end in FINAL),
                 diverged=outcomes["diverged"],
                 collapsed=outcomes["collapsed"],

@@ -55,10 +55,10 @@ class UnionTable(TableFrames):
         each = [part.pair(metric, variant, against, seeds) for part in parts]
         if len(each) < 2:
             return each[0] if each else super().pair(metric, variant, against, seeds)
-        whole = super().pair(metric, variant, against, seeds)
-        own = {seed: value for one in reversed(each) for seed, value in one.own.items()}
-        other = {seed: value for one in reversed(each) for seed, value in one.other.items()}
-        return replace(whole, own=own, other=other)
+        pooled = super().pair(metric, variant, against, seeds)
+        own_samples = {seed: value for pair in reversed(each) for seed, value in pair.own.items()}
+        other = {seed: value for pair in reversed(each) for seed, value in pair.other.items()}
+        return replace(pooled, own=own_samples, other=other)
 
     @cached_property
     def losses(self) -> dict[str, dict[int, float]]:
@@ -96,13 +96,13 @@ class UnionTable(TableFrames):
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
         """The rows of the comparison, with speeds from each variant's own experiment."""
-        own: dict[str, ComparisonRow] = {}
+        by_label: dict[str, ComparisonRow] = {}
         for part in self.parts:
             for variant, row in zip(part.plan.variants, part.comparison, strict=True):
-                own.setdefault(variant.id, row)
+                by_label.setdefault(variant.id, row)
         joined = zip(self.plan.variants, super().comparison, strict=True)
         return [
-            replace(row, **{name: getattr(own[variant.id], name) for name in _OF_ITS_PASS})
+            replace(row, **{name: getattr(by_label[variant.id], name) for name in _OF_ITS_PASS})
             for variant, row in joined
         ]
 
@@ -121,7 +121,7 @@ class UnionFrames(Frames):
         """Each experiment, with the tables that are used here."""
         used = {id(part) for table in self.tables for part in table.parts}
         return [
-            replace(frames, tables=tuple(one for one in frames.tables if id(one) in used))
+            replace(frames, tables=tuple(table for table in frames.tables if id(table) in used))
             for frames in self.whole
         ]
 
@@ -135,8 +135,8 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
     first, others = every[0], every[1:]
     tables: list[list[TableFrames]] = []
     for table in first.tables:
-        found = [_fitting(table, other) for other in others]
-        fitting = [one for one in found if one is not None]
+        fitted = [_fitting(table, other) for other in others]
+        fitting = [fit for fit in fitted if fit is not None]
         tables += [[table, *fitting]] * (len(fitting) == len(others))
     if not tables:
         why = next(filter(None, (_difference(first.table, other.table) for other in others)))
@@ -154,11 +154,11 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
         lambda run: next(filter(None, (frames.folder(run) for frames in every)), None),
         tuple(every),
         tuple(
-            f"Left out, as no table of the others fits it: '{one.plan.name}' of "
-            f"'{one.experiment.name}'."
+            f"Left out, as no table of the others fits it: '{table.plan.name}' of "
+            f"'{table.experiment.name}'."
             for frames in every
-            for one in frames.tables
-            if all(one is not part for parts in tables for part in parts)
+            for table in frames.tables
+            if all(table is not part for parts in tables for part in parts)
         ),
     )
 
@@ -176,7 +176,7 @@ def _remarks(table: UnionTable) -> list[str]:
         f"for all {rows} rows at once.",
         _shared_runs(table),
     ]
-    stated = {
+    listed_values = {
         "match": [part.plan.match for part in table.parts],
         "margin": [part.experiment.margin or "none" for part in table.parts],
         "seeds": [entry_text(list(part.experiment.seed_list)) for part in table.parts],
@@ -184,13 +184,15 @@ def _remarks(table: UnionTable) -> list[str]:
     because = {"margin": ": no row is called equivalent"}
     sentences += [
         f"Not alike: {what} {_by_experiment(table.parts, values)}{because.get(what, '')}."
-        for what, values in stated.items()
+        for what, values in listed_values.items()
         if len(set(values)) > 1
     ]
     for what in table.machines:
-        made = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
-        if len(set(made)) > 1:
-            sentences.append(f"Made with different {what}: {_by_experiment(table.parts, made)}.")
+        machines = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
+        if len(set(machines)) > 1:
+            sentences.append(
+                f"Made with different {what}: {_by_experiment(table.parts, machines)}."
+            )
     if any(row.train_speed.turns or row.decode_speed.turns for row in table.comparison):
         sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
     return sentences
@@ -206,14 +208,15 @@ def _shared_runs(table: UnionTable) -> str:
             "The experiments have no finished run of the baseline in common: compare differences, "
             "not losses."
         )
-    apart = max(
-        max(own[seed] for own in losses) - min(own[seed] for own in losses) for seed in shared
+    largest_gap = max(
+        max(by_seed[seed] for by_seed in losses) - min(by_seed[seed] for by_seed in losses)
+        for seed in shared
     )
     which = f"The baseline's runs of seed {listed([*map(str, shared)])} are in all of them"
-    if apart == 0:
+    if largest_gap == 0:
         return f"{which}, with equal losses."
     return (
-        f"{which}, with losses up to {apart:.2g} nats apart, as from other machines: compare "
+        f"{which}, with losses up to {largest_gap:.2g} nats apart, as from other machines: compare "
         "differences, not losses."
     )
 
@@ -259,16 +262,16 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
 
 def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
     """Return the fitting table of another experiment, preferably with the same matching."""
-    fits = [one for one in other.tables if not _difference(table, one)]
+    fits = [other_table for other_table in other.tables if not _difference(table, other_table)]
     fits.sort(key=lambda one: one.plan.match != table.plan.match)
     return fits[0] if fits else None
 
 
 def _train_config(table: TableFrames) -> dict[str, object]:
     """Return the train config that all runs of a table share."""
-    own = table.plan.baseline.train.keys()
+    keys = table.plan.baseline.train.keys()
     run = next(run for run in table.plan.runs if run.variant == table.plan.baseline.id)
-    shared = {k: v for k, v in run.train.items() if k not in run.tuned and k not in own}
+    shared = {k: v for k, v in run.train.items() if k not in run.tuned and k not in keys}
     return {
         **table.experiment.train.with_changes(shared).identity(*_NOT_LEARNED),
         "steps": table.plan.steps,
@@ -280,7 +283,7 @@ def _train_config(table: TableFrames) -> dict[str, object]:
 def _first(values: Sequence[Mapping[str, object]], parts: Sequence[TableFrames]) -> str:
     """Name the first key in which two mappings differ, with both values."""
     for key in [*values[0], *values[1]]:
-        texts = [f"{entry_text(own.get(key, 'default')):.80}" for own in values]
+        texts = [f"{entry_text(config.get(key, 'default')):.80}" for config in values]
         if texts[0] != texts[1]:
             return f"{key} is {_by_experiment(parts, texts)}"
     return f"so say the hashes of {_by_experiment(parts, ['one', 'the other'])}"
@@ -319,7 +322,7 @@ def _plan(every: Sequence[Frames], parts: Sequence[Sequence[TableFrames]]) -> Pl
             "margin": first.margin if len(margins) == 1 else None,
         }
     )
-    tables = [_planned(of_table) for of_table in parts]
+    tables = [_planned(part) for part in parts]
     return every[0].plan.model_copy(update={"experiment": experiment, "tables": tables})
 
 
@@ -347,11 +350,11 @@ def _union_table(
     labels = {variant.id: variant.label for variant in plan.variants}
     metrics: list[MetricRow] = []
     attempts: list[AttemptRow] = []
-    seen = {""}  # what was timed belongs to the pass of one experiment, and stays with it
+    taken_runs = {""}  # what was timed belongs to the pass of one experiment, and stays with it
     for part in parts:
-        metrics += [row for row in part.metrics if row.run not in seen]
-        attempts += [row for row in part.attempts if row.run not in seen]
-        seen |= {run.id for run in part.planned if run.outcome != "pending"}
+        metrics += [row for row in part.metrics if row.run not in taken_runs]
+        attempts += [row for row in part.attempts if row.run not in taken_runs]
+        taken_runs |= {run.id for run in part.planned if run.outcome != "pending"}
     every = _each_run_once([part.planned for part in parts])
     planned = [replace(run, label=labels[run.variant]) for run in every]
 
@@ -375,5 +378,5 @@ def _each_run_once(planned: Sequence[Sequence[RunRow]]) -> list[RunRow]:
     """Return the runs of several experiments; of one that several have, the first that ended."""
     every = [run for runs in planned for run in runs]
     ended_first = sorted(every, key=lambda run: run.outcome == "pending")
-    taken = {id(own[0]) for own in grouped(ended_first, lambda run: run.id).values()}
+    taken = {id(runs[0]) for runs in grouped(ended_first, lambda run: run.id).values()}
     return [run for run in every if id(run) in taken]

@@ -211,28 +211,28 @@ class Values:
         """Return the planned runs of a table, with the numbers that were measured of each."""
         variants = {variant.id: variant for variant in table.variants}
         measured = [self.metrics.get((run.variant, run.id + behind), ()) for run in table.runs]
-        every = dict.fromkeys((row.name for own in measured for row in own), math.nan)
+        every = dict.fromkeys((row.name for rows in measured for row in rows), math.nan)
         # A column of a frame in which one is missing is of floats.
-        whole = int if all(run.id in self.runs for run in table.runs) else float
+        kind = int if all(run.id in self.runs for run in table.runs) else float
         runs = []
         for run, rows in zip(table.runs, measured, strict=True):
             variant = variants[run.variant]
             pending = RunRow(
                 label="", variant=run.variant, seed=run.seed, id=run.id, steps_done=math.nan
             )
-            own = self.runs.get(run.id, pending)
+            record = self.runs.get(run.id, pending)
             lost: dict[str, float] = {
-                word: math.nan if own is pending else float(own.outcome == word)
+                word: math.nan if record is pending else float(record.outcome == word)
                 for word in UNSTABLE
             }
             runs.append(
                 replace(
-                    own,
+                    record,
                     label=variant.label,
                     baseline=variant.baseline,
                     role=variant.role,
                     use="race" if run.seed in experiment.race_seeds else "reported",
-                    steps_done=whole(own.steps_done),
+                    steps_done=kind(record.steps_done),
                     tuned=json.dumps(run.tuned),
                     numbers={**every, **_by_name(rows), **lost},
                 )
@@ -257,8 +257,8 @@ def read_values(results: Results) -> Values:
         run = key.partition(".")[0]
         of = {"variant": variant, "label": labels[variant], "run": run}
         attempts[variant, key] = [
-            AttemptRow(**of, seed=seed, metric=intern(metric), error=own.error)
-            for metric, own in measured.items()
+            AttemptRow(**of, seed=seed, metric=intern(metric), error=rows_of_metric.error)
+            for metric, rows_of_metric in measured.items()
         ]
         metrics[variant, key] = [
             MetricRow(
@@ -325,28 +325,28 @@ def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
     """Return the text of each run, by its id, where nothing is chosen by the validation loss."""
     if plan.experiment.tune:
         return {}
-    of_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
-    return {run.id: of_variant[run.variant] for run in plan.runs.values()}
+    text_by_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
+    return {run.id: text_by_variant[run.variant] for run in plan.runs.values()}
 
 
 def _metrics(record: Record, read: str) -> dict[str, Measurement]:
     """Return a run's metrics of one way of reading, and what its record says of the training."""
-    of_loop = record.metrics.get(TRAINING, Measurement())
+    loop_metrics = record.metrics.get(TRAINING, Measurement())
     cost = (
         measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
     # Branches are evaluated as the curve is: in the first way.
-    own = (row for row in of_loop.rows if not (read and {*row.coordinates} == BRANCH))
-    return {**record.read(read), TRAINING: replace(of_loop, rows=(*own, *cost))}
+    rows = (row for row in loop_metrics.rows if not (read and {*row.coordinates} == BRANCH))
+    return {**record.read(read), TRAINING: replace(loop_metrics, rows=(*rows, *cost))}
 
 
 def _by_name(measured: Sequence[MetricRow]) -> dict[str, float]:
     """Return values by name, of several of one name the last that is a number."""
     numbers: dict[str, float] = {}
-    for one in measured:
-        if one.name not in numbers or not math.isnan(one.value):
-            numbers[one.name] = one.value
+    for metric_row in measured:
+        if metric_row.name not in numbers or not math.isnan(metric_row.value):
+            numbers[metric_row.name] = metric_row.value
     return numbers
 
 
@@ -391,10 +391,10 @@ def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
     if all(predicted):
         tokens = np.array([row.value for row in predicted if row])
     for test in rows:
-        own = by_name.get(test.name.replace("test", "validation", 1))
-        if test.coordinates.get("split") != "test" or own is None:
+        twin = by_name.get(test.name.replace("test", "validation", 1))
+        if test.coordinates.get("split") != "test" or twin is None:
             continue
-        values = np.array([own.value, test.value])
+        values = np.array([twin.value, test.value])
         if test.quantity in _OF_TOKENS:
             value = np.average(values, weights=tokens)
         elif test.quantity == "bits_per_byte":

@@ -33,7 +33,7 @@ def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRo
     baseline of all variants that are no controls and have all seeds, or all of their look, none of
     them lost or too short. There is no winner where the interval of the lowest holds 0.
     """
-    found: list[WinnerRow] = []
+    winners: list[WinnerRow] = []
     for name, rows in tables.items() if len(tables) > 1 else ():
         most = max((row.n for row in rows if row.baseline), default=0)
         # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
@@ -48,8 +48,11 @@ def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRo
             best = min(fair, key=lambda row: row.difference)
             others = [row for row in fair if not row.baseline]
             wins = all(row.low > 0 for row in others) if best.baseline else best.high < 0
-            first = next((one.winner for one in found if one.winner != _NO_WINNER), None)
-            found.append(
+            first = next(
+                (winner_row.winner for winner_row in winners if winner_row.winner != _NO_WINNER),
+                None,
+            )
+            winners.append(
                 WinnerRow(
                     table=name,
                     winner=best.label if wins else _NO_WINNER,
@@ -57,4 +60,4 @@ def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRo
                     flips=wins and first is not None and best.label != first,
                 )
             )
-    return found
+    return winners

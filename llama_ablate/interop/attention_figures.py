@@ -131,9 +131,11 @@ class AttentionMaps:
     def _row(self, layer: int, head: int = 0) -> int:
         """Return where a layer's maps stand. Raises ConfigError for a layer or head without any."""
         heads = range(self.weights.shape[1])
-        for what, index, known in (("layer", layer, self.layers), ("head", head, heads)):
-            if index not in known:
-                raise ConfigError(f"--{what} {index}: the model's {what}s {_describe_range(known)}")
+        for what, index, allowed in (("layer", layer, self.layers), ("head", head, heads)):
+            if index not in allowed:
+                raise ConfigError(
+                    f"--{what} {index}: the model's {what}s {_describe_range(allowed)}"
+                )
         return self.layers.index(layer)
 
 

@@ -61,8 +61,8 @@ def canonical(spec: ModelSpec) -> ModelSpec:
 
 @lru_cache
 def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
-    one: dict[str, Any] = {slot: getattr(layer, slot) for slot in SLOTS}
-    block = build(replace(spec, layers=1, **one), "meta").blocks[0]
+    components: dict[str, Any] = {slot: getattr(layer, slot) for slot in SLOTS}
+    block = build(replace(spec, layers=1, **components), "meta").blocks[0]
     attention = layer.attention
     if attention.name in ("mha", "gqa", "mqa"):
         options = {k: v for k, v in attention.options if k != "kv_heads"}

@@ -100,8 +100,8 @@ class Family:
         """
         if self.divided and spec.dim % spec.heads:
             raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
-        known = {"model_type": self.kind, "architectures": [self.architecture]}
-        config: dict[str, Any] = {**known, **self.fixed, **self.written}
+        header = {"model_type": self.kind, "architectures": [self.architecture]}
+        config: dict[str, Any] = {**header, **self.fixed, **self.written}
         for key, (path, _) in self.keys.items():
             if (value := self._said(spec, path)) is not _NEEDED:
                 config[key] = value
@@ -132,10 +132,10 @@ class Family:
             parts = next((parts for parts in self.joined if any(p in name for p in parts)), [""])
             if parts[0] not in name:
                 continue  # it is stored with the first of these parts
-            known = "embedding.weight" if tied and name == "head.weight" else name
+            stored_name = "embedding.weight" if tied and name == "head.weight" else name
             change = (of for pattern, of in self.changed.items() if re.search(pattern, name))
             yield Entry(
-                rename(known, self.names),
+                rename(stored_name, self.names),
                 tuple(name.replace(parts[0], part) for part in parts),
                 transposed=self.transposed and bool(re.search(r"^blocks\..*\.weight$", name)),
                 **_change(config, **next(change, {})),
@@ -172,7 +172,7 @@ class Rope:
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
         """Write base and scaling."""
         every = (spec.position.at(i) for i in range(spec.layers))
-        rope = next((dict(one.options) for one in every if one.name == "rope"), {})
+        rope = next((dict(choice.options) for choice in every if choice.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
         scaling: dict[str, Any] = {}
         if (kind := rope.get("scaling")) in ("linear", *ROPE_OPTIONS):
@@ -266,25 +266,28 @@ _RULES: dict[str, Callable[..., Rule]] = {
 
 def _families() -> Iterator[Family]:
     tables: dict[str, Any] = {}
-    for kind, own in load(Path(__file__).with_suffix(".yaml")).values.items():
-        of_like, without = tables.get(own.pop("like", ""), {}), own.pop("without", ())
+    for kind, stated_table in load(Path(__file__).with_suffix(".yaml")).values.items():
+        parent_table, without = (
+            tables.get(stated_table.pop("like", ""), {}),
+            stated_table.pop("without", ()),
+        )
         table = tables[kind] = {
             # Its own come first: that is the order in which names are replaced.
-            part: {**said, **{k: v for k, v in of_like.get(part, {}).items() if k not in said}}
+            part: {**said, **{k: v for k, v in parent_table.get(part, {}).items() if k not in said}}
             if isinstance(said, dict)
             else said
-            for part, said in (of_like | own).items()
+            for part, said in (parent_table | stated_table).items()
         }
         table["keys"] = {key: path for key, path in table["keys"].items() if key not in without}
         named = table.get("rules", {}).items()
-        made: dict[str, Any] = {
+        converted: dict[str, Any] = {
             "rules": [_RULES[name](**options) for name, options in named if options is not None],
             "keys": {
                 key: (path, _NEEDED) if isinstance(path, str) else next(iter(path.items()))
                 for key, path in table["keys"].items()
             },
         }
-        yield Family(kind, **{**table, **made})
+        yield Family(kind, **{**table, **converted})
 
 
 FAMILIES = {family.kind: family for family in _families()}

@@ -138,21 +138,21 @@ class Generation:
                 self.ended = "context"
                 return
             with torch.inference_mode():
-                drawn = self._draw(self._logits())
-            for row, token in zip(self._rows, drawn, strict=True):
+                tokens = self._draw(self._logits())
+            for row, token in zip(self._rows, tokens, strict=True):
                 row.append(token)
-            going = [g and t not in self.stops for g, t in zip(going, drawn, strict=True)]
+            going = [g and t not in self.stops for g, t in zip(going, tokens, strict=True)]
             if not any(going):
                 self.ended = "stop token"
                 return
-            yield [t if g else None for g, t in zip(going, drawn, strict=True)]
+            yield [t if g else None for g, t in zip(going, tokens, strict=True)]
         self.ended = "max tokens"
 
     def _make_room(self) -> bool:
         if self.past == "stop":
             return False
-        kept = max(1, self.model.spec.context // 2)
-        self._rows = [row[-kept:] for row in self._rows]
+        length = max(1, self.model.spec.context // 2)
+        self._rows = [row[-length:] for row in self._rows]
         self._cache = None
         return True
 
@@ -217,8 +217,8 @@ class Streamed:
     def push(self, token: int) -> str:
         """Add a token; return the text that it completes."""
         self.tokens.append(token)
-        whole = self._tokenizer.decode(self._prompt + self.tokens)[self._start :]
-        return "" if whole.endswith("\ufffd") else self._advance(whole)
+        decoded = self._tokenizer.decode(self._prompt + self.tokens)[self._start :]
+        return "" if decoded.endswith("\ufffd") else self._advance(decoded)
 
     def flush(self) -> str:
         """Return the remaining text, with characters that are not complete."""

@@ -135,9 +135,9 @@ def write(
     # With an older version, or none, transformers suspects that Mistral's tokenizers split wrongly.
     config["transformers_version"] = "5.0.0"
     documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
-    kept = asdict(DropoutRates.of(family.model(config)["dropout"]))
+    exported = asdict(DropoutRates.of(family.model(config)["dropout"]))
     if lost := [
-        f"{of} {rate:g}" for of, rate in asdict(model.spec.dropout).items() if rate != kept[of]
+        f"{of} {rate:g}" for of, rate in asdict(model.spec.dropout).items() if rate != exported[of]
     ]:
         notes.append(f"{kind} has no such dropout, so it is left out: {', '.join(lost)}")
     if model.spec.separator is not None:
@@ -172,8 +172,8 @@ def _choose_family(spec: ModelSpec, kind: str | None) -> str:
     """Choose the family of a spec. Raises ConfigError that names what it cannot express."""
     if kind is not None and kind not in FAMILIES:
         raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
-    lost = {known: _list_differences(spec, known) for known in FAMILIES}
-    able = [known for known in FAMILIES if not lost[known]]
+    lost = {name: _list_differences(spec, name) for name in FAMILIES}
+    able = [name for name in FAMILIES if not lost[name]]
     if kind is None and able:
         return able[0]
     closest = kind or min(FAMILIES, key=lambda known: len(lost[known]))

@@ -79,18 +79,18 @@ def open_model(
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
     store = snapshot.around(path)
-    beside = partial(tokenizer_files.in_one_file, path if path.is_dir() else path.parent)
+    read_beside = partial(tokenizer_files.in_one_file, path if path.is_dir() else path.parent)
     if run := snapshot.run_at(path):
         opened = _run(*run, dtype)
     elif store and not path.exists():
         # A label may contain slashes: the rest of the path is the name.
         opened = _run(store, _run_id(store, str(path.relative_to(store.root))), dtype)
     elif (path / "config.json").is_file():
-        opened = OpenedModel(f"'{path}'", huggingface.read(path, dtype), beside)
+        opened = OpenedModel(f"'{path}'", huggingface.read(path, dtype), read_beside)
     elif (path / "params.json").is_file():
-        opened = OpenedModel(f"'{path}'", meta.read(path, dtype), beside)
+        opened = OpenedModel(f"'{path}'", meta.read(path, dtype), read_beside)
     elif path.is_file() and path.suffix == ".bin":
-        opened = OpenedModel(f"'{path}'", llama2c.read(path, dtype), beside)
+        opened = OpenedModel(f"'{path}'", llama2c.read(path, dtype), read_beside)
     else:
         raise ConfigError(_not_a_model(path))
     if tokenizer is None:

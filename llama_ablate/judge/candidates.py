@@ -62,26 +62,30 @@ def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
     base = source.experiment
     if (terms := base.judge) is None:
         raise ConfigError(f"{file}: needs a section 'judge', with a 'second' text")
-    of_runs = [one for one in base.measure if METRICS.per(METRICS.resolve(one).name) == "run"]
+    run_metrics = [
+        entry for entry in base.measure if METRICS.per(METRICS.resolve(entry).name) == "run"
+    ]
     wrong = {
         "variants": base.variants.axes or base.variants.entries,
         "margin": base.margin is None,
-        "guard": any(METRICS.per(METRICS.resolve(one.metric).name) != "run" for one in base.guard),
+        "guard": any(
+            METRICS.per(METRICS.resolve(guard.metric).name) != "run" for guard in base.guard
+        ),
         "budget": "seconds" in base.budget,
-        "measure": all(METRICS.resolve(one).name != "perplexity" for one in of_runs),
+        "measure": all(METRICS.resolve(entry).name != "perplexity" for entry in run_metrics),
         **{key: getattr(base, key) for key in ("hypotheses", "sizes", "texts", "tune")},
     }
     for key in (key for key, is_wrong in wrong.items() if is_wrong):
         what = "a ledger states a baseline, no variants, a margin, perplexity, no guard of speeds"
         raise source.locate(ConfigError(what, (key,)))
     values = base.model_dump(mode="json", exclude={"texts", "judge"})
-    values |= {"base": "llama2-tiny", "measure": of_runs}
+    values |= {"base": "llama2-tiny", "measure": run_metrics}
     texts = _check_texts(source, terms, values)
     if base.controls.positive:
-        again = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
-        best = {"design": "list", "entries": again}
-        own = {"name": "controls", "variants": best, "seeds": terms.looks[-1]}
-        frames = gates.train({**values, **own}, root / "runs", flags, ())
+        repeats = [{"label": "best"}, {"label": "best, other draws", "draws": "both"}]
+        best = {"design": "list", "entries": repeats}
+        settings = {"name": "controls", "variants": best, "seeds": terms.looks[-1]}
+        frames = gates.train({**values, **settings}, root / "runs", flags, ())
         if failing := controls.failing(controls.check_controls(frames.table)):
             raise ConfigError(f"no ledger is opened, as controls of its best fail: {failing[0]}")
     return Ledger.create(root, Opened(experiment=values, terms=terms, texts=texts))
@@ -107,8 +111,8 @@ def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candid
     label, changes, plugin = _read(file, marked, ledger.terms)
     brought = {_hash(code): code for code in plugin.values()}
     _remember(brought)
-    of_best = _trusted(ledger, trust=trust)
-    files = (*(known for known in of_best if known.stem not in brought), *plugin)
+    accepted = _trusted(ledger, trust=trust)
+    files = (*(known_file for known_file in accepted if known_file.stem not in brought), *plugin)
     changes = changes or _find_component(files)
     begun = _begin(ledger, label, changes, brought)
     if is_new := begun not in ledger.events:
@@ -171,7 +175,7 @@ def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) 
     """Leave each accepted change out of the best, once for each best; return the ledger."""
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
-    if len(ledger.path) in {one.best for one in ledger.of(TakenApart)}:
+    if len(ledger.path) in {event.best for event in ledger.of(TakenApart)}:
         return ledger  # nobody repeats it until it says "yes"
     _check_ledger_texts(ledger)
     files, left_out = _trusted(ledger, trust=trust), list[Begun]()
@@ -185,8 +189,8 @@ def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) 
             left_out.append(begun)
     frames = gates.train(ledger.apart(left_out), ledger.root / "runs", flags, files)
     gates.find_failed(frames)
-    found = gates.list_differences(frames.table)
-    return ledger.add(TakenApart(best=len(ledger.path), found=found))[0]
+    differences = gates.list_differences(frames.table)
+    return ledger.add(TakenApart(best=len(ledger.path), found=differences))[0]
 
 
 def find_pilot(ledger: Ledger) -> Path | None:
@@ -194,9 +198,9 @@ def find_pilot(ledger: Ledger) -> Path | None:
 
     Else those of the controls; None where there are neither.
     """
-    before = [one for one in ledger.of(Gated) if one.gate == 1 and one.found[0].losses]
+    before = [event for event in ledger.of(Gated) if event.gate == 1 and event.found[0].losses]
     before.sort(key=lambda one: pstdev(a - b for a, b in one.found[0].losses.values()))
-    places = [f"{one.number:04d}/gate-1" for one in before[len(before) // 2 :]]
+    places = [f"{event.number:04d}/gate-1" for event in before[len(before) // 2 :]]
     runs = (ledger.root / "runs" / place for place in (*places, "controls"))
     return next(filter(Path.is_dir, runs), None)
 
@@ -219,8 +223,8 @@ def run_apart(task: Task, files: Sequence[Path], texts: Mapping[str, Path], *arg
     names = [str(file.resolve()) for file in files]
     with tempfile.NamedTemporaryFile() as log:
         try:
-            asked = names, dict(texts), task, *arguments
-            return processes.call(load_and_run, *asked, log=Path(log.name))
+            message = names, dict(texts), task, *arguments
+            return processes.call(load_and_run, *message, log=Path(log.name))
         except ConfigError as error:
             raise ConfigError(str(error).removeprefix("--plugin ")) from None
         except ChildProcessError as error:
@@ -243,8 +247,8 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
     """
     changes = dict(marked.values)
     label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
-    stated = {*_STATED, *(terms.size.changes if terms.size else ())}
-    for key in (key for key in changes if not stated.isdisjoint({key, key.split(".")[0]})):
+    sealed = {*_STATED, *(terms.size.changes if terms.size else ())}
+    for key in (key for key in changes if not sealed.isdisjoint({key, key.split(".")[0]})):
         what = f"'{key}' is sealed: the ledger states it once, for all candidates"
         raise marked.locate(ConfigError(what, (key,)))
     with marked.located():
@@ -270,11 +274,11 @@ def _find_component(files: Sequence[Path]) -> dict[str, Any]:
     Raises ConfigError if it registers none or several.
     """
     before = run_apart(_list_components, files[:-1], {})
-    found = [row for row in run_apart(_list_components, files, {}) if row not in before]
-    if len(found) != 1:
-        many = ", ".join(f"{slot} {name}" for slot, name in found) or "nothing"
+    components = [row for row in run_apart(_list_components, files, {}) if row not in before]
+    if len(components) != 1:
+        many = ", ".join(f"{slot} {name}" for slot, name in components) or "nothing"
         raise ConfigError(f"{files[-1]}: registers {many}; a YAML says which of it is used")
-    slot, name = found[0]
+    slot, name = components[0]
     return {f"train.{slot}" if slot in TRAINING else slot: name}
 
 
@@ -298,10 +302,10 @@ def _check_plans(
         try:
             run_apart(_plan, files, first_text(ledger), ledger.gate(begun, gate) | {"data": first})
         except ConfigError as error:
-            if not (found := _OF_ENTRY.match(str(error))):
+            if not (match := _OF_ENTRY.match(str(error))):
                 raise
-            key = (found[1],) if (found[1],) in marked.marks else (found[1] or "").split(".")
-            said = marked.locate(ConfigError(found[2], (*filter(None, key),)))
+            key = (match[1],) if (match[1],) in marked.marks else (match[1] or "").split(".")
+            said = marked.locate(ConfigError(match[2], (*filter(None, key),)))
             raise said if marked.marks else ConfigError(f"{file}: {said}") from None
 
 
@@ -315,9 +319,9 @@ def _check_ledger_texts(ledger: Ledger) -> None:
 
     It encodes the texts if needed, since separate planning processes use the tokens as they are.
     """
-    opened, stated = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
+    opened, source = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
     try:
-        texts = _check_texts(stated, opened.terms, opened.experiment)
+        texts = _check_texts(source, opened.terms, opened.experiment)
     except ConfigError as error:
         raise ConfigError(f"{ledger.root / FILE}: {error}") from None
     for now, then, name in zip(texts, opened.texts, ("data", "judge.second"), strict=True):
@@ -333,25 +337,25 @@ def _check_texts(
     Raises ConfigError for a text with which no experiment can be planned, for equal texts, and for
     a second text whose held-out part stands in the first one's training text.
     """
-    found: list[Tokens] = []
+    prepared: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
-        more = sizes_of(terms, values) if found else {}
+        more = sizes_of(terms, values) if prepared else {}
         text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}} | more
         try:
-            own = experiment.from_mapping({**values, **text})
-            tokens.look(own)
-            found.append(make(own).tables[0].text.tokens)
+            planned = experiment.from_mapping({**values, **text})
+            tokens.look(planned)
+            prepared.append(make(planned).tables[0].text.tokens)
         except ConfigError as error:
             raise source.locate(ConfigError(str(error), where)) from None
-    first, second = found
+    first, second = prepared
     if first.corpus == second.corpus:
         raise source.locate(ConfigError("the second text is the first", ("judge", "second")))
-    known = find_overlaps(second, {"first": first}).get("first")
-    if terms.second.overlap == "refuse" and known and known.share > checks.MAX_OVERLAP:
+    overlap = find_overlaps(second, {"first": first}).get("first")
+    if terms.second.overlap == "refuse" and overlap and overlap.share > checks.MAX_OVERLAP:
         raise source.locate(
             ConfigError(
-                f"{known.share:.1%} of the held-out tokens of the second text, {known.documents:,} "
-                f"of {known.all_documents:,} documents as a whole, stand in the training text of "
+                f"{overlap.share:.1%} of the held-out tokens of the second text, "
+                f"{overlap.documents:,} of {overlap.all_documents:,} documents as a whole, stand in the training text of "
                 "the first: give another text, or keep it with 'overlap: allow'",
                 ("judge", "second"),
             )

@@ -33,7 +33,7 @@ def run_gates(
 
     `flags` are those of `llama-ablate run`: workers and device.
     """
-    passed = {one.gate: one for one in ledger.of(Gated) if one.number == begun.number}
+    passed = {event.gate: event for event in ledger.of(Gated) if event.number == begun.number}
     files = ledger.plugins(*ledger.path[: begun.best], begun)
     for gate in GATES:
         if begun.code != hash_code():
@@ -50,8 +50,8 @@ def run_gates(
             if fault:
                 return "invalid", f"{fault}, at gate {gate}"
             alpha = ledger.alpha(begun, 2) if gate == 2 else None
-            found = [list_differences(table, alpha)[begun.label] for table in frames.tables]
-            passed[gate] = event = Gated(number=begun.number, gate=gate, found=found)
+            differences = [list_differences(table, alpha)[begun.label] for table in frames.tables]
+            passed[gate] = event = Gated(number=begun.number, gate=gate, found=differences)
             ledger, _ = ledger.add(event)
         if decision := decide(gate, passed[gate].found):
             return decision
@@ -67,10 +67,10 @@ def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | 
     said = f"gate {gate}: {describe(main)}"
     undecided = [f"{name} {result}" for name, result in main.guards.items() if result != "holds"]
     broken = [guard for guard in undecided if guard.endswith(" worse")]
-    measured = [one for one in sizes if one.n]
-    turned = [f"{one.table}, {describe(one)}" for one in measured if not one.difference < 0]
-    turned += [f"{one.table}, {one.verdict}" for one in sizes if one.verdict in LOSING]
-    turned += [f"{one.table}, guard" for one in sizes if "worse" in one.guards.values()]
+    measured = [size for size in sizes if size.n]
+    contrary = [f"{size.table}, {describe(size)}" for size in measured if not size.difference < 0]
+    contrary += [f"{size.table}, {size.verdict}" for size in sizes if size.verdict in LOSING]
+    contrary += [f"{size.table}, guard" for size in sizes if "worse" in size.guards.values()]
     needed = written.seeds(main.seeds_low)
     needed = f"; {needed} would decide" if needed else ""
     word = "" if main.verdict == "inconclusive" else f", {main.verdict}"
@@ -80,7 +80,7 @@ def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | 
         (bool(broken), "rejected", f"{said}, but breaks a guard: {''.join(broken[:1])}"),
         (main.verdict != "better", "inconclusive", f"{said}{word}{needed}"),
         (gate == 2 and bool(undecided), "inconclusive", f"{said}; guard {''.join(undecided[:1])}"),
-        (bool(turned), "rejected", f"{said}, but no gain at {''.join(turned[:1])}"),
+        (bool(contrary), "rejected", f"{said}, but no gain at {''.join(contrary[:1])}"),
         (len(measured) < len(sizes), "inconclusive", f"{said}, and nothing at a second size"),
         (gate == 2, "accepted", said),
     )
@@ -99,13 +99,15 @@ def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str
 
     Its interval has the table's own error, or `alpha`.
     """
-    plan, found = table.plan, {}
+    plan, by_label = table.plan, {}
     base = table.losses[plan.baseline.id]
     for variant, row in zip(plan.variants, table.comparison, strict=True):
         losses = table.losses[variant.id]
         also: dict[str, Any] = {
             "table": plan.name,
-            "guards": {one.measure: one.result for one in table.guards if one.label == row.label},
+            "guards": {
+                guard.measure: guard.result for guard in table.guards if guard.label == row.label
+            },
             "losses": {str(seed): (losses[seed], base[seed]) for seed in losses if seed in base},
         }
         if alpha and variant.id in table.standings:
@@ -113,10 +115,10 @@ def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str
             interval = difference.interval.at(alpha)
             also |= {"low": interval.low, "high": interval.high, "alpha": alpha}
             also["verdict"] = replace(difference, interval=interval).judged(table.equivalence)
-        shown = GateDifference.model_validate(row, from_attributes=True)
-        found[row.label] = shown.model_copy(update=also)
-    del found[plan.baseline.label]
-    return found
+        stored = GateDifference.model_validate(row, from_attributes=True)
+        by_label[row.label] = stored.model_copy(update=also)
+    del by_label[plan.baseline.label]
+    return by_label
 
 
 def train(
@@ -142,12 +144,12 @@ def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> st
 
     A candidate's code planned it, too.
     """
-    stated = experiment.from_mapping(values).experiment
-    stated = checks.guarded(stated, tuple(map(METRICS.resolve, stated.measure)))
-    config = variants.resolve_train(stated.train)
-    planned = frames.plan.experiment.model_copy(update={"measure": stated.measure})
+    expected = experiment.from_mapping(values).experiment
+    expected = checks.guarded(expected, tuple(map(METRICS.resolve, expected.measure)))
+    config = variants.resolve_train(expected.train)
+    planned = frames.plan.experiment.model_copy(update={"measure": expected.measure})
     texts = {table.text.fingerprint for table in frames.plan.tables}
-    same = planned == stated.model_copy(update={"train": config}) and texts == {text}
+    same = planned == expected.model_copy(update={"train": config}) and texts == {text}
     return "" if same else "the plan is not what the ledger states"
 
 

@@ -62,8 +62,8 @@ def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(section, dict) or part not in section:
                 raise ValueError(f"lacks experiment.{key}")
             section = section[part]
-    known = Experiment.model_fields
-    return {key: value for key, value in experiment.items() if key in known or value is not None}
+    keys = Experiment.model_fields
+    return {key: value for key, value in experiment.items() if key in keys or value is not None}
 
 
 class Opened(_Event):
@@ -333,7 +333,11 @@ class Ledger:
     @property
     def shown(self) -> Mapping[int, GateDifference]:
         """Result of each candidate's last gate at the ledger's own size, by number."""
-        return {number: found[-1] for number, found in self.history.gates.items() if found}
+        return {
+            number: differences[-1]
+            for number, differences in self.history.gates.items()
+            if differences
+        }
 
     @property
     def path(self) -> list[Begun]:
@@ -347,18 +351,20 @@ class Ledger:
 
     def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
         """Return the changes of a version of the best; of the present version by default."""
-        best = merged(*(one.changes for one in self.path[:version] if one is not without))
+        best = merged(
+            *(accepted.changes for accepted in self.path[:version] if accepted is not without)
+        )
         return {key: value for key, value in best.items() if key != "draws"}
 
     def plugins(self, *brought: Begun) -> list[Path]:
         """Return the plug-ins of some candidates, as files with their code."""
-        found = {}
-        for name, code in (item for one in brought for item in one.plugins.items()):
-            found[name] = place = disk.below(self.root, "plugins", f"{name}.py")
+        files = {}
+        for name, code in (item for event in brought for item in event.plugins.items()):
+            files[name] = place = disk.below(self.root, "plugins", f"{name}.py")
             if not place.is_file() or disk.read(place) != code.encode():
                 disk.make(place.parent)
                 disk.replace(place, code.encode())
-        return list(found.values())
+        return list(files.values())
 
     def draw_seed(self) -> int:
         """Draw the first of seeds that no candidate has."""
@@ -379,9 +385,9 @@ class Ledger:
         """
         folder = self.folder_of(begun.number)
         disk.make(folder)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(disk.locked(folder, wait=False))
+                stack.enter_context(disk.locked(folder, wait=False))
             except BlockingIOError:
                 raise ConfigError(f"candidate {begun.number} is being judged elsewhere") from None
             yield folder
@@ -400,7 +406,7 @@ class Ledger:
         if gate == 1:
             # Both sides of the interval, as a share of the error that a table may spend.
             share = self.alpha(begun, 1) / _OF_TABLE
-            spend = [share * one for one in spending(terms.looks)]
+            spend = [share * look_share for look_share in spending(terms.looks)]
             seeds: Any = {"looks": terms.looks, "spend": spend, "first": first}
             return self._experiment(arms, seeds, "gate 1")
         values = self._experiment(arms, list(range(first, first + terms.confirm)), "gate 2")
@@ -433,8 +439,8 @@ def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section `sizes` of gate two, where a second size is asked for."""
     if terms.size is None:
         return {}
-    own = {key: experiment["model"][key] for key in terms.size.changes}
-    return {"sizes": {"models": [own, terms.size.changes]}}
+    base_sizes = {key: experiment["model"][key] for key in terms.size.changes}
+    return {"sizes": {"models": [base_sizes, terms.size.changes]}}
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -442,11 +448,11 @@ def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
 
     Draws of its own are a candidate's, and never the best's.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for later in changes:
-        kept = (k for k in found if {k, k.partition(".")[0]}.isdisjoint({"draws", *later}))
-        found = {key: found[key] for key in kept} | dict(later)
-    return found
+        remaining = (k for k in result if {k, k.partition(".")[0]}.isdisjoint({"draws", *later}))
+        result = {key: result[key] for key in remaining} | dict(later)
+    return result
 
 
 def _digest(before: str, text: str) -> str:

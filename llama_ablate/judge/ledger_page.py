@@ -92,7 +92,7 @@ def write_state(ledger: Ledger, judged: Begun | None = None) -> LedgerState:
 def list_rows(ledger: Ledger) -> list[CandidateRow]:
     """Return one row for each candidate, in the order in which they began."""
     moves = {begun.number: move for move, begun in enumerate(ledger.path, 1)}
-    apart = [one.found for one in ledger.of(TakenApart) if one.best == len(moves)][-1:]
+    left_out = [event.found for event in ledger.of(TakenApart) if event.best == len(moves)][-1:]
     rows = []
     for begun in ledger.of(Begun):
         ended, last = ledger.ended.get(begun.number), ledger.shown.get(begun.number)
@@ -104,7 +104,7 @@ def list_rows(ledger: Ledger) -> list[CandidateRow]:
             label=begun.label,
             verdict=ended.verdict if ended else "running",
             why=why,
-            helps=_helps(ledger, begun, apart[0]) if apart and begun.number in moves else "",
+            helps=_helps(ledger, begun, left_out[0]) if left_out and begun.number in moves else "",
             changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
             best=begun.best,
             moved=moves.get(begun.number),
@@ -130,10 +130,14 @@ def describe_ledger(ledger: Ledger, rows: Sequence[CandidateRow]) -> list[str]:
     looks = ", ".join(map(str, terms.looks))
     shared = ", which the looks share" if len(terms.looks) > 1 else ""
     size = f" and with {terms.size.changes}" if terms.size else ""
-    stated = ledger.opened.experiment
-    texts = " and ".join(entry_text(one["corpus"]) for one in (stated["data"], dict(terms.second)))
-    scale = ", ".join(f"{key} {stated['model'][key]}" for key in ("dim", "layers", "context"))
-    length = {key: stated["train"][key] for key in ("tokens", "steps") if stated["train"][key]}
+    experiment = ledger.opened.experiment
+    texts = " and ".join(
+        entry_text(data["corpus"]) for data in (experiment["data"], dict(terms.second))
+    )
+    scale = ", ".join(f"{key} {experiment['model'][key]}" for key in ("dim", "layers", "context"))
+    length = {
+        key: experiment["train"][key] for key in ("tokens", "steps") if experiment["train"][key]
+    }
     first, second = f"its level{shared}", "95%"
     if ledger.opened.format == 2:
         first, second = (
@@ -147,7 +151,7 @@ def describe_ledger(ledger: Ledger, rows: Sequence[CandidateRow]) -> list[str]:
         f"one-sided level of {ledger.level:.2g}.",
         f"Accepted is whose interval lies below 0 at gate one ({looks} seeds, paired with runs of "
         f"the best), at {first}, and at gate two ({terms.confirm} fresh seeds on another "
-        f"text{size}), at {second}. Margin {stated['margin']}.",
+        f"text{size}), at {second}. Margin {experiment['margin']}.",
         f"At {scale}; {''.join(f'{n:,} {key}' for key, n in length.items())} a run, on {texts}.",
     ]
 
@@ -170,9 +174,13 @@ def _write(ledger: Ledger, rows: Sequence[CandidateRow]) -> Path:
 def _draw(ledger: Ledger, rows: Sequence[CandidateRow]) -> str:
     """Draw the differences at the last gates, as an element of the page; "" without any."""
     marks = [
-        Dot(f"{row.number} {row.label}", Estimate(own.difference, own.low, own.high), own.verdict)
+        Dot(
+            f"{row.number} {row.label}",
+            Estimate(difference.difference, difference.low, difference.high),
+            difference.verdict,
+        )
         for row in rows
-        if (own := ledger.shown.get(row.number))
+        if (difference := ledger.shown.get(row.number))
     ]
     if not marks:
         return ""

@@ -23,7 +23,7 @@ def weights(most: int) -> list[float]:
         math.log(max(n, 2)) / (n * math.exp(math.sqrt(math.log(n)))) for n in range(1, most + 1)
     ]
     total = sum(falling)
-    return [one / total for one in falling]
+    return [term / total for term in falling]
 
 
 def lord(

@@ -113,18 +113,18 @@ def find_difference(store: Store, record: Record, names: set[str]) -> str:
     """
     choices = [METRICS.resolve(entry) for entry in store.plan.experiment.measure]
     choices = [choice for choice in choices if choice.name in names]
-    of_logits = [choice for choice in choices if choice.name in OF_LOGITS]
-    again = _measure_logits(store, record, of_logits)
-    if isinstance(again, str):
-        return again
-    if others := [choice.entry() for choice in choices if choice not in of_logits]:
-        asked = str(store.root), record.id, others
-        again |= processes.call(measurement.measure_run, *asked, log=store.log("again"))
-    for name, measured in again.items():
-        known = {row.name: row for row in record.metrics[name].rows}
+    by_logits = [choice for choice in choices if choice.name in OF_LOGITS]
+    measured_again = _measure_logits(store, record, by_logits)
+    if isinstance(measured_again, str):
+        return measured_again
+    if others := [choice.entry() for choice in choices if choice not in by_logits]:
+        address = str(store.root), record.id, others
+        measured_again |= processes.call(measurement.measure_run, *address, log=store.log("again"))
+    for name, measured in measured_again.items():
+        recorded_rows = {row.name: row for row in record.metrics[name].rows}
         for row in measured.rows:
-            if not _is_equal(row, known.get(row.name)):
-                recorded = known[row.name].value if row.name in known else "missing"
+            if not _is_equal(row, recorded_rows.get(row.name)):
+                recorded = recorded_rows[row.name].value if row.name in recorded_rows else "missing"
                 return f"its {row.name} is {recorded}, by its weights {row.value}"
         if measured.error != record.metrics[name].error:
             return f"its {name} cannot be measured again: {measured.error}"

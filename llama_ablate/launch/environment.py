@@ -30,7 +30,7 @@ def environment() -> Environment:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": cores(),
-        "plugins": {Path(name).name: made for name, made in plugins.loaded().items()},
+        "plugins": {Path(name).name: digest for name, digest in plugins.loaded().items()},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 

@@ -58,7 +58,7 @@ def pace(store: Store, compute: Compute) -> Pace:
             metrics: list[dict[str, Measurement]] = processes.call(
                 _measure, arms, [speed.entry()], compute, 5, log=store.log("pace")
             )
-            speeds = [of_arm[speed.name].numbers["train_tokens_per_s"] for of_arm in metrics]
+            speeds = [metric[speed.name].numbers["train_tokens_per_s"] for metric in metrics]
             steps = (train.batch * spec.context for spec, train, _ in arms)
             return [tokens / per_s for tokens, per_s in zip(steps, speeds, strict=True)]
 
@@ -84,21 +84,24 @@ def measure_variants(
     """
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
-    of_pass = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
+    pass_key = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
     planned = [c for c in plan.metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
-    marks = {c.name: digest([*of_pass, _entry(c)]) for c in planned}
+    marks = {c.name: digest([*pass_key, _entry(c)]) for c in planned}
     # What was timed in pairs says more, and stays.
-    better = {c.name: digest([*of_pass, _entry(_paired(c))]) for c in planned}
+    better = {c.name: digest([*pass_key, _entry(_paired(c))]) for c in planned}
     with store.alone(_KEY) as lease:
-        stated = StatedMetrics(plan.experiment)
-        known = [stated.read(own) for own in store.metrics_of([v.id for v in arms]).values()]
+        stated_metrics = StatedMetrics(plan.experiment)
+        known_metrics = [
+            stated_metrics.read(stored)
+            for stored in store.metrics_of([v.id for v in arms]).values()
+        ]
         choices = [
             choice
             for choice in planned
             if again
             or any(
                 _mark(metrics.get(choice.name)) not in (marks[choice.name], better[choice.name])
-                for metrics in known
+                for metrics in known_metrics
             )
         ]
         if not choices:
@@ -107,14 +110,14 @@ def measure_variants(
         here, entries = environment(), {choice.name: choice.shortest() for choice in choices}
         for variant, metrics in zip(arms, measured, strict=True):
             for name, metric in metrics.items():
-                whole = replace(
+                complete = replace(
                     metric,
                     entry=entries[name],
                     circumstances=marks[name],
                     compute=compute.to_dict(),
                     environment=here,
                 )
-                store.add_variant_metric(lease, variant.label, variant.id, name, whole)
+                store.add_variant_metric(lease, variant.label, variant.id, name, complete)
 
 
 def _is_taken(choice: Choice) -> bool:
@@ -159,9 +162,9 @@ def _measured(
     passes += [(paired, ROUNDS)] * (MAX_PROCESSES if paired else 0)
     total = sum(rounds * len(arms) * len(entries) for entries, rounds in passes)
     before = 0
-    of_processes: list[list[dict[str, Measurement]]] = []
+    by_process: list[list[dict[str, Measurement]]] = []
     for entries, rounds in passes:
-        if entries is paired and _is_precise(plan, of_processes, paired):
+        if entries is paired and _is_precise(plan, by_process, paired):
             break
         metrics: list[dict[str, Measurement]] = processes.call(
             _measure,
@@ -174,9 +177,9 @@ def _measured(
             log=store.log(_KEY),
             report=partial(_show, progress, before, total),
         )
-        of_processes.append(metrics)
+        by_process.append(metrics)
         before += rounds * len(arms) * len(entries)
-    return _joined(of_processes, [c.name for c in choices])
+    return _joined(by_process, [c.name for c in choices])
 
 
 def _joined(
@@ -184,8 +187,11 @@ def _joined(
 ) -> list[dict[str, Measurement]]:
     """Join the metrics of several processes, arm by arm."""
     return [
-        {name: joined([own[name] for own in of_arm if name in own]) for name in names}
-        for of_arm in zip(*of_processes, strict=True)
+        {
+            name: joined([metrics[name] for metrics in arm_metrics if name in metrics])
+            for name in names
+        }
+        for arm_metrics in zip(*of_processes, strict=True)
     ]
 
 
@@ -194,13 +200,13 @@ def _is_precise(
 ) -> bool:
     """Return whether the speeds of some processes have intervals as narrow as wanted."""
     names = [METRICS.resolve(entry).name for entry in paired]
-    timed = [own for own in of_processes if names[0] in own[0]]
+    timed = [process_metrics for process_metrics in of_processes if names[0] in process_metrics[0]]
     if len(timed) < PROCESSES:
         return False
     places = {variant.id: i for i, (variant, _) in enumerate(plan.arms)}
     bases = [places[table.baseline.id] for _, table in plan.arms]
     arms = _joined(timed, names)
-    widest = max(half_width([own[name] for own in arms], bases, name) for name in names)
+    widest = max(half_width([arm[name] for arm in arms], bases, name) for name in names)
     return widest <= WANTED_HALF_WIDTH
 
 
@@ -282,10 +288,12 @@ def _wanted(
 ) -> list[tuple[Record, list[Choice]]]:
     """Return the finished runs that lack metrics, with these. Raises as `measure` does."""
     per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
-    stated = StatedMetrics(plan.experiment)
+    stated_metrics = StatedMetrics(plan.experiment)
     wanted = []
     for record in store.records() if per_run else ():
-        lacking = [c for c in per_run if again or _lacks(record, c.name, stated, retry=asked)]
+        lacking = [
+            c for c in per_run if again or _lacks(record, c.name, stated_metrics, retry=asked)
+        ]
         if not record.ok or not lacking:
             continue
         if store.weights(record.id) is not None:

@@ -78,12 +78,12 @@ def _born() -> Iterator[None]:
     """
     resource_tracker.ensure_running()  # which would unblock SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    asked = os.environ.get(_TUNABLES)
+    tunables = os.environ.get(_TUNABLES)
     os.environ.setdefault(_TUNABLES, "glibc.malloc.hugetlb=1")
     try:
         yield
     finally:
-        if asked is None:
+        if tunables is None:
             os.environ.pop(_TUNABLES, None)  # another thread may start one, too
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -221,13 +221,13 @@ class Child:
 
     def messages(self) -> list[Message]:
         """Return the unread reports."""
-        found = []
+        unread = []
         try:
             while self.connection.poll():
-                found.append(self.connection.recv())
+                unread.append(self.connection.recv())
         except EOFError:
             pass
-        return found
+        return unread
 
     def end(self) -> None:
         """Kill the process if it is still there, and free its resources."""

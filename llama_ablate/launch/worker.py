@@ -188,8 +188,8 @@ def _run(
         metrics=metrics,
     )
     keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"
-    kept = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
-    return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
+    write_weights = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
+    return trained.outcome if store.commit(record, trained.curve, write_weights, lease) else None
 
 
 def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
@@ -207,8 +207,10 @@ def _failed(error: Exception, saved: Path) -> Trained:
     if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    of_torch = isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or of_torch:
+    is_torch_oom = isinstance(error, RuntimeError) and any(
+        words in text for words in _OUT_OF_MEMORY
+    )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or is_torch_oom:
         return Trained("oom", text)
     if isinstance(error, ConfigError):  # its message is complete
         return Trained("error", text)

@@ -19,8 +19,8 @@ from llama_ablate.results.record import Value, row
 def _check(
     spec: ModelSpec, tokens: Tokens, *, task: str | Sequence[str], limit: int | None
 ) -> None:
-    for one in tasks(task, limit):
-        _encoded(one, tokens.tokenizer, spec.context)
+    for loaded_task in tasks(task, limit):
+        _encoded(loaded_task, tokens.tokenizer, spec.context)
 
 
 @METRICS.add(
@@ -50,18 +50,18 @@ def cloze(
     item. A text without a context stands behind what separates documents; of one longer than the
     model's context the beginning is cut off, and `_cut_items` counts those.
     """
-    for one in tasks(task, limit):
-        yield from _measured(one, subject)
+    for loaded_task in tasks(task, limit):
+        yield from _measured(loaded_task, subject)
 
 
 def _measured(task: Task, subject: Subject) -> Iterator[Value]:
     context = subject.model.spec.context
     encoded = _encoded(task, subject.tokens.tokenizer, context)
     flat = iter(likelihoods(subject.model, [text for texts in encoded for text in texts]))
-    found = [[next(flat) for _ in texts] for texts in encoded]
-    nats = [np.array([one.nats for one in of_item]) for of_item in found]
+    scored = [[next(flat) for _ in texts] for texts in encoded]
+    nats = [np.array([option.nats for option in item]) for item in scored]
     if task.kind == "last words":
-        scores = {"accuracy": np.array([float(of_item[0].is_greedy) for of_item in found])}
+        scores = {"accuracy": np.array([float(item[0].is_greedy) for item in scored])}
         lost = -np.concatenate(nats)
         yield _row(task, "target_nats", lost, "nats", "target_loss")
         yield _row(task, "target_perplexity", np.exp(min(float(lost.mean()), 700.0)))
@@ -72,7 +72,7 @@ def _measured(task: Task, subject: Subject) -> Iterator[Value]:
             "accuracy_per_token": [[len(text.continuation) for text in of] for of in encoded],
         }
         scores = {
-            name: _right(task, [of_item / of for of_item, of in zip(nats, sizes, strict=True)])
+            name: _right(task, [item / of for item, of in zip(nats, sizes, strict=True)])
             for name, sizes in over.items()
         }
     for quantity, right in scores.items():
@@ -117,7 +117,7 @@ def _of_groups(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
 
 def _right(task: Task, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return for each item 1 where the right choice has the highest score; a share where tied."""
-    best = [of_item == of_item.max() for of_item in scores]
+    best = [score == score.max() for score in scores]
     return np.array([b[item.answer] / b.sum() for b, item in zip(best, task.items, strict=True)])
 
 

@@ -68,12 +68,12 @@ def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> Iter
         if multiple * context >= len(text):
             continue  # the split is shorter than one text of this length
         at: dict[str, Coordinate] = {"split": split, "context": multiple * context}
-        whole = windows(text, multiple * context)[0][:_TEXTS]
-        sliding = _last(subject, whole[:, -context - 1 :], half)
+        texts = windows(text, multiple * context)[0][:_TEXTS]
+        sliding = _last(subject, texts[:, -context - 1 :], half)
         name = f"loss_{multiple}x"
         yield row(f"{name}_sliding_nats", sliding.mean(), "nats", "loss", **at, window="sliding")
         try:
-            extended = _last(subject, whole, half)
+            extended = _last(subject, texts, half)
         except ValueError:
             continue  # the position scheme ends before: there is no such loss
         yield row(f"{name}_extended_nats", extended.mean(), "nats", "loss", **at, window="extended")

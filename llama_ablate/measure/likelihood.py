@@ -37,11 +37,11 @@ def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | N
     the text back.
     """
     head = context.rstrip()
-    whole = context + continuation
-    tokens = tokenizer.encode(whole).tolist()
+    sequence = context + continuation
+    tokens = tokenizer.encode(sequence).tolist()
     back = tokenizer.decode(tokens)
-    if back.removeprefix(" ") != whole.removeprefix(" "):  # some put a space before every text
-        raise ConfigError(f"the tokenizer loses text: {changed(whole, back)}")
+    if back.removeprefix(" ") != sequence.removeprefix(" "):  # some put a space before every text
+        raise ConfigError(f"the tokenizer loses text: {changed(sequence, back)}")
     if head:
         start = len(tokenizer.encode(head))
         return Encoded(tokens[:start], tokens[start:])
@@ -60,7 +60,7 @@ def likelihoods(
     Of a text longer than the model's context the beginning is left out. Raises ValueError for a
     continuation of no tokens, or of more than the context has.
     """
-    found: list[Likelihood | None] = [None] * len(texts)
+    results: list[Likelihood | None] = [None] * len(texts)
     for batch in _batches(model, texts):
         rows = [_fitting(model, texts[i]) for i in batch]
         width = max(len(row) for row in rows) - 1
@@ -72,11 +72,11 @@ def likelihoods(
         for i, hidden_TD, line in zip(batch, hidden_BTD, rows, strict=True):
             count = len(texts[i].continuation)
             targets_N = torch.tensor(line[-count:], device=device)
-            found[i] = _likelihood(
+            results[i] = _likelihood(
                 model, hidden_TD[len(line) - 1 - count : len(line) - 1], targets_N
             )
         done(len(batch))
-    return [one for one in found if one is not None]
+    return [result for result in results if result is not None]
 
 
 def _likelihood(model: Decoder, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> Likelihood:

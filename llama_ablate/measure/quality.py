@@ -76,7 +76,7 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
 
 
 def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
-    if (told := _told(spec, tokens)) and not (told[1] >= 0).any():
+    if (targets := _told(spec, tokens)) and not (targets[1] >= 0).any():
         message = f"nothing follows for sure in windows of {spec.context} tokens"
         raise ConfigError(f"{message}: raise model.context, or take a smaller task")
 
@@ -90,18 +90,18 @@ def skill(subject: Subject) -> Iterator[Value]:
     samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
     what may stand there; `_ceiling` is 1. Nothing of ordinary text.
     """
-    source, found = subject.tokens.source, _told(subject.model.spec, subject.tokens)
-    if found is None or source is None:
+    source, targets = subject.tokens.source, _told(subject.model.spec, subject.tokens)
+    if targets is None or source is None:
         return
-    cut, answers = found
+    cut, answers = targets
     likeliest = map_predictions(subject.model, [cut], subject.compute, _most_likely)
     is_told = answers >= 0
     scored = is_told.any(1)
     right = (likeliest.reshape(answers.shape) == answers) & is_told
     shares = right.sum(1)[scored] / is_told.sum(1)[scored]
     task = CORPORA.resolve(subject.tokens.entry).name
-    whole = row(f"{task}_accuracy", shares.mean(), quantity="accuracy", task=task)
-    yield replace(whole, samples=tuple(shares.round(4).tolist()))
+    accuracy = row(f"{task}_accuracy", shares.mean(), quantity="accuracy", task=task)
+    yield replace(accuracy, samples=tuple(shares.round(4).tolist()))
     for name, value in (("chance", source.chance), ("ceiling", 1.0)):
         yield row(f"{task}_{name}", value, quantity=name, task=task)
     items = f"{subject.tokens.fingerprint}-{cut.shape[1]}"

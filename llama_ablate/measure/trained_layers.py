@@ -126,16 +126,16 @@ def gradients(subject: Subject) -> Iterator[Value]:
 def _batches(subject: Subject) -> Iterator[Tensor]:
     context = subject.model.spec.context
     split = subject.tokens.split(subject.tokens.heldout[-1])
-    whole = windows(split, context, max(_TOKENS, context))[0]
-    for part in torch.from_numpy(whole).split(max(1, 4096 // context)):  # type: ignore[no-untyped-call]
+    full_windows = windows(split, context, max(_TOKENS, context))[0]
+    for part in torch.from_numpy(full_windows).split(max(1, 4096 // context)):  # type: ignore[no-untyped-call]
         yield part.to(subject.compute.device)
 
 
 @torch.no_grad()
 def _read(subject: Subject, hooks: Iterable[RemovableHandle]) -> None:
     """Let the model read held-out text, in float32 as all evaluation; then remove its hooks."""
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         for hook in hooks:
-            kept.enter_context(hook)
+            stack.enter_context(hook)
         for tokens in _batches(subject):
             subject.model.hidden(tokens[:, :-1])

@@ -58,9 +58,9 @@ def measure_arms(
     """
 
     def measure(arm: Arm, choice: Choice) -> Measurement:
-        own = compute.trained_as(arm.train)
-        model = own.prepare(init_weights(build(arm.spec), 0))
-        return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, own))
+        arm_compute = compute.trained_as(arm.train)
+        model = arm_compute.prepare(init_weights(build(arm.spec), 0))
+        return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, arm_compute))
 
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
     began = time.monotonic()
@@ -86,14 +86,16 @@ def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str)
 
     `bases` is the place of each arm's baseline. Decoding without a cache does not count.
     """
-    rows = [{row.name: row for row in own.rows if row.quantity == quantity} for own in arms]
+    rows = [{row.name: row for row in arm.rows if row.quantity == quantity} for arm in arms]
     widest = 0.0
     for base in {*bases}:
-        for name, of_base in rows[base].items():
-            if of_base.coordinates.get("cache") != "uncached":
-                own = [i for i, at in enumerate(bases) if at == base and name in rows[i]]
-                column = compare_column({i: rows[i][name].by_process for i in own}, base)
-                ends = [one.high / one.value - 1 for one in column.values() if one.high > 0]
+        for name, base_value in rows[base].items():
+            if base_value.coordinates.get("cache") != "uncached":
+                indices = [i for i, at in enumerate(bases) if at == base and name in rows[i]]
+                column = compare_column({i: rows[i][name].by_process for i in indices}, base)
+                ends = [
+                    timing.high / timing.value - 1 for timing in column.values() if timing.high > 0
+                ]
                 widest = max([widest, *ends])
     return widest
 

@@ -112,8 +112,8 @@ class GatedFeedForward(FeedForward):
             raise ConfigError(
                 f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
             )
-        own = llama_width(dim, multiple_of, multiplier)
-        super().__init__(dim, bias, width=own if width is None else width, **options)
+        default_width = llama_width(dim, multiple_of, multiplier)
+        super().__init__(dim, bias, width=default_width if width is None else width, **options)
         self.gate = Linear(dim, self.width, bias=bias)
         self.canon_gate = None if self.canon_up is None else Canon(self.width)
 

@@ -75,24 +75,24 @@ def attend(
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
     scale = (scale or 1 / math.sqrt(E)) * ctx.scores
-    seen = k_BKSE.shape[2]
-    mask, causal = ctx.mask(window, seen)
+    visible = k_BKSE.shape[2]
+    mask, causal = ctx.mask(window, visible)
     if bias is not None:
         mask, causal = bias if mask is None else mask + bias, False
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
         # Heads that are made one of, as in differential attention, have the bias of that one.
         mask = mask.repeat_interleave(H // mask.shape[-3], -3)
-    keys = seen + (sink_H is not None)
+    keys = visible + (sink_H is not None)
     dropped = ctx.dropped("weights", (B, H, T, keys), q_BHTE)
     spelled_out = softcap is not None or ctx.maps is not None
     if T == 1 and q_BHTE.device.type == "cpu" and dropped is None and not spelled_out:
         return _attend_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale, sink_H)
     if sink_H is not None:
         k_BKSE, v_BKSE = (F.pad(x, (0, 0, 1, 0)) for x in (k_BKSE, v_BKSE))
-        mask, causal = _with_sink(mask, sink_H, T, seen), False
+        mask, causal = _with_sink(mask, sink_H, T, visible), False
     if spelled_out:
         return _attend_in_steps(
-            q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen
+            q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, visible
         )
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
         mixed_BHTE = F.scaled_dot_product_attention(
@@ -112,14 +112,16 @@ def attend(
     for first in range(0, T, rows):
         last = min(first + rows, T)
         block = slice(first, last), slice(before + last)
-        own = dropped and (dropped[0][(..., *block)], dropped[1])
+        block_dropped = dropped and (dropped[0][(..., *block)], dropped[1])
         q_BHtE, k_BKsE, v_BKsE = (
             q_BHTE[:, :, block[0]],
             k_BKSE[:, :, block[1]],
             v_BKSE[:, :, block[1]],
         )
         mask_ts = None if mask is None else mask[(..., *block)]
-        mixed_BtHP.append(_attend_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, own, scale))
+        mixed_BtHP.append(
+            _attend_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, block_dropped, scale)
+        )
     return torch.cat(mixed_BtHP, 1) if len(mixed_BtHP) > 1 else mixed_BtHP[0]
 
 
@@ -144,8 +146,10 @@ def _attend_by_products(
         groups = (1, 1) if mask_bhTS.shape[1] == 1 else (K, H // K)
         mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)  # type: ignore[no-untyped-call]
     kept_BHTS, times = dropped or (None, 1.0)
-    kept = None if kept_BHTS is None else kept_BHTS.reshape(B, K, H // K * T, -1).transpose(0, 1)
-    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]
+    kept_mask = (
+        None if kept_BHTS is None else kept_BHTS.reshape(B, K, H // K * T, -1).transpose(0, 1)
+    )
+    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept_mask, times)  # type: ignore[no-untyped-call]
     mixed_KBGTE = mixed_KBgE.view(K, B, H // K, T, -1)
     return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
 

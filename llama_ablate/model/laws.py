@@ -233,15 +233,15 @@ def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     """
     B, T = tokens_BT.shape
     in_bfloat16 = copy.deepcopy(model).to(torch.bfloat16)
-    for length, one in itertools.product((1, 2, T // 2, T), (model, in_bfloat16)):
-        dtype: torch.dtype = one.embedding.weight.dtype
-        state = one.new_state(batch=B, capacity=length)
-        counted = one.state_bytes(length, dtype)
+    for length, checked in itertools.product((1, 2, T // 2, T), (model, in_bfloat16)):
+        dtype: torch.dtype = checked.embedding.weight.dtype
+        state = checked.new_state(batch=B, capacity=length)
+        counted = checked.state_bytes(length, dtype)
         for _ in range(2):
             if state.nbytes != B * counted:
                 return f"counts {counted:,} bytes for {length} tokens, and keeps {state.nbytes:,}"
             if not state.length:
-                one(tokens_BT[:, :length], state)
+                checked(tokens_BT[:, :length], state)
     if (total := count(replace(model.spec, context=T)).state_bytes) != counted:
         return f"counts {total:,} bytes of state for the model, and keeps {counted:,}"
     return None
@@ -265,14 +265,12 @@ def counted_flops(
         counted |= {f"Decoder.blocks.{i}.{name}": parts[name] for name in ("attn", "ffn")}
         counted[f"Decoder.blocks.{i}"] = sum(parts.values())
     for name, flops in {**counted, "Global": model.flops(T)}.items():
-        found = sum(counter.get_flop_counts().get(name, {}).values()) / T
+        measured = sum(counter.get_flop_counts().get(name, {}).values()) / T
         if not isinstance(flops, int | float):
             return f"counts {flops!r} FLOPs per token, which is no number"
-        if not abs(flops - found) <= within * found:  # NaN, too
+        if not abs(flops - measured) <= within * measured:  # NaN, too
             part = "the whole model" if name == "Global" else name.removeprefix("Decoder.")
-            return (
-                f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {found:,.0f}"
-            )
+            return f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {measured:,.0f}"
     return None
 
 
@@ -321,9 +319,9 @@ def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a seed gives the same weights each time, and that all of them are saved."""
-    again, other = _model(model.spec), Decoder(model.spec, seed=1)
+    repeated, other = _model(model.spec), Decoder(model.spec, seed=1)
     here, other.kernel = model.state_dict(), model.kernel
-    if any(not torch.equal(here[name], tensor) for name, tensor in again.state_dict().items()):
+    if any(not torch.equal(here[name], tensor) for name, tensor in repeated.state_dict().items()):
         return "starts from other weights each time: draw with torch, which is seeded"
     other.load_state_dict(here)
     if not torch.equal(other(tokens_BT), model(tokens_BT)):
@@ -460,8 +458,8 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[str]:
             continue  # it is about what the component does not provide
         if failure:
             first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
-            stated = first.removeprefix("Check that ").removeprefix("Check ").rstrip(".")
-            yield f"{failure}; the law '{law.__name__}'" + f": {stated}" * bool(stated)
+            statement = first.removeprefix("Check that ").removeprefix("Check ").rstrip(".")
+            yield f"{failure}; the law '{law.__name__}'" + f": {statement}" * bool(statement)
 
 
 @torch.no_grad()

@@ -134,6 +134,6 @@ def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool
         for part, parameter in module.named_parameters(recurse=False):
             if parameter not in yielded:
                 yielded.add(parameter)
-                own: Kind = "last" if last else kind if part == "weight" else "vector"
+                part_kind: Kind = "last" if last else kind if part == "weight" else "vector"
                 decays = parameter.dim() >= 2 and part not in no_weight_decay
-                yield f"{path}.{part}".lstrip("."), parameter, own, decays
+                yield f"{path}.{part}".lstrip("."), parameter, part_kind, decays

@@ -91,8 +91,8 @@ class MixtureOfExperts(nn.Module):
         network = _inner(inner)
         if width is None:
             with torch.device("meta"):
-                own: int = _build(network, dim, bias).width
-            width = -(-own // (top_k + shared))
+                inner_width: int = _build(network, dim, bias).width
+            width = -(-inner_width // (top_k + shared))
         self.width, self.top_k, self.scoring, self.capacity = width, top_k, scoring, capacity
         self.balance_weight = balance_weight if balance == "loss" else None
         self.balance_rate = balance_rate if balance == "bias" else None

@@ -154,8 +154,8 @@ class T5Bias(Position):
         """Return the bucket of each distance back in time; the future shares that of 0."""
         distance = distance.clamp(min=0)
         ratio = math.log(self.max_distance / self.exact)
-        spread = self.table.num_embeddings - self.exact
-        grown = (distance.clamp(min=1) / self.exact).log() / ratio * spread
+        buckets = self.table.num_embeddings - self.exact
+        grown = (distance.clamp(min=1) / self.exact).log() / ratio * buckets
         far = (self.exact + grown.long()).clamp(max=self.table.num_embeddings - 1)
         return torch.where(distance < self.exact, distance, far)
 

@@ -36,8 +36,8 @@ _NAMES = {**OWN, "id": "run"}
 
 def _named(kind: type[Row], *first: str) -> Columns:
     """Describe the columns of rows, with those of the owner and some others first."""
-    of_rows = {_NAMES.get(name, name): about for name, about in described(kind).items()}
-    return {**_OWNER, **{name: of_rows[name] for name in first}, **of_rows, **_OWNER}
+    row_columns = {_NAMES.get(name, name): about for name, about in described(kind).items()}
+    return {**_OWNER, **{name: row_columns[name] for name in first}, **row_columns, **_OWNER}
 
 
 TABLES: Columns = {
@@ -150,13 +150,13 @@ def _table(frames: Frames, table: TableFrames) -> dict[str, object]:
 
 
 def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
-    known = described(RunRow)
+    columns = described(RunRow)
 
     def plain(run: RunRow) -> RunRow:
         """Return a run with the numbers that have columns of their own."""
-        own = {**run.numbers, "loss": run.number(table.loss)}
-        run = replace(run, numbers={name: own[name] for name in own if name not in known})
-        return filled(run, own)
+        numbers = {**run.numbers, "loss": run.number(table.loss)}
+        run = replace(run, numbers={name: numbers[name] for name in numbers if name not in columns})
+        return filled(run, numbers)
 
     return _owned(frames, of_rows([plain(run) for run in table.runs], RunRow), table)
 

@@ -40,11 +40,11 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
     context = table.comparison[0].context
     ids = {run.id for run in runs}
-    of_runs = [row for row in table.attempts if row.error and row.run in ids]
-    of_variant = [
+    run_errors = [row for row in table.attempts if row.error and row.run in ids]
+    variant_metrics = [
         row for row in table.attempts if row.error and not row.run and row.variant == chosen.id
     ]
-    failed = Counter((row.metric, row.error) for row in of_runs)
+    failed = Counter((row.metric, row.error) for row in run_errors)
     changed = changes(table, table.plan.baseline, chosen)
     same = {} if changed else {slot: chosen.model[slot] for slot in SLOTS if slot in chosen.model}
     lines = [
@@ -57,9 +57,12 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         f"{written.number(chosen.state_bytes, ',')} bytes at {context:,} tokens, to which one more "
         f"adds {written.number(chosen.kv_bytes_per_token, ',')}",
         f"{len(runs)} runs: {count_outcomes(run.ended for run in runs)}",
-        *(f"{one[0]}: not measured of {n} of {len(runs)}: {one[1]}" for one, n in failed.items()),
+        *(
+            f"{failure[0]}: not measured of {n} of {len(runs)}: {failure[1]}"
+            for failure, n in failed.items()
+        ),
         *(f"seed {run.seed}: {run.reason}" for run in runs if run.reason),
-        *(f"{row.metric}: not measured: {row.error}" for row in of_variant),
+        *(f"{row.metric}: not measured: {row.error}" for row in variant_metrics),
     ]
     if everything:
         numbers = {
@@ -68,16 +71,16 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
             if not all(map(math.isnan, each := [run.number(name) for run in ended]))
         }
         trained = {f"train.{key}": value for key, value in chosen.train.items()}
-        shown = [(run.id, str(run.seed), run.point, run.outcome, run.reason) for run in runs]
-        cells = pd.DataFrame(shown, columns=["id", "seed", "point", "outcome", "reason"])
+        run_rows = [(run.id, str(run.seed), run.point, run.outcome, run.reason) for run in runs]
+        cells = pd.DataFrame(run_rows, columns=["id", "seed", "point", "outcome", "reason"])
         lines += ["", _architecture(chosen.model | trained), "", tables.text(cells), ""]
         lines += [f"{name}: {_over_seeds(each)}" for name, each in numbers.items()]
-        for metric, own in grouped(metrics, lambda row: row.metric).items():
-            values_of = (f"  {row.name}: {written.plain(row.value, 4)}" for row in own)
+        for metric, rows in grouped(metrics, lambda row: row.metric).items():
+            values_of = (f"  {row.name}: {written.plain(row.value, 4)}" for row in rows)
             lines += ["", f"{metric}:", *values_of]
     else:
-        told = {run.id for run in reported}
-        measured = [*(row for row in table.metrics if row.run in told), *metrics]
+        reported_ids = {run.id for run in reported}
+        measured = [*(row for row in table.metrics if row.run in reported_ids), *metrics]
         lines += ["", *_quantities(measured, table.split)]
         lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
     values = chosen.model_dump(mode="json") | {
@@ -85,7 +88,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         "metrics": frame(metrics, MetricRow).to_dict("records"),
         "not_measured": [
             {"run": row.run, "metric": row.metric, "error": row.error}
-            for row in (*of_runs, *of_variant)
+            for row in (*run_errors, *variant_metrics)
         ],
     }
     return "\n".join(lines), values
@@ -93,21 +96,23 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
 
 def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
     """Write a line for each quantity, of the reported split alone, what training notes last."""
-    told = [
+    reported_rows = [
         row
         for row in measured
         if row.coordinates.get("split", split) == split and "cluster" not in row.coordinates
     ]
-    told.sort(key=lambda row: row.metric == TRAINING)
+    reported_rows.sort(key=lambda row: row.metric == TRAINING)
     lines = []
-    for (_, quantity), own in grouped(told, lambda row: (row.metric, row.quantity)).items():
-        names = grouped(own, lambda row: row.name)
+    for (_, quantity), rows in grouped(
+        reported_rows, lambda row: (row.metric, row.quantity)
+    ).items():
+        names = grouped(rows, lambda row: row.name)
         means = [mean(row.value for row in each) for each in names.values()]
-        known = [value for value in means if not math.isnan(value)] or [math.nan]
-        low, high = (written.plain(end, 4) for end in (min(known), max(known)))
+        finite = [value for value in means if not math.isnan(value)] or [math.nan]
+        low, high = (written.plain(end, 4) for end in (min(finite), max(finite)))
         several = f"{quantity}: {low} to {high} ({len(means)} numbers)"
-        one = f"{own[0].name}: {_over_seeds([row.value for row in own])}"
-        lines.append(several if len(means) > 1 else one)
+        description = f"{rows[0].name}: {_over_seeds([row.value for row in rows])}"
+        lines.append(several if len(means) > 1 else description)
     return lines
 
 
@@ -151,10 +156,10 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
                 name,
                 written.plain(mean(x), 5),
                 written.plain(mean(y), 5),
-                written.interval(found.mean, found.low, found.high),
+                written.interval(difference.mean, difference.low, difference.high),
                 written.number(measure_pairing(y, x).correlation, ".2f"),
             )
-            for name, (x, y, found) in numbers.items()
+            for name, (x, y, difference) in numbers.items()
         ],
         columns=[*names, "difference over seeds [95%]", "r over seeds"],
     )
@@ -169,7 +174,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
         "b": b.label,
         "changed": changed,
         "seeds": sorted(table.pair(table.loss, b.id, a.id).own),
-        "effects": {name: asdict(found) for name, (_a, _b, found) in numbers.items()},
+        "effects": {name: asdict(difference) for name, (_a, _b, difference) in numbers.items()},
         "speeds": speeds.to_dict("records"),
     }
     return "\n".join(lines), values
@@ -201,15 +206,15 @@ def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[s
     """Return the numbers of both over the same seeds; per token only of the same tokens."""
     texts = [table.plan.text_of(v).fingerprint for v in (a, b)]
     kinds = ("_nats", "perplexity", "_byte", "_s") if texts[0] == texts[1] else ("_byte", "_s")
-    found = {}
+    paired = {}
     for name in dict.fromkeys(name for run in table.reported for name in run.numbers):
         if not name.endswith(kinds) or name.endswith("_se_nats"):
             continue
         both = table.pair(name, b.id, a.id)
         if both.own:
             interval = compare(table, name, b.id, a.id, RowFamily([(b.id, a.id)])).interval
-            found[name] = ([*both.other.values()], [*both.own.values()], interval)
-    return found
+            paired[name] = ([*both.other.values()], [*both.own.values()], interval)
+    return paired
 
 
 def _speeds(
@@ -229,11 +234,11 @@ def _speeds(
 
 def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
     """Write the verdict on the reported loss of this pair alone."""
-    found = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
-    interval = found.interval
+    difference = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
+    interval = difference.interval
     if not interval.n:
         return ""
-    word = found.judged(table.equivalence)
+    word = difference.judged(table.equivalence)
     words = {
         "better": "is better than",
         "worse": "is worse than",
@@ -242,11 +247,11 @@ def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
         "diverged": "diverged more often than",
         "collapsed": "collapsed more often than",
     }
-    shown = written.interval(interval.mean, interval.low, interval.high)
-    of_text = ", with the error of the text" if interval.text_se > 0 else ""
+    text = written.interval(interval.mean, interval.low, interval.high)
+    text_remark = ", with the error of the text" if interval.text_se > 0 else ""
     return (
         f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
-        f"{table.split_name} loss, {shown}{of_text}, over {interval.n} paired seeds "
+        f"{table.split_name} loss, {text}{text_remark}, over {interval.n} paired seeds "
         "(this pair alone: a table corrects for its number of rows)"
     )
 
@@ -255,7 +260,9 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
     """Say which runs diverged or collapsed, and so have no numbers here."""
     unstable = [run for run in table.reported if run.outcome in UNSTABLE]
     ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
-    return [f"left out of {label}: {count_outcomes(own)}" for label, own in ended.items() if own]
+    return [
+        f"left out of {label}: {count_outcomes(words)}" for label, words in ended.items() if words
+    ]
 
 
 def _changed(both: Sequence[object]) -> str:
@@ -263,9 +270,9 @@ def _changed(both: Sequence[object]) -> str:
 
 
 def _over_seeds(values: Sequence[float]) -> str:
-    known = [value for value in values if math.isfinite(value)]
-    sd = f" ± {stdev(known):.2g} (sd of {len(known)} seeds)" if len(known) > 1 else ""
-    return f"{written.plain(mean(known), 6)}{sd}"
+    finite = [value for value in values if math.isfinite(value)]
+    sd = f" ± {stdev(finite):.2g} (sd of {len(finite)} seeds)" if len(finite) > 1 else ""
+    return f"{written.plain(mean(finite), 6)}{sd}"
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:
@@ -283,10 +290,10 @@ def _architecture(model: Mapping[str, object]) -> str:
 
 def describe_computing(frames: Frames) -> str:
     """Say on what, and in which precision, the runs of all tables computed."""
-    made = pd.concat([table.machines for table in frames.tables])
+    machines = pd.concat([table.machines for table in frames.tables])
 
     def named(what: str, key: str) -> str:
-        return " or ".join(sorted({*made.get(what, ())})) or str(frames.compute.get(key, "?"))
+        return " or ".join(sorted({*machines.get(what, ())})) or str(frames.compute.get(key, "?"))
 
     threads = named("numbers of threads", "threads")
     return (

@@ -52,8 +52,8 @@ class Drawing:
         """Give an artist its variant, and a title that is shown on hover."""
         gid = f"a{len(self.about)}"
         artist.set_gid(gid)
-        own = {"data-v": self.keys[name]} if name in self.keys else {}
-        self.about[gid] = own | {"title": visible(title)} | more
+        attributes = {"data-v": self.keys[name]} if name in self.keys else {}
+        self.about[gid] = attributes | {"title": visible(title)} | more
 
     def measure(self, text: str) -> float:
         """Return how many pixels a line of text is wide."""
@@ -71,9 +71,9 @@ class Drawing:
         most = int(room / (LETTER * self.points))
         with quiet():
             short = shorten_names([*plain.values()], most, lambda text: self.measure(text) <= room)
-        found = {name: short[text] for name, text in plain.items()}
-        self.shortened |= {text: name for name, text in found.items() if text != visible(name)}
-        return found
+        shortened = {name: short[text] for name, text in plain.items()}
+        self.shortened |= {text: name for name, text in shortened.items() if text != visible(name)}
+        return shortened
 
     def wrap(self, text: str, room: float) -> str:
         """Return text in lines of at most so many pixels."""
@@ -105,11 +105,14 @@ def style(points: float = POINTS) -> Iterator[None]:
     """Draw in seaborn's style, with letters of one size."""
     sizes = ("font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize")
     ink = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
-    look: Any = dict.fromkeys((*sizes, "legend.fontsize"), points) | dict.fromkeys(ink, INK)
-    look |= {"axes.spines.right": False, "axes.spines.top": False, "grid.color": GRID}
-    look |= {"axes.edgecolor": GRID, "xtick.major.size": 0, "ytick.major.size": 0}
-    look |= {"text.parse_math": False}  # a label is no formula
-    with sns.axes_style("whitegrid"), mpl.rc_context(look | {"path.simplify_threshold": 0.3}):
+    style_values: Any = dict.fromkeys((*sizes, "legend.fontsize"), points) | dict.fromkeys(ink, INK)
+    style_values |= {"axes.spines.right": False, "axes.spines.top": False, "grid.color": GRID}
+    style_values |= {"axes.edgecolor": GRID, "xtick.major.size": 0, "ytick.major.size": 0}
+    style_values |= {"text.parse_math": False}  # a label is no formula
+    with (
+        sns.axes_style("whitegrid"),
+        mpl.rc_context(style_values | {"path.simplify_threshold": 0.3}),
+    ):
         yield
 
 

@@ -103,8 +103,8 @@ class Sheet:
         _flatten(root)
         view_box = _join(map(float, root.attrib["viewBox"].split()), 1)
         # Matplotlib's style sheet rounds the joins of lines; as an attribute no policy refuses it.
-        drawn = {"viewBox": view_box, "role": "img", "aria-label": label}
-        root.attrib = drawn | {"stroke-linejoin": "round"} | attributes
+        svg_attributes = {"viewBox": view_box, "role": "img", "aria-label": label}
+        root.attrib = svg_attributes | {"stroke-linejoin": "round"} | attributes
         return ET.tostring(root, encoding="unicode").replace(" />", "/>")
 
     @property
@@ -127,11 +127,11 @@ class Sheet:
                     name = names.setdefault(target, f"{prefix}-{len(names)}")
                     element.set(key, f"{before}#{name}" + ")" * value.endswith(")"))
         for element in root.iter():
-            own = element.attrib.pop("id", "")
-            if own in names:
-                element.set("id", names[own])
-            elif own in about:
-                attributes = dict(about[own])
+            identifier = element.attrib.pop("id", "")
+            if identifier in names:
+                element.set("id", names[identifier])
+            elif identifier in about:
+                attributes = dict(about[identifier])
                 if text := attributes.pop("title", ""):
                     title = ET.Element("title")
                     title.text = text
@@ -198,15 +198,15 @@ def _join(numbers: Iterable[float], digits: int) -> str:
 
 def _read_attributes(element: ET.Element) -> dict[str, str]:
     """Return an element's attributes, and those that its style sets."""
-    found = {}
+    attributes = {}
     for key, value in element.attrib.items():
         if key == "style":
             for declaration in filter(str.strip, value.split(";")):
                 name, text = _turn_into_attribute(declaration)
-                found[name] = text
+                attributes[name] = text
         elif key != "type":
-            found[key.removeprefix(_XLINK)] = value
-    return found
+            attributes[key.removeprefix(_XLINK)] = value
+    return attributes
 
 
 @cache
@@ -251,13 +251,13 @@ def _flatten(element: ET.Element) -> None:
             _flatten(child)
         children += _replace_group(child) if child.tag in ("g", "defs") else [child]
     element[:] = children
-    drawn = [child for child in element if child.tag not in ("defs", "title")]
-    if element.tag == "g" and len(drawn) > 1:
-        for key in sorted(_INHERITED & drawn[0].attrib.keys()):
-            values = [child.get(key) for child in drawn]
+    shapes = [child for child in element if child.tag not in ("defs", "title")]
+    if element.tag == "g" and len(shapes) > 1:
+        for key in sorted(_INHERITED & shapes[0].attrib.keys()):
+            values = [child.get(key) for child in shapes]
             if values.count(values[0]) == len(values):
                 element.set(key, values[0] or "")
-                for child in drawn:
+                for child in shapes:
                     del child.attrib[key]
 
 
@@ -271,7 +271,7 @@ def _replace_group(group: ET.Element) -> list[ET.Element]:
     if group.tag == "g" and not group.attrib:
         return [*group]
     *titles, last = group
-    is_alone = last.tag == "path" and all(one.tag == "title" for one in titles)
+    is_alone = last.tag == "path" and all(child.tag == "title" for child in titles)
     if group.tag == "g" and is_alone and "transform" not in last.attrib:
         last.attrib = {**group.attrib, **last.attrib}
         last[:] = titles

@@ -83,9 +83,9 @@ def _best_rates(frames: Frames) -> Iterator[str]:
     if not best or frames.plan.experiment.hypotheses:
         return
     named: list[str] = []
-    for label, own in grouped(best, lambda row: row.label).items():
-        low, high = (f"{row.lr:g}" for row in (own[0], own[-1]))
-        way = "falls" if own[-1].lr < own[0].lr else "rises"
+    for label, rows in grouped(best, lambda row: row.label).items():
+        low, high = (f"{row.lr:g}" for row in (rows[0], rows[-1]))
+        way = "falls" if rows[-1].lr < rows[0].lr else "rises"
         path = f"stays at {low}" if low == high else f"{way} from {low} to {high}"
         named.append(f"{label}'s {'best learning rate ' * (not named)}{path}")
     yield f"From {best[0].rung} to {best[-1].rung}, {_list_few(named, '; ')}."
@@ -96,9 +96,9 @@ def _trends(frames: Frames) -> Iterator[str]:
     rows = {row.label: row for row in sizes.by_size(frames)}.values()
     parts = []
     for word, said in _TRENDS.items():
-        own = [f"{row.label} ({row.slope})" for row in rows if row.trend == word]
-        if own:
-            parts.append(f"{said} for {_list_few(own)}")
+        names = [f"{row.label} ({row.slope})" for row in rows if row.trend == word]
+        if names:
+            parts.append(f"{said} for {_list_few(names)}")
     if parts:
         yield (
             f"With size the gap to the baseline {'; '.join(parts)} (in brackets nats per tenfold "
@@ -112,8 +112,8 @@ def _tables(frames: Frames) -> Iterator[str]:
         yield from _count_verdicts(frames.tables)
         return
     for table in frames.tables:
-        of_design = _steps if table.experiment.variants.design == "path" else _factors
-        text = of_design(table) or _at_a_cost(table) or _variants(table)
+        read_design = _steps if table.experiment.variants.design == "path" else _factors
+        text = read_design(table) or _at_a_cost(table) or _variants(table)
         yield f"In '{table.plan.name}': {text}." if table.plan.name else f"{text}."
 
 
@@ -123,8 +123,8 @@ def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
     for label, rows in grouped(every, lambda row: row.label).items():
         counted = Counter(row.verdict for row in rows)
         words = [f"{word} in {counted[word]}" for word in (*_VARIANT, *_NEUTRAL) if counted[word]]
-        known = [row.difference for row in rows if not math.isnan(row.difference)]
-        ends = written.ends(known, lambda x: f"{x:+.3f}") if known else "-"
+        differences = [row.difference for row in rows if not math.isnan(row.difference)]
+        ends = written.ends(differences, lambda x: f"{x:+.3f}") if differences else "-"
         yield (
             f"{label} against {_name_baseline(tables[0])} is {_join(words)} of {len(rows)} tables "
             f"({ends} {tables[0].unit.name})."
@@ -165,11 +165,11 @@ def _factors(table: TableFrames) -> str:
     )
     if any(axis.levels > 2 for axis in axes):
         alone = "; ".join(
-            f"{one.axis} moves the loss by {one.of_range()} {unit} (lowest: {one.lowest})"
-            for one in axes
+            f"{axis.axis} moves the loss by {axis.of_range()} {unit} (lowest: {axis.lowest})"
+            for axis in axes
         )
     together = [row for row in rows if row.changed]
-    seen = sorted(
+    shown_effects = sorted(
         (row for row in together if row.verdict.endswith("together")),
         key=lambda row: -abs(row.difference),
     )
@@ -177,9 +177,9 @@ def _factors(table: TableFrames) -> str:
     margin = table.margin or widest
     said = [
         f"{row.effect} are {row.verdict}{_in_brackets(_make_finding(row, table), table)}"
-        for row in seen
+        for row in shown_effects
     ]
-    if together and not seen:
+    if together and not shown_effects:
         said = ["no interaction is told from 0"]
         if widest <= margin:
             limit = table.experiment.margin or f"{widest:.2g} {unit}"
@@ -202,12 +202,12 @@ def _steps(table: TableFrames) -> str:
         for row in rows
     ]
     last = next(row for row in table.comparison if row.label == rows[-1].step)
-    whole = Finding(
+    path_finding = Finding(
         "the whole path", last.verdict, _make_finding(last, table).difference, last.rate
     )
     parts = [_describe(findings, table, _STEP)]
     if last.n and last.verdict in _STEP:
-        parts.append(_describe([whole], table, _VARIANT, _name_baseline(table)))
+        parts.append(_describe([path_finding], table, _VARIANT, _name_baseline(table)))
     return "; ".join(parts)
 
 
@@ -253,11 +253,13 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         yield f"Of {len(rows)} hypotheses: {', '.join(words)}."
         return
     for word in _RESULTS:
-        own = grouped((row for row in rows if row.result == word), lambda row: row.hypothesis)
+        by_hypothesis = grouped(
+            (row for row in rows if row.result == word), lambda row: row.hypothesis
+        )
         sentences = []
-        for stated, each in own.items():
+        for name, each in by_hypothesis.items():
             within = "; ".join(filter(None, dict.fromkeys(map(_explain, each))))
-            sentences.append(f"'{stated}' ({within})" if within else f"'{stated}'")
+            sentences.append(f"'{name}' ({within})" if within else f"'{name}'")
         if sentences:
             yield f"{word.capitalize()}: {'; '.join(sentences)}."
 
@@ -277,8 +279,8 @@ def _guards(frames: Frames) -> Iterator[str]:
         better = [row.label for row in table.comparison if row.verdict == "better"]
         worse = [row for row in table.guards if row.label in better and row.result == "worse"]
         where = f" in '{table.plan.name}'" if table.plan.name else ""
-        for label, own in grouped(worse, lambda row: row.label).items():
-            numbers = [f"{row.measure} {row.of_difference()}" for row in own]
+        for label, rows in grouped(worse, lambda row: row.label).items():
+            numbers = [f"{row.measure} {row.of_difference()}" for row in rows]
             named.append(f"{label}{where} ({_list_few(numbers)})")
     if named:
         yield f"Better in loss, and worse in what is guarded: {_list_few(named, '; ')}."
@@ -328,25 +330,31 @@ def _describe(
     parts: list[str] = []
     by_size = sorted(every, key=lambda one: -abs(one.difference.value))
     for word, verb in verbs.items():
-        own = [one for one in by_size if one.verdict == word]
+        matching = [finding for finding in by_size if finding.verdict == word]
         said = verb.format(base) if not parts else verb.replace(" than {}", "").format(base)
-        sizes_of = [f"by {_size(one, table)}" for one in own]
-        if own:
-            first = f"{own[0].name} {said} {_size(own[0], table)}"
-            others = [f"{one.name} {by}" for one, by in zip(own[1:], sizes_of[1:], strict=True)]
+        sizes_of = [f"by {_size(finding, table)}" for finding in matching]
+        if matching:
+            first = f"{matching[0].name} {said} {_size(matching[0], table)}"
+            others = [
+                f"{finding.name} {by}"
+                for finding, by in zip(matching[1:], sizes_of[1:], strict=True)
+            ]
             parts.append(_list_few([first, *others]))
     for word, (is_, are) in _NEUTRAL.items():
-        own = [one for one in every if one.verdict == word]
-        if not own:
+        matching = [finding for finding in every if finding.verdict == word]
+        if not matching:
             continue
-        named = [f"{one.name} ({one.remark})" if one.remark else one.name for one in own]
+        named = [
+            f"{finding.name} ({finding.remark})" if finding.remark else finding.name
+            for finding in matching
+        ]
         rest = "others" if parts else "variants"
-        names = _join(named) if len(own) <= MAX_NAMES else f"{len(own)} {rest}"
+        names = _join(named) if len(matching) <= MAX_NAMES else f"{len(matching)} {rest}"
         against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
         to_base = against * (not parts and word in ("equivalent", "inconclusive"))
         within = f" within {table.experiment.margin}" * (word == "equivalent")
-        number = _in_brackets(own[0], table) if len(own) == 1 else ""
-        be = is_ if len(own) == 1 else are
+        number = _in_brackets(matching[0], table) if len(matching) == 1 else ""
+        be = is_ if len(matching) == 1 else are
         said = word + " to compare" * (word == "too short")
         parts.append(f"{names} {be}{said}{to_base}{within}{number}")
     return "; ".join(parts)
@@ -387,9 +395,13 @@ def _name_baseline(table: TableFrames) -> str:
 
 def _size(finding: Finding, table: TableFrames) -> str:
     """Write the size of a difference: `0.21 nats [0.14, 0.27]`, and its remark."""
-    one = finding.difference
-    ends = (one.low, one.high) if one.value > 0 else (-one.high, -one.low)
-    number = _add_unit(written.interval(abs(one.value), *ends, sign=""), table)
+    difference = finding.difference
+    ends = (
+        (difference.low, difference.high)
+        if difference.value > 0
+        else (-difference.high, -difference.low)
+    )
+    number = _add_unit(written.interval(abs(difference.value), *ends, sign=""), table)
     return f"{number} ({finding.remark})" if finding.remark else number
 
 

@@ -42,16 +42,16 @@ def table(cells: pd.DataFrame, caption: str, label: str, note: str = "") -> str:
     if isinstance(cells.columns, pd.MultiIndex):
         groups = [str(group) for group, _ in cells.columns]
         cells = cells.set_axis([str(head) for _, head in cells.columns], axis=1)
-    shown = (cells if groups else cells.iloc[:, :MAX_COLUMNS]).astype(str)
-    columns = [list(shown.iloc[:, at]) for at in range(shown.shape[1])]
+    visible = (cells if groups else cells.iloc[:, :MAX_COLUMNS]).astype(str)
+    columns = [list(visible.iloc[:, at]) for at in range(visible.shape[1])]
     long = any(len(cell) > _LABEL for cell in columns[0])
     kinds = ["l" if any(map(_WORD.match, column)) else "r" for column in columns]
     kinds[0] = r">{\raggedright\hangindent=1em}p{11em}" if long else "l"
     heads = [
         _head(str(name), column, kind)
-        for name, column, kind in zip(shown, columns, kinds, strict=True)
+        for name, column, kind in zip(visible, columns, kinds, strict=True)
     ]
-    rows = [[_label(row[0]), *map(escaped, row[1:])] for row in shown.to_numpy().tolist()]
+    rows = [[_label(row[0]), *map(escaped, row[1:])] for row in visible.to_numpy().tolist()]
     wide = len(columns) > _MAX_NARROW
     environment = "table*" if wide else "table"
     lines = [

@@ -70,23 +70,23 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
     Of more than twelve variants the first, the lowest and the highest are shown.
     """
     names = ["table", "metric", "name"]
-    known = frame(values, MetricRow).dropna(subset="value")
+    rows = frame(values, MetricRow).dropna(subset="value")
     for name in (*names, "label"):  # they stand in the order in which each comes first
-        known[name] = pd.Categorical(known[name], known[name].unique())
-    means = known.pivot_table("value", names, "label", observed=True)
-    shown = means.map(lambda value: plain(value, 5))
+        rows[name] = pd.Categorical(rows[name], rows[name].unique())
+    means = rows.pivot_table("value", names, "label", observed=True)
+    texts = means.map(lambda value: plain(value, 5))
     if len(means.columns) > _MANY:
-        shown = shown.iloc[:, :1].copy()
+        texts = texts.iloc[:, :1].copy()
         for title, ends, at in (
             ("lowest", means.min(axis=1), means.idxmin(axis=1)),
             ("highest", means.max(axis=1), means.idxmax(axis=1)),
         ):
             both = zip(ends, at, strict=True)
-            shown[title] = [f"{plain(value, 5)} ({label})" for value, label in both]
+            texts[title] = [f"{plain(value, 5)} ({label})" for value, label in both]
     places = means.index.to_frame(index=False).astype(str)
     places = places[["name", *["table"] * bool(places["table"].any()), "metric"]]
-    shown.columns = [f"{title} (variant)" if title in places else title for title in shown]
-    return pd.concat([places, shown.reset_index(drop=True)], axis=1)
+    texts.columns = [f"{title} (variant)" if title in places else title for title in texts]
+    return pd.concat([places, texts.reset_index(drop=True)], axis=1)
 
 
 def of_reported(table: TableFrames) -> list[MetricRow]:
@@ -105,8 +105,8 @@ def reasons(table: TableFrames) -> list[str]:
     ok = _ok(table)
     failed = [row for row in table.attempts if row.error and row.run in ok]
     said = []
-    for (metric, error), own in grouped(failed, lambda row: (row.metric, row.error)).items():
-        labels = [f"'{label}'" for label in dict.fromkeys(row.label for row in own)]
+    for (metric, error), rows in grouped(failed, lambda row: (row.metric, row.error)).items():
+        labels = [f"'{label}'" for label in dict.fromkeys(row.label for row in rows)]
         said.append(f"{metric} of {listed(labels)}: {error}.")
     return said
 
@@ -117,22 +117,22 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
 
     A quantity in which no variant differs is left out; speeds are relative to the baseline's.
     """
-    table, shown = frames.table, cast(frames)
+    table, styles = frames.table, cast(frames)
     values = [
         row
         for row in of_reported(table)
-        if row.label in shown.styles and row.metric not in _ELSEWHERE
+        if row.label in styles.styles and row.metric not in _ELSEWHERE
     ]
-    drawn: dict[str, Picture] = {}
-    for metric, own in grouped(values, lambda row: row.metric).items():
-        quantities = [one for one in _quantities(table, own) if _tells(one.points)]
-        along = [one for one in quantities if one.along]
-        alone = [one for one in quantities if not one.along]
-        beside = f"{metric}_by_variant" if along else metric
-        for name, kind in ((metric, along), (beside, alone)):
+    pictures: dict[str, Picture] = {}
+    for metric, rows in grouped(values, lambda row: row.metric).items():
+        quantities = [quantity for quantity in _quantities(table, rows) if _tells(quantity.points)]
+        along = [quantity for quantity in quantities if quantity.along]
+        alone = [quantity for quantity in quantities if not quantity.along]
+        panel_name = f"{metric}_by_variant" if along else metric
+        for name, kind in ((metric, along), (panel_name, alone)):
             if kind:
-                drawn[name] = _picture(metric, kind, table, shown)
-    return drawn
+                pictures[name] = _picture(metric, kind, table, styles)
+    return pictures
 
 
 class _Quantity(NamedTuple):
@@ -153,7 +153,7 @@ def _picture(
     metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: Cast
 ) -> Picture:
     """Return a panel for each quantity of a metric, and over what their intervals are."""
-    counts = [point.n for one in quantities for point in one.points]
+    counts = [point.n for quantity in quantities for point in quantity.points]
     bars = over(counts)
     if not any(counts):
         bars = "One value a variant: no intervals."
@@ -164,7 +164,7 @@ def _picture(
     left = len(quantities) - _PANELS
     more = f"{left:,} more panels are left out." if left > 0 else ""
     note = " ".join(filter(None, (f"Metric: {metric}.", bars, more)))
-    panels = [_panel(one, table, shown) for one in quantities[:_PANELS]]
+    panels = [_panel(quantity, table, shown) for quantity in quantities[:_PANELS]]
     return Picture(panels, note=note, columns=min(len(panels), _COLUMNS))
 
 
@@ -176,28 +176,30 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
         if quantity.endswith(_OF_OTHERS):
             continue
         split = first_split(row.coordinates.get("split") for row in every)
-        own = [row for row in every if not split or row.coordinates.get("split") == split]
-        at = {key: {row.coordinates[key] for row in own} for key in own[0].coordinates}
+        rows = [row for row in every if not split or row.coordinates.get("split") == split]
+        at = {key: {row.coordinates[key] for row in rows} for key in rows[0].coordinates}
         at = {key: values for key, values in at.items() if len(values) > 1}
         along = _along(at)
-        apart = [key for key in at if key != along and not (along and _follows(own, key, along))]
+        other_keys = [
+            key for key in at if key != along and not (along and _follows(rows, key, along))
+        ]
 
-        def where(row: MetricRow, apart: Sequence[str] = apart) -> str:
+        def where(row: MetricRow, apart: Sequence[str] = other_keys) -> str:
             return ", ".join(f"{key.replace('_', ' ')} {row.coordinates[key]}" for key in apart)
 
-        for place, there in grouped(own, where).items():
+        for place, there in grouped(rows, where).items():
             placed = [(row, float(row.coordinates[along]) if along else 0.0) for row in there]
             timed = _is_timed(there)
-            drawn = _ratios(table, placed) if timed else _means(placed)
-            if drawn:
-                yield _Quantity(quantity, there[0].unit, place, along, drawn, timed)
+            points = _ratios(table, placed) if timed else _means(placed)
+            if points:
+                yield _Quantity(quantity, there[0].unit, place, along, points, timed)
 
 
 def _tells(drawn: Sequence[Point]) -> bool:
     """Return whether variants differ anywhere, or a single one along its coordinate."""
     single = len({point.name for point in drawn}) == 1
     by_place = grouped(drawn, lambda point: 0 if single else point.x)
-    return any(differ(point.at.value for point in own) for own in by_place.values())
+    return any(differ(point.at.value for point in points) for points in by_place.values())
 
 
 def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
@@ -229,7 +231,7 @@ def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
 
     Of coordinates that count alike (first and last position, share and tokens) the last.
     """
-    numeric = [key for key, of in at.items() if not any(isinstance(one, str) for one in of)]
+    numeric = [key for key, of in at.items() if not any(isinstance(value, str) for value in of)]
     return max(reversed(numeric), key=lambda key: len(at[key]), default="")
 
 
@@ -256,12 +258,12 @@ def _means(own: _Placed) -> list[Point]:
     """
     means = over_seeds((row.label, at, row.seed if row.run else 0, row.value) for row, at in own)
     if not any(row.unit == NATS.name or row.value < 0 for row, _ in own):
-        ends = [not_negative(one.at.value, one.at.high - one.at.value) for one in means]
+        ends = [not_negative(mean.at.value, mean.at.high - mean.at.value) for mean in means]
         means = [
-            replace(one, at=Estimate(one.at.value, float(low), float(high)))
-            for one, (low, high) in zip(means, ends, strict=True)
+            replace(mean, at=Estimate(mean.at.value, float(low), float(high)))
+            for mean, (low, high) in zip(means, ends, strict=True)
         ]
-    return means if any(row.run for row, _ in own) else [replace(one, n=0) for one in means]
+    return means if any(row.run for row, _ in own) else [replace(mean, n=0) for mean in means]
 
 
 def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
@@ -271,8 +273,8 @@ def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
     for row, at in own:
         places.setdefault(at, {})[row.variant] = row.by_process
     return [
-        Point(labels[variant], at, Estimate(one.value, one.low, one.high), one.processes)
+        Point(labels[variant], at, Estimate(ratio.value, ratio.low, ratio.high), ratio.processes)
         for at, turns in sorted(places.items())
-        for variant, one in compare_column(turns, table.plan.baseline.id).items()
-        if not math.isnan(one.value)
+        for variant, ratio in compare_column(turns, table.plan.baseline.id).items()
+        if not math.isnan(ratio.value)
     ]

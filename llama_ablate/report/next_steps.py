@@ -28,9 +28,9 @@ def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
             needs.setdefault(int(row.seeds_low), []).append(f"'{row.label}'")
     present = len(table.experiment.seed_list)
     trained = [run.number("train_s") for run in table.runs if not run.role]
-    of_seed = sum(seconds for seconds in trained if not math.isnan(seconds)) / present
+    seed_s = sum(seconds for seconds in trained if not math.isnan(seconds)) / present
     for seeds in sorted(needs)[:1]:
-        minutes = (seeds - present) * of_seed / 60
+        minutes = (seeds - present) * seed_s / 60
         yield (
             f"about {seeds} seeds would decide {listed(needs[seeds])}: {minutes:.0f} min of "
             f"training more, by one worker (`{command} --set seeds={seeds}`)"
@@ -39,12 +39,14 @@ def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
 
 def _more_points(table: TableFrames, command: str) -> Iterator[str]:
     """Suggest a point beyond the end of a tuned grid at which a variant is best."""
-    best = [json.loads(one) for one in tuning.best_points(table.runs, {}).values()]
-    for key, stated in table.experiment.tune.items():
-        numbers = {v for v in stated if isinstance(v, int | float) and not isinstance(v, bool)}
+    best = [json.loads(point) for point in tuning.best_points(table.runs, {}).values()]
+    for key, tried_values in table.experiment.tune.items():
+        numbers = {
+            v for v in tried_values if isinstance(v, int | float) and not isinstance(v, bool)
+        }
         grid = sorted(numbers)
         chosen = {point[key] for point in best}
-        if len(grid) < tuning.MIN_GRID or len(numbers) < len(stated) or not min(grid) > 0:
+        if len(grid) < tuning.MIN_GRID or len(numbers) < len(tried_values) or not min(grid) > 0:
             continue
         below = [grid[0] ** 2 / grid[1]] * (grid[0] in chosen)
         above = [grid[-1] ** 2 / grid[-2]] * (grid[-1] in chosen)

@@ -107,23 +107,30 @@ class Shown:
     @cached_property
     def alike(self) -> dict[int, str]:
         """The columns that say one thing in all rows that say anything there, and what."""
-        found = {}
+        columns_alike = {}
         for at, head in enumerate(self.columns[1:], 1):
-            own = [row[at] for row in self.rows if row[at]]
-            if len(own) > 1 and len({*own}) == 1 and head not in _JUDGED and len(own[0]) <= _LONG:
-                found[at] = own[0]
-        return found
+            texts = [row[at] for row in self.rows if row[at]]
+            if (
+                len(texts) > 1
+                and len({*texts}) == 1
+                and head not in _JUDGED
+                and len(texts[0]) <= _LONG
+            ):
+                columns_alike[at] = texts[0]
+        return columns_alike
 
     @cached_property
     def more(self) -> list[bool]:
         """Whether each column is hidden at first."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
-        shown = leading[:_MAX_COLUMNS] if self.short else leading
+        columns_shown = leading[:_MAX_COLUMNS] if self.short else leading
         if self.room:
-            by_rank = sorted(shown, key=self._rank)
+            by_rank = sorted(columns_shown, key=self._rank)
             widths = itertools.accumulate(map(self._measure, by_rank))
-            shown = [at for at, all_ in zip(by_rank, widths, strict=True) if all_ < self.room]
-        return [at not in shown for at in range(len(self.columns))]
+            columns_shown = [
+                at for at, all_ in zip(by_rank, widths, strict=True) if all_ < self.room
+            ]
+        return [at not in columns_shown for at in range(len(self.columns))]
 
     def _rank(self, column: int) -> int:
         """Return the place of a column in line for room: names and verdicts come first."""
@@ -193,8 +200,8 @@ def write(
     for section in sections:
         base = disk.below(folder, "tables", slug(section.title, 160))
         label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
-        told = (caption(frames, section), base, section.short, section.note, label)
-        tables.save(section.cells, section.frame, *told)
+        header_values = (caption(frames, section), base, section.short, section.note, label)
+        tables.save(section.cells, section.frame, *header_values)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
     pictures = PagePictures(frames, sections)
@@ -247,18 +254,18 @@ class PagePictures:
         Without a folder those alone that stand in the page unpacked, and no files.
         """
         first = self._frames.table.plan.name
-        for made in FIGURES.make(self._frames):
-            of_first = made.table in ("", first)
-            stem = made.name if of_first else f"{made.name}_{slug(made.table, 160)}"
-            section = made.part.section if made.part.section in self._sections else ""
-            table = made.table if len(self._frames.tables) > 1 else ""
-            said = " ".join(filter(None, (made.about, made.part.note)))
-            figure = PageFigure(made.name, table, stem, section, said)
-            in_place = of_first and self._stands(figure)
+        for product in FIGURES.make(self._frames):
+            is_first = product.table in ("", first)
+            stem = product.name if is_first else f"{product.name}_{slug(product.table, 160)}"
+            section = product.part.section if product.part.section in self._sections else ""
+            table = product.table if len(self._frames.tables) > 1 else ""
+            said = " ".join(filter(None, (product.about, product.part.note)))
+            figure = PageFigure(product.name, table, stem, section, said)
+            in_place = is_first and self._stands(figure)
             if folder is None and not in_place:
                 continue
             try:
-                yield self._embed(figure, made, folder, in_place=in_place)
+                yield self._embed(figure, product, folder, in_place=in_place)
             except (
                 ArithmeticError,
                 AttributeError,
@@ -295,8 +302,8 @@ class PagePictures:
         drawing.figure.clear()  # its thousands of lines refer to one another
         if has_two:
             drawing = plots.draw(made.part, plots.NARROW, self.keys)
-            narrow = plots.write_svg(drawing.figure)
-            html += self._add(drawing, narrow, figure.title, "narrow")
+            small = plots.write_svg(drawing.figure)
+            html += self._add(drawing, small, figure.title, "narrow")
             shortened |= drawing.shortened
             drawing.figure.clear()
         if not in_place:
@@ -304,7 +311,7 @@ class PagePictures:
         return replace(figure, html=html, shortened=shortened)
 
     def _add(self, drawing: Drawing, svg: bytes, title: str, width: str, digits: int = 1) -> str:
-        has_rows = any("data-y" in own for own in drawing.about.values())
+        has_rows = any("data-y" in attributes for attributes in drawing.about.values())
         more = {"class": width} | ({"data-rows": ""} if has_rows else {})
         return self.sheet.add(svg, drawing.about, title, digits, **more)
 
@@ -408,17 +415,17 @@ def packaged(name: str) -> str:
 def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[Group]:
     """Put sections of one kind and their figures together; figures of no section come last."""
     groups: list[Group] = []
-    for key, own in grouped(sections, lambda section: section.key).items():
-        title = own[0].title.removesuffix(f": {own[0].table}")
-        beside = [figure for figure in figures if figure.section == key]
-        shown = [_shown(section, room=0 if groups else _WIDTH) for section in own]
+    for key, group_sections in grouped(sections, lambda section: section.key).items():
+        title = group_sections[0].title.removesuffix(f": {group_sections[0].table}")
+        group_figures = [figure for figure in figures if figure.section == key]
+        tables_shown = [_shown(section, room=0 if groups else _WIDTH) for section in group_sections]
         if groups:
-            groups.append(Group(slug(key, 80), title, beside, shown))
+            groups.append(Group(slug(key, 80), title, group_figures, tables_shown))
             continue
-        in_place = {figure.name for figure in beside if figure.html}
-        first = [figure for figure in beside if figure.name in in_place]
-        groups.append(Group(slug(key, 80), title, first, shown))
-        groups += _group_figures("more", "More pictures", beside, in_place)
+        in_place = {figure.name for figure in group_figures if figure.html}
+        first = [figure for figure in group_figures if figure.name in in_place]
+        groups.append(Group(slug(key, 80), title, first, tables_shown))
+        groups += _group_figures("more", "More pictures", group_figures, in_place)
     names = {f"{LOSS_CURVES}_{LOG}"}  # which the page shows in place of the curves
     return groups + _group_figures(
         "figures", "Figures", [f for f in figures if not f.section], names
@@ -429,29 +436,29 @@ def _group_figures(
     id_: str, title: str, figures: Sequence[PageFigure], without: Collection[str]
 ) -> list[Group]:
     """Return a group of figures, but for some; none where there are no others."""
-    own = [figure for figure in figures if figure.name not in without]
-    said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in own))
-    return [Group(id_, title, own, said=said)] if own else []
+    figures_left = [figure for figure in figures if figure.name not in without]
+    said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in figures_left))
+    return [Group(id_, title, figures_left, said=said)] if figures_left else []
 
 
 def _shown(section: Section, room: float) -> Shown:
     """Return a section as the template needs it."""
-    shared = {one.name for one in fields(Shown)} & vars(section).keys()
-    known: dict[str, Any] = {name: vars(section)[name] for name in shared}
-    shown = replace(Shown.of(section.cells), **known, room=room)
-    short = shorten_names([row[0] for row in shown.rows], _MAX_LETTERS if room else 200)
-    return replace(shown, rows=[[short[row[0]], *row[1:]] for row in shown.rows])
+    shared = {field.name for field in fields(Shown)} & vars(section).keys()
+    given: dict[str, Any] = {name: vars(section)[name] for name in shared}
+    table = replace(Shown.of(section.cells), **given, room=room)
+    short = shorten_names([row[0] for row in table.rows], _MAX_LETTERS if room else 200)
+    return replace(table, rows=[[short[row[0]], *row[1:]] for row in table.rows])
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:
     """Return every run with its numbers, and a link to its record where it has a folder."""
     runs = frames.runs
     table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
-    shown = [
+    rows = [
         (run.label, run.id, table_of[run.id], run.point, str(run.seed), run.ended) for run in runs
     ]
     heads = ["variant", "run", "table", "tuned to", "seed", "outcome"]
-    cells = pd.DataFrame(shown, columns=heads)
+    cells = pd.DataFrame(rows, columns=heads)
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
         values = [run.number(column) for run in runs]
@@ -469,17 +476,17 @@ def _runs(frames: Frames, folder: Path) -> Shown:
 def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
     """Return the training losses of each finished run by table, at places that many runs share."""
     places: dict[tuple[float, ...], int] = {}
-    found = {}
+    lines = {}
     for table in frames.tables:
         runs = []
-        for own in grouped(table.curves(keys, "train"), lambda point: point.run.id).values():
-            curve = thin(own)
+        for points in grouped(table.curves(keys, "train"), lambda point: point.run.id).values():
+            curve = thin(points)
             read = tuple(float(f"{point.read:.6g}") for point in curve)
             at = places.setdefault(read, len(places))
             losses = [round(point.loss, 4) for point in curve]
-            runs.append([keys[own[0].run.label], own[0].run.seed, at, losses])
-        found[_stem_of_curves(frames, table)] = runs
-    return {"places": [*places], "runs": found}
+            runs.append([keys[points[0].run.label], points[0].run.seed, at, losses])
+        lines[_stem_of_curves(frames, table)] = runs
+    return {"places": [*places], "runs": lines}
 
 
 def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
@@ -490,20 +497,20 @@ def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
 
 def _speeds(frames: Frames) -> Shown:
     """Return every number of the variants themselves, with the lowest and highest round."""
-    shown = [
+    rows = [
         [row.label, row.table, row.name]
         + [written.plain(value, 4) for value in (row.value, *row.ends)]
         for table in frames.tables
         for row in table.metrics.of_variants
     ]
-    shown += [
+    rows += [
         [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""]
         for table in frames.tables
         for row in table.attempts
         if row.error and not row.run
     ]
     cells = pd.DataFrame(
-        shown, columns=["variant", "table", "measure", "median", "lowest", "highest"]
+        rows, columns=["variant", "table", "measure", "median", "lowest", "highest"]
     )
     said = "Every number measured of variants, with the lowest and highest turn."
     return replace(Shown.of(cells), answer=said)
@@ -511,12 +518,12 @@ def _speeds(frames: Frames) -> Shown:
 
 def _recipes(frames: Frames) -> Shown:
     """List each variant's changes of its baseline's recipe, by table."""
-    shown = []
+    rows = []
     for table in frames.tables:
         for variant in table.plan.variants:
             changed = details.changes(table, table.plan.baseline, variant)
             for key, (old, new) in changed.items():
                 both = map(entry_text, details.without_shared(old, new))
-                shown.append([variant.label, table.plan.name, key, *both])
+                rows.append([variant.label, table.plan.name, key, *both])
     columns = ["variant", "table", "key", "baseline", "variant's"]
-    return Shown.of(pd.DataFrame(shown, columns=columns))
+    return Shown.of(pd.DataFrame(rows, columns=columns))

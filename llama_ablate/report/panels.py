@@ -92,20 +92,20 @@ def draw_rows(drawing: Drawing, picture: Picture) -> None:
 def _above(panel: Dots) -> str:
     """Write a panel's title, and the number of rows that are left out."""
     left = choose_marks(panel)[1]
-    shown = (
+    above = (
         f"{left:,} of {len(panel.marks):,} rows are left out: drawn are both ends" if left else ""
     )
-    return "; ".join(filter(None, (panel.title, shown)))
+    return "; ".join(filter(None, (panel.title, above)))
 
 
 def choose_marks(panel: Dots) -> tuple[list[Any], int]:
     """Return the marks that are drawn, of many those at both ends; and how many are left out."""
     if len(panel.marks) <= MAX_ROWS:
         return list(panel.marks), 0
-    known = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
+    marks = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
     side = MAX_ROWS // 2
-    kept = known[:side] + known[side:][-side:]
-    return kept, len(panel.marks) - len(kept)
+    chosen = marks[:side] + marks[side:][-side:]
+    return chosen, len(panel.marks) - len(chosen)
 
 
 def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
@@ -116,8 +116,10 @@ def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
         axes.axvspan(-panel.margin, panel.margin, color=GRID, alpha=0.4, lw=0)
     if panel.x.at is not None:
         axes.axvline(panel.x.at, color=BASELINE, lw=1, zorder=1)
-    reach = find_small([mark.at for mark in marks if mark.verdict]) if panel.x.at == 0 else None
-    frame = math.inf if reach is None else _ROOM * reach
+    small_limit = (
+        find_small([mark.at for mark in marks if mark.verdict]) if panel.x.at == 0 else None
+    )
+    frame = math.inf if small_limit is None else _ROOM * small_limit
     for y, mark in enumerate(marks):
         colour = panel.styles.get(mark.name, Style()).colour
         _draw_dot(drawing, axes, y, mark, colour, frame)
@@ -138,8 +140,8 @@ def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
 def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, frame: float) -> None:
     """Draw a mark with its interval and its remark, or its number at the edge of the frame."""
     value, low, high = mark.at
-    known = ", ".join(filter(None, (interval(*mark.at), mark.verdict)))
-    title = f"{mark.name}: {known if mark.verdict else _write_estimate(mark.at)}"
+    label_text = ", ".join(filter(None, (interval(*mark.at), mark.verdict)))
+    title = f"{mark.name}: {label_text if mark.verdict else _write_estimate(mark.at)}"
     if abs(value) > frame:
         _draw_beyond(drawing, axes, y, mark, title)
     elif math.isfinite(value):
@@ -166,14 +168,14 @@ def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
 def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) -> None:
     """Write an effect that is beyond the frame at its edge."""
     right, text = mark.at.value > 0, interval(*mark.at)
-    written = axes.annotate(
+    label = axes.annotate(
         f"{text} \N{RIGHTWARDS ARROW}" if right else f"\N{LEFTWARDS ARROW} {text}",
         (0.99 if right else 0.01, y),
         xycoords=("axes fraction", "data"),
         ha="right" if right else "left",
         va="center",
     )
-    drawing.tag(written, mark.name, title)
+    drawing.tag(label, mark.name, title)
 
 
 def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
@@ -188,9 +190,9 @@ def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
 def _name_verdicts(panel: Dots) -> list[Artist]:
     """Return the verdicts of a panel for its legend: a shape and a word."""
     verdicts = {mark.verdict for mark in panel.marks} - {""}
-    look: Any = {"color": BASELINE, "ls": "", "ms": 6}
+    handle_style: Any = {"color": BASELINE, "ls": "", "ms": 6}
     return [
-        Line2D([], [], marker=shape, label=verdict, **look)
+        Line2D([], [], marker=shape, label=verdict, **handle_style)
         for verdict, shape in VERDICTS.items()
         if verdict in verdicts
     ]
@@ -203,12 +205,12 @@ def find_small(effects: Iterable[Estimate]) -> float | None:
     than half as far as the largest count as small then.
     """
     each = ([abs(end) for end in of if not math.isnan(end)] for of in effects)
-    reach = [max(ends) for ends in each if any(ends)]  # the baseline's is 0
-    largest = max(reach, default=0.0)
-    hidden = [one for one in reach if one < largest / _FAR]
-    if 2 * len(hidden) < len(reach) or not hidden:
+    lengths = [max(ends) for ends in each if any(ends)]  # the baseline's is 0
+    largest = max(lengths, default=0.0)
+    hidden = [length for length in lengths if length < largest / _FAR]
+    if 2 * len(hidden) < len(lengths) or not hidden:
         return None
-    return max(one for one in reach if one < largest / 2)
+    return max(length for length in lengths if length < largest / 2)
 
 
 def _write_estimate(at: Estimate) -> str:
@@ -226,11 +228,11 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
     columns = min(picture.columns, len(picture.panels), max(1, int(drawing.width / 220 / letter)))
     rows = math.ceil(len(picture.panels) / columns)
     width = drawing.width / columns
-    made = drawing.figure.subplots(rows, columns, squeeze=False).ravel()
-    for empty in made[len(picture.panels) :]:
+    subplots = drawing.figure.subplots(rows, columns, squeeze=False).ravel()
+    for empty in subplots[len(picture.panels) :]:
         empty.remove()
     drawing.figure.set_size_inches(drawing.width / 72, rows * _PANEL_HEIGHT * letter / 72)
-    panels = list(zip(made, picture.panels, strict=False))
+    panels = list(zip(subplots, picture.panels, strict=False))
     for axes, panel in panels:
         if isinstance(panel, Lines):
             _draw_lines(drawing, axes, panel, width)
@@ -246,8 +248,13 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
         more = math.ceil(1.35 * drawing.points * (lines + 1))
         width, height = drawing.figure.get_size_inches()
         drawing.figure.set_size_inches(width, height + more / 72)
-        look: Any = {"frameon": False, "ncols": many, "handlelength": 2.2, "columnspacing": 1}
-        drawing.figure.legend(handles=handles, loc="outside lower left", **look)
+        legend_style: Any = {
+            "frameon": False,
+            "ncols": many,
+            "handlelength": 2.2,
+            "columnspacing": 1,
+        }
+        drawing.figure.legend(handles=handles, loc="outside lower left", **legend_style)
     if engine := drawing.figure.get_layout_engine():
         engine.execute(drawing.figure)
     drawing.figure.set_layout_engine("none")  # places stay as they are now
@@ -263,19 +270,19 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
 
 def _remark(panel: Panel) -> str:
     """Write which lines are not drawn or not named."""
-    cast = panel.cast.remark if isinstance(panel, Lines) else ""
-    return "; ".join(filter(None, (cast, panel.remark)))
+    remark = panel.cast.remark if isinstance(panel, Lines) else ""
+    return "; ".join(filter(None, (remark, panel.remark)))
 
 
 def _draw_lines(drawing: Drawing, axes: Axes, panel: Lines, width: float) -> None:
     """Draw lines through means with their intervals, and through single runs."""
     means = grouped(panel.points, lambda point: point.name)
     runs = grouped(panel.ticks, lambda place: (place[1].name, place[1].seed))
-    for (name, seed), own in runs.items():
-        style, lost = panel.cast[name], own[-1][1].outcome
+    for (name, seed), run_points in runs.items():
+        style, lost = panel.cast[name], run_points[-1][1].outcome
         (line,) = axes.plot(
-            [x for x, _ in own],
-            [tick.value for _, tick in own],
+            [x for x, _ in run_points],
+            [tick.value for _, tick in run_points],
             ":x" if lost else style.dash,
             markevery=[-1],
             color=style.colour,
@@ -324,22 +331,22 @@ def _draw_line(
     """Draw a line through means; `place`, from -0.5 to 0.5, sets bars at one x side by side."""
     style, is_named = panel.cast[name], name in panel.cast.named
     shift = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
-    beside: Any = {"transform": axes.transData + shift, "color": style.colour}
+    line_style: Any = {"transform": axes.transData + shift, "color": style.colour}
     x, ends = np.array([p.x for p in own]), np.array([p.at for p in own])
     width = 1.5 if is_named else 0.7
-    (line,) = axes.plot(x, ends[:, 0], ls=style.dash, lw=width, zorder=2 + is_named, **beside)
+    (line,) = axes.plot(x, ends[:, 0], ls=style.dash, lw=width, zorder=2 + is_named, **line_style)
     drawing.tag(line, name, f"{name}, {'median' if panel.raw else 'mean'} of seeds")
     for point in () if many else own:
         title = f"{name} at {_NUMBER(point.x)}: {_write_estimate(point.at)}"
         title += f", n = {point.n}" * bool(point.n)
         if is_named and not panel.ticks and math.isfinite(point.at.low):
-            (bar,) = axes.plot([point.x] * 2, point.at[1:], lw=0.9, zorder=2, **beside)
+            (bar,) = axes.plot([point.x] * 2, point.at[1:], lw=0.9, zorder=2, **line_style)
             drawing.tag(bar, name, title)
         size = 4.5 if is_named else 2
-        (dot,) = axes.plot(point.x, point.at.value, "o", ms=size, zorder=3, **beside)
+        (dot,) = axes.plot(point.x, point.at.value, "o", ms=size, zorder=3, **line_style)
         drawing.tag(dot, name, title)
         if point.chosen and is_named:
-            (ring,) = axes.plot(point.x, point.at.value, "o", ms=11, mfc="none", **beside)
+            (ring,) = axes.plot(point.x, point.at.value, "o", ms=11, mfc="none", **line_style)
             drawing.tag(ring, name, f"{title}, chosen")
     for end in ends.T:  # what is shifted does not count for the frame by itself
         axes.update_datalim(np.column_stack([x, end])[np.isfinite(end)])
@@ -362,13 +369,14 @@ def _zoom(axes: Axes, panel: Lines) -> None:
 
 def _name_lines(drawing: Drawing, panels: Sequence[Lines]) -> list[Artist]:
     """Return the legend of lines: each name once, in its colour and dash."""
-    drawn = {p.name for panel in panels for p in panel.points}
-    drawn |= {tick.name for panel in panels for _, tick in panel.ticks}
-    named = dict.fromkeys(n for panel in panels for n in panel.cast.named if n in drawn)
+    names_drawn = {p.name for panel in panels for p in panel.points}
+    names_drawn |= {tick.name for panel in panels for _, tick in panel.ticks}
+    named = dict.fromkeys(n for panel in panels for n in panel.cast.named if n in names_drawn)
     short = drawing.shorten(named, drawing.width - 50)
-    look = {name: panel.cast[name] for panel in panels for name in named}
+    styles = {name: panel.cast[name] for panel in panels for name in named}
     handles: list[Artist] = [
-        Line2D([], [], color=look[n].colour, ls=look[n].dash, lw=1.8, label=short[n]) for n in named
+        Line2D([], [], color=styles[n].colour, ls=styles[n].dash, lw=1.8, label=short[n])
+        for n in named
     ]
     if any(panel.reported for panel in panels):
         mark: Any = {"ls": "", "marker": "D", "ms": 5, "color": BASELINE}
@@ -395,25 +403,25 @@ def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> No
     axes.set_ylabel(drawing.wrap(panel.y.title, 0.9 * _PANEL_HEIGHT * drawing.points / POINTS))
     axes.margins(0.12)
     rule_axis(axes.xaxis, panel.x, (), 0.8 * width / drawing.points)
-    reach = find_small([mark.at for mark in panel.marks])
-    if reach is not None:
-        axes.set_ylim(-_ROOM * reach, _ROOM * reach)
+    small_limit = find_small([mark.at for mark in panel.marks])
+    if small_limit is not None:
+        axes.set_ylim(-_ROOM * small_limit, _ROOM * small_limit)
 
 
 def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
     """Name each point of a panel, where no name lies over another one, or over a point."""
-    shown = [mark for mark in panel.marks if axes.viewLim.containsy(mark.at.value)]
+    visible = [mark for mark in panel.marks if axes.viewLim.containsy(mark.at.value)]
     names = [mark.name for mark in panel.marks]
     short = drawing.shorten(names, 150 * drawing.points / POINTS)
-    if len(shown) > _MAX_NAMES:
+    if len(visible) > _MAX_NAMES:
         short = {name: str(number) for number, name in enumerate(names, 1)}
         drawing.shortened |= {text: name for name, text in short.items()}
     places = {
-        m.name: axes.transData.transform((m.cost[panel.cost].value, m.at.value)) for m in shown
+        m.name: axes.transData.transform((m.cost[panel.cost].value, m.at.value)) for m in visible
     }
     high = 1.2 * drawing.points
     taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in places.values()]
-    bars = [box for mark in shown for box in _box_bars(axes, panel, mark)]
+    bars = [box for mark in visible for box in _box_bars(axes, panel, mark)]
     for name, (x, y) in places.items():
         wide = drawing.measure(short[name])
         boxes = [
@@ -428,8 +436,8 @@ def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
         if box is None:
             continue
         taken.append(box)
-        look: Any = {"ha": "left", "va": "center", "transform": None}
-        text = axes.text(box.x0, (box.y0 + box.y1) / 2, short[name], **look)
+        text_style: Any = {"ha": "left", "va": "center", "transform": None}
+        text = axes.text(box.x0, (box.y0 + box.y1) / 2, short[name], **text_style)
         drawing.tag(text, name, name)
         near = (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1))
         if math.dist(near, (x, y)) > 2 * 9:
@@ -459,5 +467,5 @@ def _write_scale(axes: Axes) -> str:
     (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
     x = (left, right, *axes.get_xlim(), axes.get_xscale() == "log")
     y = (height - bottom, height - top, *axes.get_ylim(), axes.get_yscale() == "log")
-    ends = {key: [float(f"{n:.6g}") for n in own] for key, own in (("x", x), ("y", y))}
+    ends = {key: [float(f"{n:.6g}") for n in limits] for key, limits in (("x", x), ("y", y))}
     return json.dumps(ends, separators=(",", ":"))

@@ -62,11 +62,11 @@ def files(frames: Frames) -> dict[str, bytes]:
     label = f"tab:{ascii_name(frames.plan.experiment.name)}"
     table = latex.table(tabulate(frames), describe_table(frames), label)
     setup = latex.escaped(describe_setup(frames))
-    made = {"comparison.tex": table.encode(), "setup.tex": f"{setup}\n".encode()}
+    contents = {"comparison.tex": table.encode(), "setup.tex": f"{setup}\n".encode()}
     for figure in islice(_list_figures(frames), _MAX_FIGURES):
         for end, width in WIDTHS.items():
-            made[f"{figure.name}{end}.pdf"] = plots.for_paper(figure.part, width)
-    return made
+            contents[f"{figure.name}{end}.pdf"] = plots.for_paper(figure.part, width)
+    return contents
 
 
 def tabulate(frames: Frames) -> pd.DataFrame:
@@ -85,20 +85,20 @@ def tabulate(frames: Frames) -> pd.DataFrame:
 def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     """Return the cells of a table's rows by variant; of a group's: rate, loss and difference."""
     rows = [row for row in table.comparison if not row.role]
-    shown = cells(rows).set_index("variant")
-    chosen = [head for head in shown if str(head).startswith(_TUNED)]
+    listed = cells(rows).set_index("variant")
+    chosen = [head for head in listed if str(head).startswith(_TUNED)]
     if is_group:
-        wanted = [head for head in shown if str(head).startswith((_LOSS, _DIFFERENCE))]
-        shown.loc[:, wanted[-1]] = [_mark_decided(row) for row in rows]
+        wanted = [head for head in listed if str(head).startswith((_LOSS, _DIFFERENCE))]
+        listed.loc[:, wanted[-1]] = [_mark_decided(row) for row in rows]
     else:
-        wanted = [head for head in leading(rows)[1:] if len({*shown.get(head, ())}) > 1]
-    found = shown[[*chosen, *wanted]].rename(index=shorten_labels([*shown.index]))
+        wanted = [head for head in leading(rows)[1:] if len({*listed.get(head, ())}) > 1]
+    chosen_table = listed[[*chosen, *wanted]].rename(index=shorten_labels([*listed.index]))
     if len(table.experiment.tune) == 1:  # the column then says what is tuned
         (key,) = table.experiment.tune
         for head in chosen:
-            found[head] = [cell.removeprefix(f"{key} ") for cell in found[head]]
-        found = found.rename(columns=dict.fromkeys(chosen, key))
-    return found
+            chosen_table[head] = [cell.removeprefix(f"{key} ") for cell in chosen_table[head]]
+        chosen_table = chosen_table.rename(columns=dict.fromkeys(chosen, key))
+    return chosen_table
 
 
 def _mark_decided(row: ComparisonRow) -> str:
@@ -109,17 +109,19 @@ def _mark_decided(row: ComparisonRow) -> str:
 def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
     """Yield the figures that stand beside printed tables, in their order: each once."""
     keys = [*dict.fromkeys(part.key for part in sections(frames) if part.printed)]
-    made = (one for one in FIGURES.make(frames) if one.name != LOSS_CURVES)
-    every = [one for one in made if one.part.section in keys]
-    first = [own[0] for own in grouped(every, lambda one: one.name).values()]
+    drawings = (figure for figure in FIGURES.make(frames) if figure.name != LOSS_CURVES)
+    every = [figure for figure in drawings if figure.part.section in keys]
+    first = [
+        figures_of_name[0] for figures_of_name in grouped(every, lambda one: one.name).values()
+    ]
     yield from sorted(first, key=lambda one: keys.index(one.part.section))
 
 
 def caption(frames: Frames, section: Section) -> str:
     """Write the caption of a section's table: question, numbers, and scale of training."""
     question = frames.plan.experiment.question or f"{frames.plan.experiment.name}."
-    told = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
-    return f"{question} {told}. {_describe_scale(frames, section.table)}"
+    text = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
+    return f"{question} {text}. {_describe_scale(frames, section.table)}"
 
 
 def describe_table(frames: Frames) -> str:
@@ -129,22 +131,22 @@ def describe_table(frames: Frames) -> str:
     question = experiment.question or f"{experiment.name}."
     margin = f"Equivalent: the interval lies within {experiment.margin}. " * bool(experiment.margin)
     paired = any(row.train_speed.turns for row in table.comparison)
-    known = any(not math.isnan(row.train_speed.ratio) for row in table.comparison)
+    has_speed = any(not math.isnan(row.train_speed.ratio) for row in table.comparison)
     stars = "an interval with * leaves out 1" if paired else "~ has no interval"
-    of_speed = f"A speed is relative to the baseline's; {stars}. " * (known and not several)
+    speed_note = f"A speed is relative to the baseline's; {stars}. " * (has_speed and not several)
     return (
         f"{question} Mean {table.split_name} loss ({table.unit.full}) and its difference from the "
         f"baseline{' of the same table' * several}, paired by seed; below 0 is better. Brackets "
         f"are 95% intervals, which hold for all rows at once{'; * leaves out 0' * several}. "
         + margin * (not several)
-        + of_speed
+        + speed_note
         + _describe_scale(frames)
     )
 
 
 def _describe_scale(frames: Frames, table: str = "") -> str:
     """Write the scale of tables in a phrase: parameters, tokens, text and seeds."""
-    plans = [one.plan for one in frames.tables if table in ("", one.plan.name)]
+    plans = [each_table.plan for each_table in frames.tables if table in ("", each_table.plan.name)]
     parameters = ends((plan.baseline.parameters for plan in plans), shorten_number)
     tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
     seeds = frames.plan.experiment.looks[-1]
@@ -207,9 +209,9 @@ def _describe_optimizer(frames: Frames) -> str:
     each = (_component(v.train.get("optimizer", train.optimizer)) for v in variants)
     options = {"weight decay": train.weight_decay, "gradient clipping": train.clip}
     betas = f"betas {train.betas[0]:g} and {train.betas[1]:g}"
-    told = listed([betas, *(f"{name} {value:g}" for name, value in options.items() if value)])
+    text = listed([betas, *(f"{name} {value:g}" for name, value in options.items() if value)])
     return (
-        f"The optimizer is {' or '.join(dict.fromkeys(each))}{f' ({told})' * bool(told)}, the "
+        f"The optimizer is {' or '.join(dict.fromkeys(each))}{f' ({text})' * bool(text)}, the "
         f"learning rate schedule {_component(train.schedule)} after a warm-up over "
         f"{train.warmup:.0%} of the steps."
     )
@@ -235,8 +237,8 @@ def _describe_rates(frames: Frames) -> str:
     same = grouped(points, lambda label: tuple(points[label] if differ else points[label][:1]))
     key = f"{next(iter(experiment.tune))} " if len(experiment.tune) == 1 else ""
     chosen = "; ".join(
-        f"{', '.join(point.removeprefix(key) for point in own)} for {listed(names)}"
-        for own, names in same.items()
+        f"{', '.join(point.removeprefix(key) for point in values)} for {listed(names)}"
+        for values, names in same.items()
     )
     order = ", in the order of the tables" * differ
     return f"{rate}Each variant is tuned ({grid}) by {chose}; chosen{order}: {chosen}."

@@ -63,10 +63,13 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
 
     def parts(self, name: str, frames: Frames) -> dict[str, Part]:
         """Return the parts of one maker by name: none, one, or several."""
-        made = self._makers[name][0](frames)
-        if isinstance(made, Mapping):
-            return {"_".join(filter(None, (name, own))): part for own, part in made.items()}
-        return {} if made is None else {name: made}
+        made_parts = self._makers[name][0](frames)
+        if isinstance(made_parts, Mapping):
+            return {
+                "_".join(filter(None, (name, part_name))): part
+                for part_name, part in made_parts.items()
+            }
+        return {} if made_parts is None else {name: made_parts}
 
     def make(self, frames: Frames) -> Iterator[Made[Part]]:
         """Yield every part that has something to show, in the order of `arrange`."""
@@ -74,8 +77,8 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         for name, table, only in arrange(kinds, frames):
             about = " ".join((inspect.getdoc(self._makers[name][0]) or "").split())
             about = about.removeprefix("Show ")
-            for own, part in self.parts(name, only).items():
-                yield Made(own, table, part, about[:1].upper() + about[1:])
+            for part_name, part in self.parts(name, only).items():
+                yield Made(part_name, table, part, about[:1].upper() + about[1:])
 
 
 def arrange(kinds: Mapping[str, bool], frames: Frames) -> Iterator[tuple[str, str, Frames]]:

@@ -98,7 +98,7 @@ class Cast:
     def without(self, name: str) -> "Cast":
         """Return the cast without one line."""
         styles = {key: style for key, style in self.styles.items() if key != name}
-        return Cast(styles, [one for one in self.named if one != name])
+        return Cast(styles, [label for label in self.named if label != name])
 
 
 def cast(frames: Frames) -> Cast:
@@ -110,8 +110,8 @@ def cast(frames: Frames) -> Cast:
     rows = [row for row in table.comparison if row.role != "positive"]
     named = [row.label for row in rows]
     if len(named) > MAX_NAMED + 1:
-        known = [row for row in rows if not (row.baseline or math.isnan(row.loss))]
-        ranked = [row.label for row in sorted(known, key=lambda row: row.loss)]
+        trained = [row for row in rows if not (row.baseline or math.isnan(row.loss))]
+        ranked = [row.label for row in sorted(trained, key=lambda row: row.loss)]
         chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:], table.plan.baseline.label}
         named = [label for label in named if label in chosen]
     return Cast({row.label: styles[row.label] for row in rows}, named)
@@ -242,16 +242,16 @@ def over_seeds(values: Iterable[tuple[str, float, float, float]]) -> list[Point]
 
     `values` are a line's name, a place, a seed and a number. The interval is NaN for one seed.
     """
-    finite = [one for one in values if math.isfinite(one[3])]
-    found = []
-    for (name, x), own in grouped(finite, lambda one: one[:2]).items():
-        each, n = [value for *_, value in own], len({seed for _, _, seed, _ in own})
+    finite = [value for value in values if math.isfinite(value[3])]
+    means = []
+    for (name, x), points in grouped(finite, lambda one: one[:2]).items():
+        each, n = [value for *_, value in points], len({seed for _, _, seed, _ in points})
         half = math.nan
         if n > 1:
             half = float(quantile(0.975, n - 1)) * standard_error(each)
         middle = mean(each)
-        found.append(Point(name, float(x), Estimate(middle, middle - half, middle + half), n))
-    return sorted(found, key=lambda point: point.x)
+        means.append(Point(name, float(x), Estimate(middle, middle - half, middle + half), n))
+    return sorted(means, key=lambda point: point.x)
 
 
 def differ(values: Iterable[float], share: float = _SAME) -> bool:

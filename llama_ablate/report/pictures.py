@@ -141,26 +141,26 @@ def _against(table: TableFrames) -> str:
 @FIGURES.register(LOSS_CURVES, every_table=True)
 def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
     """Show the training loss of every run, and the loss that the table reports as a last point."""
-    table, shown = frames.table, cast(frames)
-    curves = grouped(table.curves(shown.styles, "train"), lambda point: point.run.id)
-    runs = [thin(own) for own in curves.values()]
+    table, styles = frames.table, cast(frames)
+    curves = grouped(table.curves(styles.styles, "train"), lambda point: point.run.id)
+    runs = [thin(curve) for curve in curves.values()]
     if not runs:
         return {}
     points, ticks = list[Point](), list[tuple[float, Tick]]()
     if len(runs) > MAX_CURVES:
-        places = ((p.run.label, p.read, p.run.seed, p.loss) for own in runs for p in own)
-        points = [_median(own) for own in grouped(places, lambda one: one[:2]).values()]
+        places = ((p.run.label, p.read, p.run.seed, p.loss) for run in runs for p in run)
+        points = [_median(points_at) for points_at in grouped(places, lambda one: one[:2]).values()]
         points.sort(key=lambda point: point.x)
     else:
-        ticks = [(p.read, _tick(p)) for own in runs for p in own]
-    last = max(point.read for own in runs for point in own)
+        ticks = [(p.read, _tick(p)) for run in runs for p in run]
+    last = max(point.read for run in runs for point in run)
     reported = [
         Point(row.label, 1.02 * last, Estimate(row.loss))
         for row in table.comparison
-        if row.label in shown.styles and math.isfinite(row.loss)
+        if row.label in styles.styles and math.isfinite(row.loss)
     ]
     x, y = Axis(table.unit.text, "count"), Axis(f"training loss ({table.unit.full})")
-    panel = Lines(points, x, y, shown, ticks, reported, zoom=True, raw=True)
+    panel = Lines(points, x, y, styles, ticks, reported, zoom=True, raw=True)
     what = "medians over seeds" if points else "one line a run"
     note = f"{what.capitalize()}; the diamond is the {table.split_name} loss of the table."
     logarithmic = replace(panel, x=replace(x, log=True), y=replace(y, log=True), zoom=False)
@@ -190,8 +190,8 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
 
     Differences are from the baseline's run of the same seed. Diamonds are what the table reports.
     """
-    table, shown = frames.table, cast(frames)
-    curves = [point for point in table.curves(shown.styles) if point.run.outcome == "ok"]
+    table, styles = frames.table, cast(frames)
+    curves = [point for point in table.curves(styles.styles) if point.run.outcome == "ok"]
     if len({point.read for point in curves}) < 2:
         return None
     base = {(p.run.seed, p.read): p.loss for p in curves if p.run.baseline}
@@ -202,11 +202,11 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
     )
     losses = over_seeds((p.run.label, p.read, p.run.seed, p.loss) for p in curves)
     losses = [replace(point, at=Estimate(point.at.value)) for point in losses]
-    rows = [row for row in table.comparison if row.label in shown.styles]
+    rows = [row for row in table.comparison if row.label in styles.styles]
     last = 1.02 * max(point.read for point in curves)
     ends = [Point(row.label, last, Estimate(row.loss)) for row in rows if math.isfinite(row.loss)]
     x, text = Axis(table.unit.text, "count"), "loss on 8,192 validation tokens"
-    panels = [Lines(losses, x, Axis(f"{text} ({table.unit.full})"), shown, (), ends, zoom=True)]
+    panels = [Lines(losses, x, Axis(f"{text} ({table.unit.full})"), styles, (), ends, zoom=True)]
     if len({point.x for point in paired}) > 1:
         differences = [
             Point(row.label, last, Estimate(row.difference, row.low, row.high))
@@ -214,7 +214,7 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
             if not row.baseline and math.isfinite(row.difference)
         ]
         y = Axis(f"{text} minus that of the baseline ({table.unit.name})", at=0)
-        others = shown.without(table.plan.baseline.label)
+        others = styles.without(table.plan.baseline.label)
         panels.insert(0, Lines(paired, x, y, others, (), differences, zoom=True))
     note = f"Differences: {over(p.n for p in paired)}" if paired else ""
     return Picture(panels, "comparison", note, columns=2)
@@ -228,11 +228,11 @@ def draw_costs(frames: Frames) -> Picture | None:
     out.
     """
     table, styles = frames.table, style_variants(frames.plan)
-    known = [row for row in table.comparison if row.role != "positive"]
-    lost = [row.label for row in known if math.isnan(row.difference)]
-    known = [row for row in known if not math.isnan(row.difference)]
-    costs = [cost for cost in list_costs(table.comparison[0]) if cost.differs(known)]
-    if len(known) < 2 or not costs:
+    rows = [row for row in table.comparison if row.role != "positive"]
+    lost = [row.label for row in rows if math.isnan(row.difference)]
+    rows = [row for row in rows if not math.isnan(row.difference)]
+    costs = [cost for cost in list_costs(table.comparison[0]) if cost.differs(rows)]
+    if len(rows) < 2 or not costs:
         return None
     y = Axis(f"{_against(table)} ({table.unit.name})", at=0)
     marks = [
@@ -242,12 +242,12 @@ def draw_costs(frames: Frames) -> Picture | None:
             str(row.verdict),
             cost={cost.axis.title: cost.read(row) for cost in costs},
         )
-        for row in known
+        for row in rows
     ]
     without = f"without a loss: {listed(lost)}" if lost else ""
     panels = [Costs(marks, cost.axis.title, cost.axis, y, styles, without) for cost in costs]
     left = [cost.axis.title for cost in costs[_MAX_COSTS:]]
-    note = over((row.n for row in known if not (row.baseline or row.role)), rows=True)
+    note = over((row.n for row in rows if not (row.baseline or row.role)), rows=True)
     note += f" Not drawn: {listed(left)}." * bool(left)
     return Picture(panels[:_MAX_COSTS], "comparison", note)
 
@@ -274,7 +274,7 @@ def draw_cache_growth(frames: Frames) -> Picture | None:
         f"{size(sizes[-1])} at {CONTEXTS[-1]:,}: {listed(labels, 4)}": (sizes, styles[labels[0]])
         for sizes, labels in ordered
     }
-    drawn = [
+    lines = [
         Point(name, n, Estimate(of))
         for name, (sizes, _) in named.items()
         for n, of in zip(CONTEXTS, sizes, strict=True)
@@ -282,8 +282,8 @@ def draw_cache_growth(frames: Frames) -> Picture | None:
     x = Axis("context (tokens)", "count", log=True)
     y = Axis("state of one sequence (16-bit)", "bytes", log=True)
     more = f"{left:,} of {len(groups):,} sizes are left out: drawn are the ends" * (left > 0)
-    shown = Cast({name: style for name, (_, style) in named.items()}, [*named])
-    return Picture([Lines(drawn, x, y, shown, remark=more)], "comparison")
+    style_cast = Cast({name: style for name, (_, style) in named.items()}, [*named])
+    return Picture([Lines(lines, x, y, style_cast, remark=more)], "comparison")
 
 
 @FIGURES.register("sensitivity", every_table=True)
@@ -292,19 +292,19 @@ def draw_sensitivity(frames: Frames) -> Picture | None:
 
     A run that diverged, or that has no loss, stands at the loss of chance.
     """
-    table, shown = frames.table, cast(frames)
+    table, styles = frames.table, cast(frames)
     if "lr" not in table.experiment.tune:
         return None
     rates = tuning.rates(table.runs, table.loss, table.chance)
     chosen = {run.label: json.loads(run.tuned).get("lr") for run in reversed(table.reported)}
     means = over_seeds(
-        (rate.label, rate.lr, rate.seed, rate.loss) for rate in rates if rate.label in shown.styles
+        (rate.label, rate.lr, rate.seed, rate.loss) for rate in rates if rate.label in styles.styles
     )
     if not means:
         return None
-    drawn = [replace(point, chosen=chosen.get(point.name) == point.x) for point in means]
+    points = [replace(point, chosen=chosen.get(point.name) == point.x) for point in means]
     y = Axis(f"{table.split_name} loss ({table.unit.full})")
-    panel = Lines(drawn, Axis("learning rate", log=True), y, shown)
+    panel = Lines(points, Axis("learning rate", log=True), y, styles)
     return Picture([panel], "tuning", over(point.n for point in means))
 
 
@@ -314,31 +314,31 @@ def draw_sizes(frames: Frames) -> Picture | None:
     ends = [point for point in frames.ladder if not (point.branch or point.role)]
     if not ends:
         return None
-    shown = cast(frames)
+    styles = cast(frames)
     means = over_seeds(
         (point.label, point.parameters, point.seed, point.loss)
         for point in ends
-        if point.label in shown.styles
+        if point.label in styles.styles
     )
-    panel = Lines(means, _SIZE, Axis(f"loss ({frames.table.unit.full})"), shown)
+    panel = Lines(means, _SIZE, Axis(f"loss ({frames.table.unit.full})"), styles)
     return Picture([panel], "sizes", over(point.n for point in means))
 
 
 @FIGURES.register("gaps")
 def draw_gaps(frames: Frames) -> Picture | None:
     """Show each variant's difference from the baseline by size, with the interval of its table."""
-    drawn = [
+    points = [
         Point(row.label, row.non_embedding, Estimate(row.difference, row.low, row.high), row.n)
         for rung in frames.rungs
         for row in rung.comparison
         if not (row.baseline or row.role or math.isnan(row.difference))
     ]
-    if len({point.x for point in drawn}) < 2:
+    if len({point.x for point in points}) < 2:
         return None
     base, unit = frames.table.plan.baseline.label, frames.table.unit.name
     y = Axis(f"loss minus that of {base} ({unit})", at=0)
-    panel = Lines(drawn, _SIZE, y, cast(frames).without(base))
-    return Picture([panel], "sizes", over((point.n for point in drawn), rows=True))
+    panel = Lines(points, _SIZE, y, cast(frames).without(base))
+    return Picture([panel], "sizes", over((point.n for point in points), rows=True))
 
 
 @FIGURES.register("transfer")
@@ -347,15 +347,15 @@ def draw_transfer(frames: Frames) -> Picture | None:
     losses = sizes.by_rate(frames)
     if not losses:
         return None
-    styles = _style_sizes(one.rung for one in losses)
+    styles = _style_sizes(loss.rung for loss in losses)
     y = Axis(f"{frames.table.split_name} loss ({frames.table.unit.full})")
     panels = []
-    for label, own in list(grouped(losses, lambda one: one.rate.label).items())[:_MAX_RATES]:
-        best = {(one.rung, one.rate.lr) for one in own if one.best}
-        means = over_seeds((one.rung, one.rate.lr, one.rate.seed, one.rate.loss) for one in own)
-        drawn = [replace(point, chosen=(point.name, point.x) in best) for point in means]
-        shown = Cast(styles, [*styles])
-        panels.append(Lines(drawn, Axis("learning rate", log=True), y, shown, title=label))
+    for label, rows in list(grouped(losses, lambda one: one.rate.label).items())[:_MAX_RATES]:
+        best = {(row.rung, row.rate.lr) for row in rows if row.best}
+        means = over_seeds((row.rung, row.rate.lr, row.rate.seed, row.rate.loss) for row in rows)
+        points = [replace(point, chosen=(point.name, point.x) in best) for point in means]
+        style_cast = Cast(styles, [*styles])
+        panels.append(Lines(points, Axis("learning rate", log=True), y, style_cast, title=label))
     note = over(point.n for panel in panels for point in panel.points)
     return Picture(panels, "transfer", note, columns=2)
 

@@ -44,9 +44,9 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG, each in one step, and return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
-    drawn = {".svg": write_svg(figure), ".png": _save(figure, "png", dpi=144)}
-    paths = [base.with_name(base.name + ending) for ending in drawn]
-    for target, content in zip(paths, drawn.values(), strict=True):
+    contents = {".svg": write_svg(figure), ".png": _save(figure, "png", dpi=144)}
+    paths = [base.with_name(base.name + ending) for ending in contents]
+    for target, content in zip(paths, contents.values(), strict=True):
         disk.replace(target, content)
     return paths
 
@@ -65,18 +65,18 @@ def for_paper(picture: Picture, width: float) -> bytes:
     height = figure.get_size_inches()[1]
     if height > _PAGE:
         figure.set_size_inches(width, _PAGE)
-    drawn = _save(figure, "pdf", metadata={"CreationDate": None})
+    content = _save(figure, "pdf", metadata={"CreationDate": None})
     figure.clear()
-    return drawn
+    return content
 
 
 def _save(figure: Figure, kind: str, **options: Any) -> bytes:
-    drawn = BytesIO()
+    buffer = BytesIO()
     _turn_off_formulas(figure)
     settings: Any = {"svg.hashsalt": "llama_ablate", "svg.fonttype": "path", "pdf.fonttype": 42}
     with mpl.rc_context(settings), quiet():
-        figure.savefig(drawn, format=kind, **options)
-    return drawn.getvalue()
+        figure.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()
 
 
 def _turn_off_formulas(figure: Figure) -> None:

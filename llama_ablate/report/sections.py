@@ -99,22 +99,22 @@ class SectionKind(Generic[Kind]):
             flag if isinstance(flag, bool) else flag(frames, rows)
             for flag in (self.printed, self.folded)
         )
-        shown, first = self.cells(frames, rows), leading(rows)
-        aligned = rows if len(shown) == len(rows) else ()
-        if "variant" in shown:
+        table_cells, first = self.cells(frames, rows), leading(rows)
+        aligned = rows if len(table_cells) == len(rows) else ()
+        if "variant" in table_cells:
             names = [v.label for table in frames.plan.tables for v in table.variants]
             short = shorten_labels(dict.fromkeys(names))
-            shown["variant"] = [short.get(name, name) for name in shown["variant"]]
+            table_cells["variant"] = [short.get(name, name) for name in table_cells["variant"]]
         return Section(
             title,
-            shown,
+            table_cells,
             " ".join(note.split()),
             frame(rows).rename(columns=OWN),
             variants=[_name_row(row) for row in aligned],
             baseline=[bool(getattr(row, "baseline", False)) for row in aligned],
             printed=printed,
             folded=folded,
-            short=sum(head in first for head in shown),
+            short=sum(head in first for head in table_cells),
             answer=answer,
             about=explained(rows),
         )
@@ -170,14 +170,14 @@ def _title_comparison(frames: Frames, _rows: Sequence[Row]) -> str:
 
 
 def _show_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> pd.DataFrame:
-    shown, design = cells(rows), _design(frames)
+    table_cells, design = cells(rows), _design(frames)
     if design == "factors":
-        return shown.drop(columns=[*_TESTED], errors="ignore")
+        return table_cells.drop(columns=[*_TESTED], errors="ignore")
     if design == "path":
-        shown["variant"] = [
+        table_cells["variant"] = [
             row.label if row.baseline or row.role else f"up to {row.label}" for row in rows
         ]
-    return shown
+    return table_cells
 
 
 def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
@@ -215,8 +215,8 @@ def _note_expected(frames: Frames) -> str:
     halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
     if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
         return ""
-    found = power.expect(frames.plan, None, margin)
-    low, high = (plain(found[name], 2) for name in ("half_low", "half_high"))
+    expected = power.expect(frames.plan, None, margin)
+    low, high = (plain(expected[name], 2) for name in ("half_low", "half_high"))
     return f"""Before the first run half an interval of {low} to {high} nats was to be expected; the
         rows have {plain(min(halves), 2)} to {plain(max(halves), 2)}."""
 
@@ -254,19 +254,19 @@ def _note_looks(frames: Frames) -> str:
 def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
     """Return differences by length, a column a length, and what half of it says."""
     order = list(dict.fromkeys(row.name for row in rows))
-    shown = {"row": order}
+    columns = {"row": order}
     for tokens in sorted({row.tokens for row in rows}):
-        own = {
+        by_length = {
             row.name: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
             for row in rows
             if row.tokens == tokens and not math.isnan(row.difference)
         }
-        shown[f"{plain(tokens / 1e6, 3)}M tokens"] = [own.get(name, "") for name in order]
+        columns[f"{plain(tokens / 1e6, 3)}M tokens"] = [by_length.get(name, "") for name in order]
     if half := by_sizes.at_half(rows):
-        shown["at half the length"] = [half.get(name, "") for name in order]
+        columns["at half the length"] = [half.get(name, "") for name in order]
     if contrary := by_sizes.contrary(rows):
-        shown["with length"] = ["reverses" if name in contrary else "" for name in order]
-    return pd.DataFrame(shown)
+        columns["with length"] = ["reverses" if name in contrary else "" for name in order]
+    return pd.DataFrame(columns)
 
 
 def _answer_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> str:
@@ -354,26 +354,26 @@ def _answer_stability(_frames: Frames, rows: Sequence[outcomes.StabilityRow]) ->
 def _show_sizes(_frames: Frames, rows: Sequence[SizeRow]) -> pd.DataFrame:
     """Lay out differences with a column for each size, then the trend."""
     by_label = grouped(rows, lambda row: row.label)
-    shown: dict[str, list[str]] = {"variant": [*by_label]}
+    columns: dict[str, list[str]] = {"variant": [*by_label]}
     for rung in dict.fromkeys(row.rung for row in rows):
-        own = {
+        values = {
             row.label: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
             for row in rows
             if row.rung == rung
         }
-        shown[rung] = [own.get(label, "") for label in by_label]
+        columns[rung] = [values.get(label, "") for label in by_label]
     if any(row.trend for row in rows):
-        shown["gap"] = [own[0].trend for own in by_label.values()]
-        shown["per tenfold size"] = [str(own[0].slope) for own in by_label.values()]
-    return pd.DataFrame(shown)
+        columns["gap"] = [rows[0].trend for rows in by_label.values()]
+        columns["per tenfold size"] = [str(rows[0].slope) for rows in by_label.values()]
+    return pd.DataFrame(columns)
 
 
 def _show_rates(_frames: Frames, rows: Sequence[RateRow]) -> pd.DataFrame:
     """Return best rates, a column a size, with how far each moves."""
     by_label: dict[str, dict[str, str]] = {}
     for row in rows:
-        shown = by_label.setdefault(row.label, {"variant": row.label})
-        shown[row.rung] = f"{row.lr:g}{'*' if row.edge else ''} ({row.moved:+d})"
+        columns = by_label.setdefault(row.label, {"variant": row.label})
+        columns[row.rung] = f"{row.lr:g}{'*' if row.edge else ''} ({row.moved:+d})"
     return pd.DataFrame(by_label.values())
 
 

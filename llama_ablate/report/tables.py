@@ -177,9 +177,9 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
         for number, part in enumerate(pieces):
             texts = part.select_dtypes(exclude="number")
             unlike = {
-                str(key): {one: _no_formula(one) for one in texts[key].unique()} for key in texts
+                str(key): {text: _no_formula(text) for text in texts[key].unique()} for key in texts
             }
-            plain = part.assign(**{key: texts[key].map(known) for key, known in unlike.items()})
+            plain = part.assign(**{key: texts[key].map(mapping) for key, mapping in unlike.items()})
             plain.columns = [_no_formula(name) for name in plain.columns]
             # The csv module quotes what holds a character of the line's end: lone returns too.
             lines = plain.to_csv(index=False, header=not number, lineterminator="\r\n")

@@ -32,18 +32,18 @@ UNPLANNED = (0.014, 0.036, 0.065, 0.094, 0.125, 0.151)
 
 def warnings(frames: Frames) -> list[str]:
     """Return the warnings about an experiment; those that several tables share once."""
-    of_tables = (sentence for table in frames.tables for sentence in _of_table(table))
-    of_all = (*_changed(frames), *list_machines(frames), *frames.plan.notes)
-    return list(dict.fromkeys([*of_all, *of_tables]))
+    table_warnings = (sentence for table in frames.tables for sentence in _of_table(table))
+    all_warnings = (*_changed(frames), *list_machines(frames), *frames.plan.notes)
+    return list(dict.fromkeys([*all_warnings, *table_warnings]))
 
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
-    of_text = (*few_documents(table.text), *_overlaps(table.text))
+    text_warnings = (*few_documents(table.text), *_overlaps(table.text))
     return [
         *_few_tokens(table),
         *_unlike(table, experiment),
-        *of_text,
+        *text_warnings,
         *_few_seeds(table, experiment),
     ]
 
@@ -105,13 +105,14 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
             f"{text.left_out:,} held-out {plural(text.left_out, 'document')} also stood in "
             "training text, or test in validation text: left out (overlap: drop)."
         )
-    for name, one in text.overlaps.items():
+    for name, overlap in text.overlaps.items():
         there = "the training text" if name == "corpus" else f"the training text of '{name}'"
         there = "the validation text" if name == "test" else there
-        if one.tokens:
+        if overlap.tokens:
             yield (
-                f"{one.tokens / one.all_tokens:.2%} of the held-out tokens, {one.documents:,} of "
-                f"{one.all_documents:,} documents as a whole, also stand in {there}: their loss "
+                f"{overlap.tokens / overlap.all_tokens:.2%} of the held-out tokens, "
+                f"{overlap.documents:,} of {overlap.all_documents:,} documents as a whole, also "
+                f"stand in {there}: their loss "
                 "says nothing of new text."
             )
 
@@ -185,13 +186,15 @@ def _short_of_text(table: TableFrames) -> Iterator[str]:
     """Yield a warning of rows, or of effects, that more seeds would leave undecided."""
     names = effects.level_names(table.plan, table.experiment)
     contrasts = effects.find_contrasts(table)
-    tested = {effects.name_effect(one.effect, names): one.interval for one in contrasts} or {
+    tested = {
+        effects.name_effect(contrast.effect, names): contrast.interval for contrast in contrasts
+    } or {
         variant.label: table.intervals[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role
     }
     half = {name: heldout.by_text_alone(row, table.margin) for name, row in tested.items()}
-    named = [f"'{label}' (±{own:.3f})" for label, own in half.items() if not math.isnan(own)]
+    named = [f"'{label}' (±{width:.3f})" for label, width in half.items() if not math.isnan(width)]
     if named:
         yield (
             f"More documents, not more seeds, would decide {listed(named)}: in brackets, in "
@@ -225,14 +228,18 @@ def _changed(frames: Frames) -> Iterator[str]:
             yield f"{DIFF_WORDS[line[0]]} the file {change.when}: `{line[2:]}`."
         for gone in change.version.replaced:
             ended = count_outcomes(gone.outcomes) or "none had finished"
-            known = gone.difference_nats is not None
-            by = f", {gone.difference_nats:+.4f} nats from the baseline on average" if known else ""
+            is_known = gone.difference_nats is not None
+            by = (
+                f", {gone.difference_nats:+.4f} nats from the baseline on average"
+                if is_known
+                else ""
+            )
             yield f"A control was replaced, '{gone.label}', whose runs had ended: {ended}{by}."
-    for one in versions:
-        for again in one.redone:
+    for version in versions:
+        for redo in version.redone:
             yield (
-                f"'{again.label}' was trained again on request, after {one.after_runs} runs had "
-                f"finished; the earlier records lie in redone/: {', '.join(again.outcomes)}."
+                f"'{redo.label}' was trained again on request, after {version.after_runs} runs had "
+                f"finished; the earlier records lie in redone/: {', '.join(redo.outcomes)}."
             )
     if looks := protocol.unplanned_looks(versions, experiment):
         most = len(UNPLANNED) - 1
@@ -249,17 +256,18 @@ def list_speed_limits(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which speeds have wide intervals, or differ for the same code."""
     for name, title in (("train", "training"), ("decode", "decode")):
         of = {row: getattr(row, f"{name}_speed") for row in rows}
-        again = f"`llama-ablate measure DIR {name}_speed --again` measures them again."
+        hint = f"`llama-ablate measure DIR {name}_speed --again` measures them again."
         half = max(
-            (one.high / one.ratio - 1 for one in of.values() if one.processes > 1), default=0
+            (ratio.high / ratio.ratio - 1 for ratio in of.values() if ratio.processes > 1),
+            default=0,
         )
         if half > WANTED_HALF_WIDTH:
-            yield f"Intervals of {title} speeds are up to {half:.0%} wide to either side. {again}"
-        for row, one in of.items():
-            if row.role == "aa" and (one.low > 1 or one.high < 1):
+            yield f"Intervals of {title} speeds are up to {half:.0%} wide to either side. {hint}"
+        for row, ratio in of.items():
+            if row.role == "aa" and (ratio.low > 1 or ratio.high < 1):
                 yield (
-                    f"The same code differs in its {title} speed: '{row.label}' {one}. Something "
-                    f"other than the code decides speeds here. {again}"
+                    f"The same code differs in its {title} speed: '{row.label}' {ratio}. Something "
+                    f"other than the code decides speeds here. {hint}"
                 )
 
 
@@ -282,8 +290,8 @@ def _unmeasured(table: TableFrames) -> Iterator[str]:
     failed = Counter(
         (row.metric, row.label, row.error, bool(row.run)) for row in tried if row.error
     )
-    for (metric, label, error, of_runs), n in failed.items():
-        some = f"{n} of {finished[label]} finished runs of " * of_runs
+    for (metric, label, error, runs_text), n in failed.items():
+        some = f"{n} of {finished[label]} finished runs of " * runs_text
         yield f"{metric} was not measured of {some}'{label}': {error}."
     counts = Counter((row.metric, row.label) for row in tried if row.run)
     missing = {
@@ -297,7 +305,7 @@ def _unmeasured(table: TableFrames) -> Iterator[str]:
         measured = f"{metric} was measured on {n} of {of} finished runs of {labels}"
         yield f"{measured}; `llama-ablate measure DIR {metric}` measures the rest."
     if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
-        wanted = {one for one in map(_name_metric, table.experiment.measure) if one}
+        wanted = {metric for metric in map(_name_metric, table.experiment.measure) if metric}
         for metric in sorted(wanted - {row.metric for row in table.attempts}):
             yield f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
 

@@ -72,13 +72,13 @@ class Archive:
     @cached_property
     def _names(self) -> dict[str, list[str]]:
         """Names in each folder."""
-        found: dict[str, dict[str, None]] = defaultdict(dict)
+        names_by_folder: dict[str, dict[str, None]] = defaultdict(dict)
         for member in self._contents:
             path = member
             while path:
                 path, _, name = path.rpartition("/")
-                found[path][name] = None
-        return {folder: list(names) for folder, names in found.items()}
+                names_by_folder[path][name] = None
+        return {folder: list(names) for folder, names in names_by_folder.items()}
 
     @cached_property
     def _contents(self) -> dict[str, bytes]:

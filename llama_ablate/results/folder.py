@@ -114,9 +114,10 @@ class Folder(Layout):
         try:
             return {
                 variant: {
-                    file.stem: Measurement.from_dict(self._read_sealed(file), file) for file in own
+                    file.stem: Measurement.from_dict(self._read_sealed(file), file)
+                    for file in files
                 }
-                for variant, own in self._metric_files(variants).items()
+                for variant, files in self._metric_files(variants).items()
             }
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
@@ -177,7 +178,7 @@ def open_folder(path: Path) -> Folder:
     if EARLIER.fullmatch(path.name) and path.is_file():
         return Folder(path.parent, path.name)
     if not is_pack(path) and not (path / PLAN).is_file():
-        others = [one.name for one in experiments_in(path) or experiments_in(path.parent)]
+        others = [result.name for result in experiments_in(path) or experiments_in(path.parent)]
         hint = nearest(path.name, others) if others else ""
         if not path.exists():
             raise ConfigError(f"there is no folder '{path}'{hint}")

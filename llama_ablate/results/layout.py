@@ -35,8 +35,8 @@ RUNS = "runs"
 
 def experiments_in(folder: Path) -> list[Path]:
     """Return the subfolders with an experiment's results, packed or not, by name."""
-    found = {file.parent for name in (PLAN, PACK) for file in folder.glob(f"*/{name}")}
-    return sorted(found)
+    folders = {file.parent for name in (PLAN, PACK) for file in folder.glob(f"*/{name}")}
+    return sorted(folders)
 
 
 def is_pack(root: Path) -> bool:

@@ -112,9 +112,9 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
             return False
         self._stopped.set()
         self._thread.join()
-        held = self.held
+        was_held = self.held
         os.close(self._handle)
-        return held
+        return was_held
 
     def _renew(self) -> None:
         beat = 0

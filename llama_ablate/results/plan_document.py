@@ -297,10 +297,15 @@ class PlannedTable(StoredPart):
 
     def text_per_token(self, variant: PlannedVariant) -> float:
         """Return the training bytes per token of a variant relative to the baseline."""
-        own, base = (self.text_of(v) for v in (variant, self.baseline))
-        if own.fingerprint == base.fingerprint:
+        own_text, base = (self.text_of(v) for v in (variant, self.baseline))
+        if own_text.fingerprint == base.fingerprint:
             return 1.0
-        return own.bytes["train"] / own.tokens["train"] * base.tokens["train"] / base.bytes["train"]
+        return (
+            own_text.bytes["train"]
+            / own_text.tokens["train"]
+            * base.tokens["train"]
+            / base.bytes["train"]
+        )
 
     def scale(self, variant: PlannedVariant, split: str) -> float:
         """Return the factor from nats per token of a split to the table's unit."""
@@ -346,7 +351,9 @@ class PlanDocument(StoredPart):
 
     @model_validator(mode="after")
     def _names_its_metrics(self) -> Self:
-        if any(not isinstance(one, str) and "name" not in one for one in self.experiment.measure):
+        if any(
+            not isinstance(entry, str) and "name" not in entry for entry in self.experiment.measure
+        ):
             raise ValueError("a metric that is measured has a name")
         return self
 
@@ -360,10 +367,10 @@ class PlanDocument(StoredPart):
             raise ValueError("runs are tuned in other keys than the experiment states")
         changes = [{}, *(variant.train for table in tables for variant in table.variants)]
         changes += [run.train for table in tables for run in table.runs]
-        for change in {str(own): own for own in changes}.values():
+        for change in {str(change): change for change in changes}.values():
             changed = {**self.experiment.train.model_dump(), **change}
             train, refused = read_stored(Train, changed)
-            if wrong := [one for one in refused if one.where[0] in change]:
+            if wrong := [refusal for refusal in refused if refusal.where[0] in change]:
                 raise ValueError(f"a run is trained with another {wrong[0].where[0]}")
             optimizer = train.optimizer
             if not isinstance(optimizer, str) and "name" not in optimizer:
@@ -408,11 +415,14 @@ class PlanDocument(StoredPart):
         """Return the plan of some runs: their tables, with their variants and baseline."""
         tables = []
         for table in self.tables:
-            own = [run for run in table.runs if run.id in runs]
-            ids = {run.variant for run in own}
-            of = {"runs": own, "variants": [v for v in table.variants if v.baseline or v.id in ids]}
+            runs_kept = [run for run in table.runs if run.id in runs]
+            ids = {run.variant for run in runs_kept}
+            of = {
+                "runs": runs_kept,
+                "variants": [v for v in table.variants if v.baseline or v.id in ids],
+            }
             # A copy would carry cached properties that were computed from all runs.
-            tables += [PlannedTable.model_construct(**{**dict(table), **of})] * bool(own)
+            tables += [PlannedTable.model_construct(**{**dict(table), **of})] * bool(runs_kept)
         return PlanDocument.model_construct(**{**dict(self), "tables": tables})
 
     def identity(self) -> dict[str, Any]:
@@ -421,13 +431,14 @@ class PlanDocument(StoredPart):
         The ids of variants and runs represent their architectures and train configs, the
         fingerprint of a text represents its documents.
         """
-        known: dict[str, Any] = {
+        identity_values: dict[str, Any] = {
             "variants": {"__all__": {"model", "state_bytes", "active_parameters", "state_growth"}},
             "runs": {"__all__": {"optimizer_bytes"}},
             "text": {"documents"},
         }
         values = self.model_dump(
-            mode="json", exclude={"version": True, "experiment": True, "tables": {"__all__": known}}
+            mode="json",
+            exclude={"version": True, "experiment": True, "tables": {"__all__": identity_values}},
         )
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
         return {**values, "experiment": experiment, "refused": self.refused}
@@ -451,22 +462,22 @@ class PlanDocument(StoredPart):
         The baseline also has the name `baseline` and the names of its axis values, unless another
         variant has that label.
         """
-        own = self.experiment, table.baseline.model, table.text.source
+        sources = self.experiment, table.baseline.model, table.text.source
         short = labels.shorten_labels([variant.label for variant in table.variants])
         called = (v for v in table.variants if name in (v.label, v.id, short[v.label]))
-        return next(called, table.baseline if name in labels.baseline_aliases(*own) else None)
+        return next(called, table.baseline if name in labels.baseline_aliases(*sources) else None)
 
     def called(self, name: str) -> set[str]:
         """Return the ids of variants with a name, from all tables."""
-        return {found.id for table in self.tables if (found := self.variant(name, table))}
+        return {match.id for table in self.tables if (match := self.variant(name, table))}
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
         """Return the document modes of a table's held-out text, by metric-name suffix.
 
         The first mode has an empty suffix; another mode has its name as the suffix, as in `.mask`.
         """
-        ways = self.experiment.evaluation.documents or [table.text.source.documents]
-        return {f".{way}" if i else "": way for i, way in enumerate(ways)}
+        modes = self.experiment.evaluation.documents or [table.text.source.documents]
+        return {f".{way}" if i else "": way for i, way in enumerate(modes)}
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
@@ -478,8 +489,8 @@ class PlanDocument(StoredPart):
         table = tables.get(entry.table or "", self.tables[0])
 
         def label(name: str | None) -> str | None:
-            found = self.variant(name, table) if name else None
-            return found.label if found else name
+            match = self.variant(name, table) if name else None
+            return match.label if match else name
 
         names = {key: label(getattr(entry, key)) for key in ("variant", "against")}
         return entry.model_copy(update=names)

@@ -89,8 +89,8 @@ class ProtocolChange:
 
 def version(experiment: Experiment, after_runs: int, replaced: Sequence[Replaced] = ()) -> Version:
     """Return the protocol version of an experiment."""
-    stated = experiment.model_dump(mode="json", exclude_defaults=True)
-    return Version(after_runs=after_runs, stated=stated, replaced=list(replaced))
+    values = experiment.model_dump(mode="json", exclude_defaults=True)
+    return Version(after_runs=after_runs, stated=values, replaced=list(replaced))
 
 
 _VERSIONS = TypeAdapter(list[Version])
@@ -130,7 +130,7 @@ def replaced(
     `records` maps the ids of finished runs to their records. A difference is the mean over pairs
     of runs with the same seed at the same tuning point.
     """
-    kept = {variant.id for table in now.tables for variant in table.variants}
+    variants_kept = {variant.id for table in now.tables for variant in table.variants}
     gone = []
     for table in before.tables:
         ended: dict[str, dict[tuple[int, str], Record]] = {v.id: {} for v in table.variants}
@@ -139,13 +139,15 @@ def replaced(
                 ended[run.variant][run.seed, str(run.tuned)] = records[run.id]
         base = ended[table.baseline.id]
         for variant in table.variants:
-            if not variant.role or variant.id in kept:
+            if not variant.role or variant.id in variants_kept:
                 continue
-            own = ended[variant.id]
-            shared = [_loss(own[at]) - _loss(base[at]) for at in own.keys() & base.keys()]
+            ended_runs = ended[variant.id]
+            shared = [
+                _loss(ended_runs[at]) - _loss(base[at]) for at in ended_runs.keys() & base.keys()
+            ]
             finite = [value for value in shared if math.isfinite(value)]
             mean = fmean(finite) if finite else None
-            outcomes = [record.outcome for record in own.values()]
+            outcomes = [record.outcome for record in ended_runs.values()]
             gone.append(Replaced(label=variant.label, outcomes=outcomes, difference_nats=mean))
     return gone
 
@@ -167,8 +169,8 @@ def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange
 
 def unplanned_looks(versions: Sequence[Version], now: Experiment) -> int:
     """Count the versions that added seeds after runs had finished."""
-    stated = [each.experiment for each in _until(versions, now)]
-    return sum(len(b.seed_list) > len(a.seed_list) for a, b in pairwise(stated))
+    experiments = [each.experiment for each in _until(versions, now)]
+    return sum(len(b.seed_list) > len(a.seed_list) for a, b in pairwise(experiments))
 
 
 def _until(versions: Sequence[Version], now: Experiment) -> list[Version]:

@@ -189,9 +189,9 @@ class Record:
     def read(self, behind: str = "") -> dict[str, Measurement]:
         """Return the metrics of one document mode, by name without the suffix `behind`."""
         ends = [f".{way}" for way in get_args(Reading)]
-        found = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
-        own = (name for name, end in found.items() if end == behind)
-        return {name.removesuffix(behind): self.metrics[name] for name in own}
+        endings = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
+        names = (name for name, end in endings.items() if end == behind)
+        return {name.removesuffix(behind): self.metrics[name] for name in names}
 
     @property
     def numbers(self) -> dict[str, float]:

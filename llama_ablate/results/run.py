@@ -33,8 +33,8 @@ def write_run(
     text = io.StringIO(newline="")
     points = list(curve)
     # The columns shared by all curves come first, then the columns of this run's extra losses.
-    own = dict.fromkeys(key for point in points for key in point if key not in CURVE)
-    rows = csv.DictWriter(text, [*CURVE, *own])
+    further = dict.fromkeys(key for point in points for key in point if key not in CURVE)
+    rows = csv.DictWriter(text, [*CURVE, *further])
     rows.writeheader()
     rows.writerows(points)
     values = record.to_dict()
@@ -128,10 +128,10 @@ class RunFolder:
     @property
     def foreign(self) -> list[Path]:
         """Foreign files in the folder, written by other programs or people."""
-        own = {*self._files, MANIFEST, DROPPED, METRICS}
+        own_names = {*self._files, MANIFEST, DROPPED, METRICS}
         added = self._metric_files - {f"{name}.json" for name in self.manifest[METRICS]}
         added -= {f"{name}.json" for name in self.metrics} if added else set()
-        names = self._names - own | {f"{METRICS}/{name}" for name in added}
+        names = self._names - own_names | {f"{METRICS}/{name}" for name in added}
         return [self.path / name for name in sorted(names)]
 
     @cached_property

@@ -84,9 +84,9 @@ class Results:
     def finished(self) -> Mapping[str, RunFolder]:
         """Finished runs of the plan by id, in the plan's order."""
         finished = self._source.finished()
-        for run, known in self._known.items():
-            if run in finished and finished[run].path == known.path:
-                finished[run] = known
+        for run, stored in self._known.items():
+            if run in finished and finished[run].path == stored.path:
+                finished[run] = stored
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
     def record(self, id_: str) -> Record:
@@ -180,7 +180,7 @@ class Results:
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
         metrics = self._source.metrics_of(self.plan.variant_ids)
-        return {variant: self._stated.read(own) for variant, own in metrics.items()}
+        return {variant: self._stated.read(stored) for variant, stored in metrics.items()}
 
     @cached_property
     def _stated(self) -> StatedMetrics:

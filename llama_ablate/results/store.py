@@ -97,17 +97,17 @@ class Store(Folder):
         Before any run has finished it replaces the protocol; afterwards it is added as a change.
         """
         folders = self.finished()
-        stated, replaced = [], []
+        stated_versions, replaced = [], []
         if folders:
-            stated = self.protocol
+            stated_versions = self.protocol
             with contextlib.suppress(ConfigError, FileNotFoundError):
                 before = read_plan(self.plan_file)
                 controls = {v.id for t in before.tables for v in t.variants if v.role or v.baseline}
                 runs = [run for run in before.runs.values() if run.variant in controls]
                 records = {r.id: folders[r.id].record() for r in runs if r.id in folders}
                 replaced = protocol.replaced(before, plan, records)
-        versions = protocol.extended(stated, plan.experiment, len(folders), replaced)
-        if versions != stated:
+        versions = protocol.extended(stated_versions, plan.experiment, len(folders), replaced)
+        if versions != stated_versions:
             self._write_protocol(lease, versions)
 
     def _write_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
@@ -302,7 +302,7 @@ class Store(Folder):
         logs. A planned run that another machine seems to have leased is left to the queue; another
         folder with a lease is watched until the lease expires, since no later command may use it.
         """
-        final, held = self.final_ids(), []
+        final, folders = self.final_ids(), []
         for working in self._tasks():
             if working.name in final:
                 with self.alone(working.name) as ours:  # its lease will be released or expire
@@ -312,9 +312,9 @@ class Store(Folder):
             elif lease := leases.take(working):
                 lease.finish()
             else:
-                held.append(working)
-        runs = self.plan.runs if held else {}
-        others = [working for working in held if working.name not in runs]
+                folders.append(working)
+        runs = self.plan.runs if folders else {}
+        others = [working for working in folders if working.name not in runs]
         for working in set(others).difference(leases.at_work(others)):
             if lease := leases.take(working):
                 lease.finish()

@@ -61,10 +61,10 @@ class Follower:
         for run, live in results.live.items():
             self._points(run, live.curve)
         for run, finished in results.finished.items():
-            known = self._sent.get(run)
-            if last or known is None or known[0] != finished.path:
+            sent = self._sent.get(run)
+            if last or sent is None or sent[0] != finished.path:
                 metrics = self._metrics(finished.record())
-                if known != (finished.path, metrics):
+                if sent != (finished.path, metrics):
                     self._points(run, finished.curve())
                     self._finish(run, finished.outcome()[0], metrics)
                     self._sent[run] = finished.path, metrics
@@ -121,16 +121,16 @@ def follow(
 
     A sink that fails is told once, by `fail`, and tried again, less and less often.
     """
-    wait, told = EVERY_S, False
+    wait, has_warned = EVERY_S, False
     while True:
         last = ended(wait)
         try:
             follower.look(last=last)
             wait = EVERY_S
         except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
-            if not told:
+            if not has_warned:
                 fail(error)
-            wait, told = min(2 * wait, _LONGEST_S), True
+            wait, has_warned = min(2 * wait, _LONGEST_S), True
         if last:
             return
 

@@ -32,11 +32,11 @@ class MLflow:
         for name in ("mlflow", "alembic"):  # they tell of every table of a new database
             logging.getLogger(name).setLevel(logging.WARNING)
         self._client = client = MlflowClient()
-        known = client.get_experiment_by_name(run.project)
-        experiment = known.experiment_id if known else client.create_experiment(run.project)
-        found = client.search_runs([experiment], f"tags.`{_RUN}` = '{run.id}'", max_results=1)
-        if found:
-            self._id = found[0].info.run_id
+        existing = client.get_experiment_by_name(run.project)
+        experiment = existing.experiment_id if existing else client.create_experiment(run.project)
+        runs_found = client.search_runs([experiment], f"tags.`{_RUN}` = '{run.id}'", max_results=1)
+        if runs_found:
+            self._id = runs_found[0].info.run_id
             client.update_run(self._id, status="RUNNING")
             points = client.get_metric_history(self._id, "train_loss_nats")
             self._last = max((point.step for point in points), default=-1)

@@ -26,9 +26,9 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     for name in disk.names(folder):
         if name.startswith(_PARTIAL):  # of a process that was killed in the middle
             disk.remove(folder / name)
-    whole = folder / f"{_PARTIAL}{step}"
-    digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
-    disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
+    partial_file = folder / f"{_PARTIAL}{step}"
+    digest = disk.write(partial_file, lambda file: torch.save(state, cast("IO[bytes]", file)))
+    disk.move(partial_file, folder / f"checkpoint-{step}-{digest[:32]}.pt")
     for _step, path in _checkpoints(folder)[_MAX_CHECKPOINTS:]:
         disk.remove(path)
 

@@ -57,8 +57,8 @@ class Compute(ComputeSettings):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
         """Create a compute from `to_dict` output; keys of other versions are ignored."""
-        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        return cls(**{**known, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
+        given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        return cls(**{**given, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
 
     @classmethod
     def of(cls, settings: ComputeSettings | None) -> "Compute":
@@ -141,8 +141,8 @@ def trim_memory() -> None:
 
 def _call_glibc(function: str, *arguments: int) -> None:
     """Call a glibc function; do nothing on systems without it (other systems, Linux with musl)."""
-    if sys.platform == "linux" and (found := getattr(ctypes.CDLL(None), function, None)):
-        found(*arguments)
+    if sys.platform == "linux" and (symbol := getattr(ctypes.CDLL(None), function, None)):
+        symbol(*arguments)
 
 
 def pick_device(requested: str) -> str:
@@ -222,9 +222,9 @@ def _forward(
         mine = ranks.share(part)
         masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
         with compute.autocast():
-            found = objective(mine, masks, sampled=sampled)
+            result = objective(mine, masks, sampled=sampled)
         first += len(part)
-        yield found
+        yield result
 
 
 @dataclass
@@ -298,10 +298,10 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     share is counted, as that of AdamW. This takes about half a second for small models.
     """
     configure_process(compute.threads, compute.device)
-    one = replace(spec, layers=spec.period)
-    batch = _batch(one, train, compute.device)
-    objective = Objective(init_weights(build(one), 0).to(compute.device), losses_of(train))
-    tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(compute.device)
+    one_layer = replace(spec, layers=spec.period)
+    batch = _batch(one_layer, train, compute.device)
+    objective = Objective(init_weights(build(one_layer), 0).to(compute.device), losses_of(train))
+    tokens = torch.randint(0, one_layer.vocab, (batch, one_layer.context + 1)).to(compute.device)
     in_float32 = replace(compute, precision="float32")
     cases = {
         case: partial(_forward_backward_s, objective, tokens, case)
@@ -310,9 +310,9 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     seconds, errors = interleave(cases, rounds, warm_up=1)
     for error in errors.values():
         raise error
-    optimizer_s = count(one).parameters * _ADAMW_S[compute.device]
+    optimizer_s = count(one_layer).parameters * _ADAMW_S[compute.device]
     medians = {case: median(samples) + optimizer_s for case, samples in seconds.items()}
-    flops = count(one).work * batch * one.context
+    flops = count(one_layer).work * batch * one_layer.context
     return replace(
         compute,
         flops_per_s=flops / medians[compute],

@@ -89,13 +89,13 @@ def targets_of(cut: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray[np.int64]:
     """Return the position of each prediction in its document or window, in reading order."""
-    found = []
+    positions = []
     for part in cut:
         inputs, at = part[:, :-1], np.arange(part.shape[1] - 1)
         begins = np.where((inputs == separator) if separator is not None else False, at, 0)
         position = at - np.maximum.accumulate(np.broadcast_to(begins, inputs.shape), 1)
-        found.append(position[part[:, 1:] >= 0])
-    return np.concatenate(found)
+        positions.append(position[part[:, 1:] >= 0])
+    return np.concatenate(positions)
 
 
 def losses(model: Decoder, cut: list[NDArray[np.int64]], compute: Compute) -> NDArray[np.float64]:
@@ -121,15 +121,15 @@ def map_predictions(
     so that new logits no longer fit there: with 400,000 tokens and a vocabulary of 1,000 the
     process grew by 1.1 GB.
     """
-    found, at = np.empty((0, 0)), 0
+    results, at = np.empty((0, 0)), 0
     for logits_NV, targets_N in predictions(model, cut, compute):
         some = of(logits_NV, targets_N)
         if not at:
-            found = np.empty((len(some), len(targets_of(cut))))
-        for row, numbers in zip(found, some, strict=True):
+            results = np.empty((len(some), len(targets_of(cut))))
+        for row, numbers in zip(results, some, strict=True):
             row[at : at + len(targets_N)] = numbers.double().cpu().numpy()
         at += len(targets_N)
-    return found
+    return results
 
 
 @torch.no_grad()

@@ -192,8 +192,8 @@ class _Run:
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
         for name, value in parts.items():
-            own = state.losses if name == CROSS_ENTROPY else state.parts.setdefault(name, [])
-            own.append(value.item())
+            series = state.losses if name == CROSS_ENTROPY else state.parts.setdefault(name, [])
+            series.append(value.item())
         state.norms.append(norm.item())
         state.train_s += time.perf_counter() - began
 
@@ -300,17 +300,17 @@ def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tup
         return "diverged", reason
     if unigram is None or held_out < unigram - _PLATEAU:
         return "ok", ""
-    beside = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
+    comparison = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
     if last["grad_norm"] < _VANISHED:
-        return "collapsed", f"the gradient vanished; the loss ended at {beside}"
+        return "collapsed", f"the gradient vanished; the loss ended at {comparison}"
     if len(evaluations) < 3 * _THIRD:
         return (
             "ok",
-            f"the loss ended at {beside}; too few evaluations to tell whether it still fell",
+            f"the loss ended at {comparison}; too few evaluations to tell whether it still fell",
         )
     if _has_stopped(evaluations, chance):
-        return "collapsed", f"the loss stopped at {beside}"
-    return "ok", f"the loss ended at {beside}"
+        return "collapsed", f"the loss stopped at {comparison}"
+    return "ok", f"the loss ended at {comparison}"
 
 
 def _has_stopped(losses: Sequence[float], chance: float) -> bool:
@@ -331,7 +331,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
     A plug-in may be in another folder, so that only its file name counts.
     """
     alone = replace(compute, ranks=1).to_dict()
-    loaded = {f"{Path(name).name} {made}": made for name, made in plugins.loaded().items()}
+    loaded = {f"{Path(name).name} {digest}": digest for name, digest in plugins.loaded().items()}
     return {"torch": str(torch.__version__), "plugins": loaded, **alone}
 
 
@@ -350,5 +350,5 @@ def _resume(
     objective.losses.load_state_dict(values["objective"])
     optimizer.load_state_dict(values["optimizer"])
     return _State(
-        **{known.name: values[known.name] for known in fields(_State) if known.name in values}
+        **{field.name: values[field.name] for field in fields(_State) if field.name in values}
     )

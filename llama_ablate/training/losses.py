@@ -80,17 +80,17 @@ class Objective(nn.Module):
             self._calls[choice.name] = loss, _list_arguments(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
-        asked = [wanted for _, wanted in self._calls.values()]
+        wanted_inputs = [wanted for _, wanted in self._calls.values()]
         #: Whether the logits of a batch may be made some at a time: no loss needs all of them.
-        self._cuts = not any("logits" in wanted for wanted in asked)
+        self._cuts = not any("logits" in wanted for wanted in wanted_inputs)
         self._by_token: dict[str, TokenLoss] = {CROSS_ENTROPY: cross_entropy}
         for name, (loss, wanted) in self._calls.items():
             if "token_logits" in wanted:
                 self._by_token[name] = _wrap_token_loss(name, loss, wanted)
         if self.losses and device.type != "meta":
-            own = nn.Module()  # so that names begin as they do in this module's state
-            own.losses = self.losses
-            fill(own, model.spec, model.parametrization, seed)
+            modules = nn.Module()  # so that names begin as they do in this module's state
+            modules.losses = self.losses
+            fill(modules, model.spec, model.parametrization, seed)
         self.losses.to(device)
 
     def forward(
@@ -118,10 +118,10 @@ class Objective(nn.Module):
             total = cross_entropy(logits_BTV, targets_BT)
             means = {CROSS_ENTROPY: total}
         values = logits_BTV, logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts
-        asked = dict(zip(INPUTS, (*values, dropout), strict=True))
+        inputs = dict(zip(INPUTS, (*values, dropout), strict=True))
         for name, (loss, wanted) in self._calls.items():
             if name not in means:
-                value = loss(**{key: asked[key] for key in wanted})
+                value = loss(**{key: inputs[key] for key in wanted})
                 parts[name] = parts[name] + value if name in parts else value
         total = sum(parts.values(), start=total)
         return total, means | {k: v + means[k] if k in means else v for k, v in parts.items()}

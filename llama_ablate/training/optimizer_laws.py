@@ -90,12 +90,12 @@ def goes_on_from_its_state(choice: Choice) -> str | None:
     torch.save([_values(weights), optimizer.state_dict()], file)
     file.seek(0)
     values, state = torch.load(file, weights_only=True)
-    others, again = _optimizer(choice)
+    others, resumed = _optimizer(choice)
     for weight, value in zip(others, values, strict=True):
         weight.parameter.data.copy_(value)
-    again.load_state_dict(state)
-    for one, of in ((optimizer, weights), (again, others)):
-        _steps(of, one, range(_STEPS, 2 * _STEPS))
+    resumed.load_state_dict(state)
+    for current, of in ((optimizer, weights), (resumed, others)):
+        _steps(of, current, range(_STEPS, 2 * _STEPS))
     if not _same(_values(weights), _values(others)):
         return "goes on from a checkpoint to other numbers"
     return None
@@ -103,8 +103,8 @@ def goes_on_from_its_state(choice: Choice) -> str | None:
 
 def evaluates_finite_weights(choice: Choice) -> str | None:
     """Check that evaluation weights are finite, and that training weights are restored."""
-    weights, made = _optimizer(choice)
-    optimizer: Any = made
+    weights, built = _optimizer(choice)
+    optimizer: Any = built
     if not hasattr(optimizer, "eval"):
         return None
     _steps(weights, optimizer, range(_STEPS))
@@ -172,8 +172,8 @@ class _Gradients:
     def __call__(self, *, sampled: bool = False) -> Tensor:
         for weight in self.weights:
             values = weight.parameter.detach()
-            drawn = _drawn(f"{weight.name} {self.at}{' sampled' * sampled}", values.shape)
-            weight.parameter.grad = drawn + 0.1 * values
+            noise = _drawn(f"{weight.name} {self.at}{' sampled' * sampled}", values.shape)
+            weight.parameter.grad = noise + 0.1 * values
         return torch.stack(
             [weight.parameter.detach().square().sum() for weight in self.weights]
         ).sum()

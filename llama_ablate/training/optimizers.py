@@ -185,11 +185,11 @@ def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ..
     """
     model, times = build_meta_model(spec)
     objective = Objective(model, losses)
-    own = sum(parameter.nbytes for parameter in objective.losses.parameters())
+    loss_bytes = sum(parameter.nbytes for parameter in objective.losses.parameters())
     train = Train(steps=1, optimizer=optimizer.entry())
     blocks = zip(model.blocks, times.values(), strict=True)
     repeated = {parameter: n for block, n in blocks for parameter in block.parameters()}
-    return own + state_bytes(make_optimizer(objective, train), repeated)
+    return loss_bytes + state_bytes(make_optimizer(objective, train), repeated)
 
 
 def groups(
@@ -210,9 +210,9 @@ def groups(
     """
     shared: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for weight in weights:
-        own = weight.scale(update)
-        decay = weight_decay * own.decay if weight.decays else 0.0
-        shared.setdefault((decay, scale * own.rate, own.eps), []).append(weight.parameter)
+        factors = weight.scale(update)
+        decay = weight_decay * factors.decay if weight.decays else 0.0
+        shared.setdefault((decay, scale * factors.rate, factors.eps), []).append(weight.parameter)
     return [
         {
             "params": parameters,
@@ -377,6 +377,6 @@ class ChainedOptimizer:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        for part, own in zip(self._parts, state_dict["parts"], strict=True):
-            part.load_state_dict(own)
+        for part, part_state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(part_state)
         self._gather()

@@ -32,7 +32,7 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
-    sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
+    sizes = (f"{tables.size(n)} with {_KEPT[choice]}" for choice, n in forecast.disk_bytes.items())
     unknown = math.isnan(forecast.most.training_flops)
     by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
@@ -62,10 +62,10 @@ def _opening(forecast: Forecast, margin: str) -> str:
         """Write the range of the tables' values, or the single value if they agree."""
         return written.ends(values, partial(written.plain, digits=digits))
 
-    held = [table.text.size(HELD_OUT) for table in planned]
+    held_out = [table.text.size(HELD_OUT) for table in planned]
     per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)
     passes = over(table.passes(table.baseline) for table in planned)
-    tokens, _, documents = (over(of, 9) for of in zip(*held, strict=True))
+    tokens, _, documents = (over(of, 9) for of in zip(*held_out, strict=True))
     lines = [
         f"{experiment.name}: {experiment.question}".rstrip(": "),
         f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",

@@ -63,6 +63,6 @@ def odd_files(results: Results) -> None:
 
 
 def _named(root: Path, paths: Sequence[Path]) -> str:
-    shown = [repr(path.relative_to(root).as_posix()) for path in paths[:_NAMED]]
-    more = len(paths) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    names = [repr(path.relative_to(root).as_posix()) for path in paths[:_NAMED]]
+    more = len(paths) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

@@ -89,37 +89,39 @@ class _Option:
 
 
 def _declared(cls: Any) -> Iterator[_Option]:
-    for own in fields(cls):
-        if own.metadata:
-            yield _Option(own)
+    for part in fields(cls):
+        if part.metadata:
+            yield _Option(part)
         else:
-            yield from _declared(own.type)
+            yield from _declared(part.type)
 
 
 def add_to(parser: ArgumentParser, cls: type) -> None:
     """Declare the options of a dataclass to a parser."""
-    for own in _declared(cls):
-        keywords: dict[str, Any] = {"dest": own.name} if own.flag else {"nargs": own.nargs}
-        if own.reader is bool:
+    for declared in _declared(cls):
+        keywords: dict[str, Any] = (
+            {"dest": declared.name} if declared.flag else {"nargs": declared.nargs}
+        )
+        if declared.reader is bool:
             keywords["action"] = "store_true"
         else:
-            choices = own.choices or None
-            keywords |= {"metavar": own.metavar, "type": own.read, "choices": choices}
-            if own.is_repeated and own.flag:
+            choices = declared.choices or None
+            keywords |= {"metavar": declared.metavar, "type": declared.read, "choices": choices}
+            if declared.is_repeated and declared.flag:
                 keywords["action"] = "append"
-        action = parser.add_argument(own.flag or own.name, help=own.help, **keywords)
-        action.required = own.is_required
+        action = parser.add_argument(declared.flag or declared.name, help=declared.help, **keywords)
+        action.required = declared.is_required
 
 
 def made(cls: type[T], values: Mapping[str, Any]) -> T:
     """Create options from values by name, such as a parser's; None means not given."""
     given: dict[str, Any] = {}
-    for own in fields(cls):
-        value = values.get(own.name)
-        if isinstance(own.type, type) and not own.metadata:
-            given[own.name] = made(own.type, values)
+    for part in fields(cls):
+        value = values.get(part.name)
+        if isinstance(part.type, type) and not part.metadata:
+            given[part.name] = made(part.type, values)
         elif value is not None:
-            given[own.name] = tuple(value) if isinstance(value, list) else value
+            given[part.name] = tuple(value) if isinstance(value, list) else value
     return cls(**given)
 
 
@@ -129,15 +131,15 @@ def of(cls: type[T], **values: Any) -> T:
     Raises ConfigError with the line that the command prints.
     """
     given: dict[str, Any] = {}
-    for own in _declared(cls):
-        value = values.get(own.name)
+    for declared in _declared(cls):
+        value = values.get(declared.name)
         try:
-            if own.is_repeated:
-                given[own.name] = [own.read(str(one)) for one in value or ()]
+            if declared.is_repeated:
+                given[declared.name] = [declared.read(str(text)) for text in value or ()]
             elif value is not None:
-                given[own.name] = own.read(str(value))
+                given[declared.name] = declared.read(str(value))
         except ArgumentTypeError as error:
-            raise ConfigError(f"argument {own.flag or own.metavar}: {error}") from None
+            raise ConfigError(f"argument {declared.flag or declared.metavar}: {error}") from None
     return made(cls, given)
 
 

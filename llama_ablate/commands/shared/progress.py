@@ -52,13 +52,13 @@ def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
     None where none is running, or no pace is known yet.
     """
     notes = [run.live for run in runs if run.live]
-    pace = sum(note.tokens_per_s for note in notes)
-    if not pace:
+    tokens_per_s = sum(note.tokens_per_s for note in notes)
+    if not tokens_per_s:
         return None
     noted = {note.run: note.tokens for note in notes}
     open_ = {run.id for run in runs if run.outcome in ("pending", "running")}
     tokens = _tokens(results)
-    return sum(tokens[run] - noted.get(run, 0) for run in open_) / pace
+    return sum(tokens[run] - noted.get(run, 0) for run in open_) / tokens_per_s
 
 
 def _tokens(results: Results) -> Mapping[str, int]:

@@ -40,7 +40,7 @@ def variant(
     plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
 ) -> PlannedVariant:
     """Return the variant with a name. Raises ConfigError for an unknown name."""
-    if found := plan.variant(name, table):
-        return found
+    if match := plan.variant(name, table):
+        return match
     hint = nearest(name, {*(planned.label for planned in table.variants), UNCHANGED})
     raise ConfigError(f"'{name}' is not a {what} of {root}{hint}")

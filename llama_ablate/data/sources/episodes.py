@@ -80,16 +80,16 @@ class Episodes:
         if length < self.length:
             message = f"a split of {length:,} tokens holds no episode, which has {self.length:,}"
             raise ConfigError(message, ("tokens",))
-        missing, kept = -(-length // self.length), [np.zeros((0, self.length), np.int64)]
+        missing, parts = -(-length // self.length), [np.zeros((0, self.length), np.int64)]
         while missing > 0:
             symbols = self.draw(generator, _DRAWN).symbols
             sums = [zlib.crc32(row.tobytes()) % HELD_OUT for row in symbols.astype("<u2")]
-            own = symbols[(np.minimum(sums, 2) + 1) % 3 == self.split][:missing]
-            if not len(own):
+            chosen = symbols[(np.minimum(sums, 2) + 1) % 3 == self.split][:missing]
+            if not len(chosen):
                 raise ConfigError("too few different episodes to hold some out: take larger ones")
-            kept.append(np.pad(own + 1, ((0, 0), (1, 0))))
-            missing -= len(own)
-        return np.concatenate(kept).ravel()[:length]
+            parts.append(np.pad(chosen + 1, ((0, 0), (1, 0))))
+            missing -= len(chosen)
+        return np.concatenate(parts).ravel()[:length]
 
     def floor(self, windows: Symbols) -> Nats:
         """Return the logarithm of the ways of each place; 0 in a window without a mark."""
@@ -125,12 +125,12 @@ def mqar(
     within(1, _MOST, queries=queries)
     within(pairs, _NAMES, keys=keys, values=values)
     key, value = (_different(generator, count, most, pairs) for most in (keys, values))
-    asked = generator.integers(0, pairs, (count, queries))
-    stated = _in_turn(key, keys + value)
-    answered = _in_turn(_at(key, asked), keys + _at(value, asked))
+    queried = generator.integers(0, pairs, (count, queries))
+    statements = _in_turn(key, keys + value)
+    answered = _in_turn(_at(key, queried), keys + _at(value, queried))
     given = np.arange(pairs)
-    ways = np.append(_in_turn(keys - given, values - given), [pairs, 0] * queries)
-    return Drawn(np.hstack([stated, answered]), keys + values, ways, 1 / pairs)
+    branching = np.append(_in_turn(keys - given, values - given), [pairs, 0] * queries)
+    return Drawn(np.hstack([statements, answered]), keys + values, branching, 1 / pairs)
 
 
 def depo(
@@ -146,11 +146,11 @@ def depo(
     cycle, edge = (_different(generator, count, nodes, nodes) for _ in range(2))
     start = generator.integers(0, nodes, (count, queries))
     hop = generator.integers(1, hops + 1, (count, queries))
-    stated = _in_turn(_at(cycle, edge), _at(cycle, (edge + 1) % nodes))
-    asked = _in_turn(nodes - 1 + hop, _at(cycle, start), _at(cycle, (start + hop) % nodes))
+    statements = _in_turn(_at(cycle, edge), _at(cycle, (edge + 1) % nodes))
+    questions = _in_turn(nodes - 1 + hop, _at(cycle, start), _at(cycle, (start + hop) % nodes))
     left = np.arange(nodes, 0, -1)  # sources; a target is none that is taken or closes the cycle
-    ways = np.append(_in_turn(left, np.maximum(left - 1, 1)), [hops, nodes, 0] * queries)
-    return Drawn(np.hstack([stated, asked]), nodes + hops, ways, 1 / (nodes - 1))
+    branching = np.append(_in_turn(left, np.maximum(left - 1, 1)), [hops, nodes, 0] * queries)
+    return Drawn(np.hstack([statements, questions]), nodes + hops, branching, 1 / (nodes - 1))
 
 
 def mano(
@@ -171,8 +171,8 @@ def mano(
     for sign, number in zip(signs.T[::-1], numbers.T[1:], strict=True):
         value = np.choose(sign, [value + number, value - number, value * number]) % modulus
         zero = (2 / modulus + zero + (1 - zero) / modulus) / 3  # a sum is any; a product
-    ways = np.array([3] * operations + [modulus] * (operations + 1) + [0])
-    return Drawn(np.column_stack([modulus + signs, numbers, value]), modulus + 3, ways, zero)
+    branching = np.array([3] * operations + [modulus] * (operations + 1) + [0])
+    return Drawn(np.column_stack([modulus + signs, numbers, value]), modulus + 3, branching, zero)
 
 
 def _different(generator: np.random.Generator, count: int, most: int, size: int) -> Symbols:

@@ -102,14 +102,14 @@ class LagCopy:
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream; its first `lag` symbols are uniform."""
-        drawn = generator.integers(0, self.vocab, length)
+        symbols = generator.integers(0, self.vocab, length)
         copied = generator.random(length) >= self.noise
         copied[: self.lag] = False
         # A symbol is that of the last draw on its own residue class modulo the lag.
         index = np.where(copied, -1, np.arange(length))
         for offset in range(min(self.lag, length)):
             index[offset :: self.lag] = np.maximum.accumulate(index[offset :: self.lag])
-        return np.asarray(drawn[index], np.int64)
+        return np.asarray(symbols[index], np.int64)
 
     def floor(self, windows: Symbols) -> Nats:
         """Return log vocab while the copied symbol lies before the window, then the exact loss."""
@@ -124,10 +124,10 @@ class LagCopy:
 
     def answers(self, windows: Symbols) -> Symbols:
         """Return the symbol to be copied; -1 while it lies before the window."""
-        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         if windows.shape[1] > self.lag:
-            found[:, self.lag - 1 :] = windows[:, : -self.lag]
-        return found
+            targets[:, self.lag - 1 :] = windows[:, : -self.lag]
+        return targets
 
 
 @dataclass(frozen=True)
@@ -162,47 +162,47 @@ class Recall:
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stream, from a reset on."""
         out: list[int] = []
-        held = generator.integers(0, self.values, self.keys)
+        assigned = generator.integers(0, self.values, self.keys)
         while len(out) < length:
             if generator.random() < self.reset:
                 out.append(self.alphabet - 1)
-                held = generator.integers(0, self.values, self.keys)
+                assigned = generator.integers(0, self.values, self.keys)
             key = int(generator.integers(0, self.keys))
-            out += [key, self.keys + int(held[key])]
+            out += [key, self.keys + int(assigned[key])]
         return np.array(out[:length], np.int64)
 
     def floor(self, windows: Symbols) -> Nats:
         """Return 0 for a value shown in the window since the last reset; else the exact loss."""
         nats = np.empty((len(windows), windows.shape[1] - 1))
         for row, window in enumerate(windows.tolist()):
-            known: set[int] = set()
+            known_keys: set[int] = set()
             for t in range(1, len(window)):
                 before, now = window[t - 1], window[t]
                 if before < self.keys:  # a key: its value comes
-                    nats[row, t - 1] = 0.0 if before in known else math.log(self.values)
-                    known.add(before)
+                    nats[row, t - 1] = 0.0 if before in known_keys else math.log(self.values)
+                    known_keys.add(before)
                 elif before < self.alphabet - 1:  # a value: a reset or a key comes
                     is_reset = now == self.alphabet - 1
                     chance = self.reset if is_reset else (1 - self.reset) / self.keys
                     nats[row, t - 1] = -math.log(chance)
                 else:  # a reset: a key comes
-                    known = set()
+                    known_keys = set()
                     nats[row, t - 1] = math.log(self.keys)
         return nats
 
     def answers(self, windows: Symbols) -> Symbols:
         """Return the value of a key that had one since the last reset in the window; else -1."""
-        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         for row, window in enumerate(windows.tolist()):
-            held: dict[int, int] = {}
+            assigned: dict[int, int] = {}
             for t in range(1, len(window)):
                 before, now = window[t - 1], window[t]
                 if before == self.alphabet - 1:
-                    held = {}
+                    assigned = {}
                 elif before < self.keys:
-                    found[row, t - 1] = held.get(before, -1)
-                    held[before] = now
-        return found
+                    targets[row, t - 1] = assigned.get(before, -1)
+                    assigned[before] = now
+        return targets
 
 
 @dataclass(frozen=True)
@@ -261,11 +261,11 @@ class Induction:
         """Return the exact loss: what followed since the last reset in the window is known."""
         nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
         goes_on = 1 - self.jump - self.reset
-        known = self.answers(windows) >= 0
+        is_known = self.answers(windows) >= 0
         before, now = windows[:, :-1], windows[:, 1:]
         ordinary = (before < self.vocab) & (now < self.vocab)
         nats[ordinary] -= math.log(goes_on)
-        nats[known] = -math.log(goes_on)
+        nats[is_known] = -math.log(goes_on)
         for symbol, chance in ((self.vocab, self.jump), (self.vocab + 1, self.reset)):
             there = (before < self.vocab) & (now == symbol)
             nats[there] = -math.log(chance) if chance else math.inf
@@ -273,7 +273,7 @@ class Induction:
 
     def answers(self, windows: Symbols) -> Symbols:
         """Return what follows a symbol, where it followed it before; else -1."""
-        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         for row, window in enumerate(windows.tolist()):
             after: dict[int, int] = {}
             for t in range(1, len(window)):
@@ -281,6 +281,6 @@ class Induction:
                 if before == self.vocab + 1:
                     after = {}
                 if before < self.vocab and now < self.vocab:
-                    found[row, t - 1] = after.get(before, -1)
+                    targets[row, t - 1] = after.get(before, -1)
                     after[before] = now
-        return found
+        return targets

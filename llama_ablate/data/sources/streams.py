@@ -54,9 +54,9 @@ def _stream(source: Source, *, tokens: int = 1_000_000, seed: int = 0) -> Corpus
 
     def sample() -> Iterator[Document]:
         for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True)):
-            own = replace(source, split=i) if isinstance(source, Episodes) else source
-            drawn = own.sample(np.random.default_rng([seed, i]), length)
-            yield Document((_text(drawn),), split)
+            split_source = replace(source, split=i) if isinstance(source, Episodes) else source
+            symbols = split_source.sample(np.random.default_rng([seed, i]), length)
+            yield Document((_text(symbols),), split)
 
     return Corpus(sample, state=np.__version__)
 
@@ -74,15 +74,17 @@ def _register(name: str, declared: Callable[..., Any], make: Callable[..., Sourc
     """Register the corpus of a source, whose options are what is declared with a default."""
 
     def corpus(**options: Any) -> Corpus:
-        of_stream = {key: options.pop(key) for key in _STREAM}
-        return _stream(make(**options), **of_stream)
+        stream_options = {key: options.pop(key) for key in _STREAM}
+        return _stream(make(**options), **stream_options)
 
-    _SOURCES[name], made = make, cast("Any", corpus)
-    own = [p for p in inspect.signature(declared).parameters.values() if p.default != p.empty]
-    options = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *_STREAM.values()]]
-    made.__signature__ = inspect.Signature(options)
-    made.__annotations__ = get_type_hints(declared) | get_type_hints(_stream)
-    made.__doc__ = declared.__doc__
+    _SOURCES[name], corpus_function = make, cast("Any", corpus)
+    parameters = [
+        p for p in inspect.signature(declared).parameters.values() if p.default != p.empty
+    ]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in [*parameters, *_STREAM.values()]]
+    corpus_function.__signature__ = inspect.Signature(options)
+    corpus_function.__annotations__ = get_type_hints(declared) | get_type_hints(_stream)
+    corpus_function.__doc__ = declared.__doc__
     CORPORA.register(name)(corpus)
 
 

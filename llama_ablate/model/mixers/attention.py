@@ -227,12 +227,12 @@ class SharedHeads(MultiHead):
         # A norm's gains may be of higher precision than what autocast projects to.
         q_BHTE, k_BKTE = q_BHTE.type_as(v_BKTE), k_BKTE.type_as(v_BKTE)
         v_BKTE = ctx.rotate_values(v_BKTE)
-        own = partial(v_BKTE.transpose, 1, 2)
+        values = partial(v_BKTE.transpose, 1, 2)
         cached = {"keys": k_BKTE, "values": v_BKTE, **self.remember(x_BTD, ctx)}
         cached = state.update(**cached) if state else cached
         bias = self.bias(cached, ctx)
         mixed_BTe = self._attend(q_BHTE, cached["keys"], cached["values"], ctx, bias)
-        return self._project_out(mixed_BTe, x_BTD, own)
+        return self._project_out(mixed_BTe, x_BTD, values)
 
     def remember(self, x_BTD: Tensor, ctx: Context) -> Mapping[str, Tensor]:
         """Return further tensors to cache of the new tokens, (B, heads, T, width), by name.
@@ -280,8 +280,8 @@ class SharedHeads(MultiHead):
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
-        seen = context + self.has_sinks
-        return 2 * (weights(self) + 2 * seen * self.heads * self.head_dim)
+        keys = context + self.has_sinks
+        return 2 * (weights(self) + 2 * keys * self.heads * self.head_dim)
 
 
 @ATTENTIONS.register("mha")
@@ -433,7 +433,7 @@ class MLA(MultiHead):
             q_BHTe = torch.cat([q_BHTE, turning_BHTR], -1)
             k_BHSe = torch.cat([k_BHSE, key_B1SR.expand(-1, self.heads, -1, -1)], -1)
             mixed_BTe = self._attend(q_BHTe, k_BHSe, v_BHSE, ctx)
-            own = partial(v_BHSE[:, :, -T:].transpose, 1, 2)
+            values = partial(v_BHSE[:, :, -T:].transpose, 1, 2)
         else:
             up_k_HEL, up_v_HEL = (
                 part.weight.view(self.heads, self.head_dim, -1).to(q_BHTE.dtype)
@@ -443,8 +443,8 @@ class MLA(MultiHead):
             mixed_BTl = self._attend(q_BHTl, kept_B1Sl, latent_BSL[:, None], ctx)
             mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
             mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
-            own = partial(torch.einsum, "btl,hel->bthe", latent_BTL, up_v_HEL)
-        return self._project_out(mixed_BTe, x_BTD, own)
+            values = partial(torch.einsum, "btl,hel->bthe", latent_BTL, up_v_HEL)
+        return self._project_out(mixed_BTe, x_BTD, values)
 
     def _heads(self, x_BTe: Tensor) -> Tensor:
         return x_BTe.view(*x_BTe.shape[:2], self.heads, -1).transpose(1, 2)

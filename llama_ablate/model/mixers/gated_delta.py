@@ -48,16 +48,16 @@ class GatedDelta(Recurrent):
         inner = heads * head_dim
         if inner % value:
             raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
-        own = inner // value
-        super().__init__(own, key, value, own * (2 * key + value), conv)
-        self.q = Linear(dim, own * key, bias=bias)
-        self.k = Linear(dim, own * key, bias=bias)
-        self.v = Linear(dim, own * value, bias=bias)
-        self.gate = Linear(dim, own * value, bias=bias)
-        self.step = Linear(dim, own, bias=False)  # its bias is dt_bias
-        self.beta = Linear(dim, own, bias=bias)
+        value_heads = inner // value
+        super().__init__(value_heads, key, value, value_heads * (2 * key + value), conv)
+        self.q = Linear(dim, value_heads * key, bias=bias)
+        self.k = Linear(dim, value_heads * key, bias=bias)
+        self.v = Linear(dim, value_heads * value, bias=bias)
+        self.gate = Linear(dim, value_heads * value, bias=bias)
+        self.step = Linear(dim, value_heads, bias=False)  # its bias is dt_bias
+        self.beta = Linear(dim, value_heads, bias=bias)
         self.gain = nn.Parameter(torch.ones(value))
-        self.out = OutLinear(own * value, dim, bias=bias)
+        self.out = OutLinear(value_heads * value, dim, bias=bias)
 
     @property
     def projections(self) -> Sequence[Linear]:

@@ -38,16 +38,16 @@ def adapt(component: Any, name: str) -> Any:
 
     Any other is returned as it is. Names of parameters, sizes and options stay what they were.
     """
-    own = getattr(component, "forward", nn.Module.forward)
-    needed = sum(p.default is p.empty for p in inspect.signature(own).parameters.values())
-    others = own is nn.Module.forward or needed != len(("self", "x"))
+    class_forward = getattr(component, "forward", nn.Module.forward)
+    needed = sum(p.default is p.empty for p in inspect.signature(class_forward).parameters.values())
+    others = class_forward is nn.Module.forward or needed != len(("self", "x"))
     if others or hasattr(component, "new_state") or hasattr(component, "state_bytes"):
         return component
 
     def forward(self: nn.Module, x_BTD: Tensor, ctx: Context, state: object = None) -> Any:
         if ctx.valid_BT is not None or state is not None:
             raise NotProvidedError("a sequence with padding or a state", name)
-        return own(self, x_BTD)
+        return class_forward(self, x_BTD)
 
     about = {"__module__": component.__module__, "__doc__": component.__doc__ or _UNTOLD}
     bases = (component, TrainingOnly)
