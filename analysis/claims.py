@@ -99,13 +99,13 @@ def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> It
             yield Evidence(
                 experiment=name,
                 statement=("it is not so that " if denied else "") + row.hypothesis + where,
-                measured=row.of_difference(),
+                measured=row.show_difference(),
                 finding=deny(row.result) if denied else row.result,
                 claims=[id_.removeprefix("not ") for id_ in claims],
                 why=row.why,
                 ours=entry.get("bound") == "ours",
                 by_length="; ".join(
-                    f"{tokens / 1e6:.1f}M tokens {one.of_difference()} "
+                    f"{tokens / 1e6:.1f}M tokens {one.show_difference()} "
                     f"({deny(one.result) if denied else one.result})"
                     for tokens, one in at.items()
                 ),
@@ -155,12 +155,12 @@ def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iter
             value, low, high = row.difference, row.low, row.high
             what, unit = f"{entry['row']} minus {base.label}", "nats"
         finding = judge(key, size, low, high)
-        of_loss = f" of the loss ({size:.3f} nats)" if is_share else f" {unit}".rstrip()
+        show_loss = f" of the loss ({size:.3f} nats)" if is_share else f" {unit}".rstrip()
         words = {"below": "lower by more than", "at_most": "at most", "above": "above"}
         when = "stated before the runs" if "stated" in entry else "read off after the runs"
         yield Evidence(
             experiment=name,
-            statement=f"{what} is {words.get(key, 'within')} {bound}{of_loss} ({when})",
+            statement=f"{what} is {words.get(key, 'within')} {bound}{show_loss} ({when})",
             measured=written.measured(value, low, high, unit),
             finding=finding,
             claims=entry["claims"],

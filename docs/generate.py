@@ -110,7 +110,7 @@ class _First:
         for row in self.frames.table.comparison:
             first.setdefault(row.verdict, row)
         lines = [
-            f"- `{row.label}`: {row.of_difference()} is *{verdict}*: "
+            f"- `{row.label}`: {row.show_difference()} is *{verdict}*: "
             f"{_MEANS[verdict].format(margin=margin)}"
             for verdict, row in first.items()
             if not (row.baseline or row.role)

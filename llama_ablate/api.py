@@ -292,7 +292,7 @@ def run(
         source = files.from_mapping(experiment, options.sets)
     else:
         source = files.load(options.file.expanduser(), options.sets)
-    command.of_source(source, options)
+    command.run_source(source, options)
     return open(options.results / source.experiment.slug)
 
 

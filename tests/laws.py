@@ -311,7 +311,7 @@ def cache_bytes_equal_the_closed_form(model, attention, dtype):
 def shift_invariant(model):
     """Return whether attention gives the same moved by 5 positions, mask and all."""
     attn, scheme = model.blocks[0].attn, model.position
-    scheme.reach(24)
+    scheme.prepare(24)
     x = model.embedding(TOKENS[:, :9])
 
     def output(shift):
@@ -358,7 +358,7 @@ def each_layer_computes_what_it_does_alone(model):
             kinds = [[type(part) for part in both.modules()] for both in (one, other)]
             assert kinds[0] == kinds[1], wrong
             one.load_state_dict(other.state_dict())
-        alone.position.reach(TOKENS.shape[1])
+        alone.position.prepare(TOKENS.shape[1])
         ctx = Context(0, TOKENS.shape[1], alone.position, kernel="math")
         torch.testing.assert_close(alone.blocks[0](entered, ctx), left, msg=wrong)
 

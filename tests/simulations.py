@@ -81,9 +81,9 @@ def draw_tables(kind, seeds, rows, share, tables, effect=0.0):
     arms, base = _draw(kind, generator, tables, rows, seeds)
     differences = (arms - base) * math.sqrt((1 - share) * seeds / 2)
     documents = generator.normal(size=(tables, rows + 1, DOCUMENTS)) * math.sqrt(share / 2)
-    of_rows = (documents[:, 1:] - documents[:, :1]) * math.sqrt(DOCUMENTS)
-    text_se = of_rows.std(-1, ddof=1) / math.sqrt(DOCUMENTS)
-    shift = effect + of_rows.mean(-1)
+    simulate_rows = (documents[:, 1:] - documents[:, :1]) * math.sqrt(DOCUMENTS)
+    text_se = simulate_rows.std(-1, ddof=1) / math.sqrt(DOCUMENTS)
+    shift = effect + simulate_rows.mean(-1)
     return differences + shift[..., None], text_se, DOCUMENTS - 1.0
 
 

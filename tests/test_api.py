@@ -19,7 +19,7 @@ import llama_ablate as la
 from llama_ablate import api
 from llama_ablate.commands.cli import main, parser
 from llama_ablate.commands.run import LaunchOptions, RunOptions
-from llama_ablate.commands.shared.options import made, of
+from llama_ablate.commands.shared.options import create_options, of
 from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_told_in_python_as_on_the_command_line(keywords, wo
 def test_keywords_and_a_command_line_give_the_same_options():
     words = ["run", "x.yaml", "--set", "seeds=2", "--set", "name=y", "--workers", "3"]
     words += ["--results", "out", "--only", "rope", "--keep-weights", "best", "--plugin", "mine.py"]
-    parsed = made(RunOptions, vars(parser().parse_args(words)))
+    parsed = create_options(RunOptions, vars(parser().parse_args(words)))
     keywords = {"sets": ["seeds=2", "name=y"], "workers": 3, "results": Path("out")}
     keywords |= {"only": ("rope",), "keep_weights": "best", "plugins": [Path("mine.py")]}
     assert of(RunOptions, file="x.yaml", **keywords) == parsed

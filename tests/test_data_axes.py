@@ -20,7 +20,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
-from llama_ablate.report.warnings import of_text
+from llama_ablate.report.warnings import warn_of_text
 from llama_ablate.results import Results, Store
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Settings
@@ -90,11 +90,11 @@ def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluat
 def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(planned):
     axes = "{data.documents: [mask], data.order: [documents], train.batch: [8], train.lr: [1e-2]}"
     plan = planned(axes).document(None, Settings())
-    said = [*of_text(plan.tables[0], plan.experiment)]
+    said = [*warn_of_text(plan.tables[0], plan.experiment)]
     assert said[0] == "All rows are evaluated on the same held-out text, read as one text."
     assert said[1].startswith("Not paired by text: 'order=documents', 'batch=8' and the baseline")
     assert len(said) == 2
-    assert not [*of_text(variant_of(planned(), "baseline")[1], plan.experiment)]
+    assert not [*warn_of_text(variant_of(planned(), "baseline")[1], plan.experiment)]
 
 
 def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
@@ -171,7 +171,7 @@ def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned)
     plan = planned(axes)
     assert [v.label for v in plan.tables[0].variants] == ["baseline", "half"]
     assert ids(plan, "half") == ids(mixed, "baseline")
-    assert "half" in next(of_text(variant_of(plan, "half")[1], plan.experiment))
+    assert "half" in next(warn_of_text(variant_of(plan, "half")[1], plan.experiment))
 
 
 def test_a_table_shows_how_often_repeated_text_is_read(planned):

@@ -148,8 +148,8 @@ def test_to_show_a_variant_its_own_runs_are_read_and_no_more_than_that(made, mon
         runs = {file.relative_to(root).parts[1] for file in opened if "runs" in file.parts}
         assert {run.partition("--")[0] for run in runs} == {"variant-7"}
         assert len(runs) == 3
-        of_variants = {file.parent.parent.name for file in opened if "variants" in file.parts}
-        assert of_variants == {"rope--v0", "variant-7--v7"}
+        variant_rows = {file.parent.parent.name for file in opened if "variants" in file.parts}
+        assert variant_rows == {"rope--v0", "variant-7--v7"}
         assert opened.total() < 30
         assert listed.total() < 4 * variants * 3 + 30  # the names of all, once or twice
 

@@ -108,7 +108,7 @@ def test_s1_its_unit_tests_shapes_with_what_they_left_out():
     torch.testing.assert_close(normed, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
 
     rope = RoPE(16, layout="interleaved")
-    rope.reach(32)
+    rope.prepare(32)
     assert rope.cos_SR.shape == (32, 16)  # 8 pairs, each twice
     q, k = torch.randn(4, 8, 16, 16), torch.randn(4, 2, 16, 16)
     turned_q, turned_k = rope.rotate(q, k, torch.arange(16))
@@ -172,7 +172,7 @@ def test_s12_the_shapes_of_the_walk_through_layer_0():
     q, k, v = attn._project(torch.empty(1, 17, 4096, device="meta"), None)
     assert (q.shape, k.shape, v.shape) == ((1, 32, 17, 128), (1, 8, 17, 128), (1, 8, 17, 128))
     rope = RoPE(128, theta=500000.0)
-    rope.reach(17)
+    rope.prepare(17)
     assert rope.frequencies().shape == (64,)
     maps = []
     ctx = Context(0, 17, rope, kernel="math", maps=maps)

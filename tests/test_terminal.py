@@ -356,7 +356,7 @@ def test_a_run_that_has_trained_is_measuring_and_one_without_news_is_silent(stor
     monkeypatch.setattr(progress.time, "time", lambda clock=time.time: clock() + 120)
     assert "running, silent 2:0" in progress.cells(results, results.statuses)["state"][0]
     note(store, 8)
-    results = results.again()
+    results = results.reopen()
     assert progress.cells(results, results.statuses)["state"][0] == "running, measuring"
 
 

@@ -114,17 +114,17 @@ def test_a_run_is_named_by_experiment_variant_and_seed_and_has_its_recipe():
 
 def test_curves_are_sent_while_a_run_trains_and_each_point_once(store, kept):
     follower = Follower(Results(store), "kept")
-    follower.look()
+    follower.send_new()
     assert not kept.opened
     trains(store, CURVE[:1])
-    follower.look()
+    follower.send_new()
     trains(store, CURVE[:2])
-    follower.look()
+    follower.send_new()
     assert [step for step, _ in kept.steps["r1"]] == [1, 2]
     assert not kept.ended
     committed(store, test_loss_nats=1.5)
-    follower.look()
-    follower.look()
+    follower.send_new()
+    follower.send_new()
     assert kept.steps["r1"] == [
         (p["step"], {k: v for k, v in p.items() if k != "step"}) for p in CURVE
     ]
@@ -139,7 +139,7 @@ def test_curves_are_sent_while_a_run_trains_and_each_point_once(store, kept):
 def test_what_is_no_finite_number_is_not_sent(store, kept):
     point = {"step": 1, "tokens": 32, "train_loss_nats": float("nan"), "grad_norm": float("inf")}
     store.commit(record(outcome="diverged"), [point], None)
-    Follower(Results(store), "kept").look()
+    Follower(Results(store), "kept").send_new()
     assert kept.steps["r1"] == [(1, {"tokens": 32})]
     assert kept.ended["r1"][0] == "diverged"
 
@@ -147,27 +147,27 @@ def test_what_is_no_finite_number_is_not_sent(store, kept):
 def test_what_is_measured_of_a_variant_afterwards_is_sent_by_the_last_look(store, kept):
     committed(store)
     follower = Follower(Results(store), "kept")
-    follower.look()
+    follower.send_new()
     with store.alone("variants") as lease:
         speed = measured(decode_tokens_per_s=50.0)
         store.add_variant_metric(lease, "rope", "v1", "decode_speed", speed)
-    follower.look()
+    follower.send_new()
     assert "final/decode_tokens_per_s" not in kept.ended["r1"][1]
-    follower.look(last=True)
+    follower.send_new(last=True)
     assert kept.ended["r1"][1]["final/decode_tokens_per_s"] == 50.0
     assert len(kept.steps["r1"]) == len(CURVE)
     assert kept.opened == ["r1", "r1"]
-    follower.look(last=True)  # nothing is new
+    follower.send_new(last=True)  # nothing is new
     assert kept.opened == ["r1", "r1"]
 
 
 @pytest.mark.row("R29", "kill: a run whose curve is being sent")
 def test_a_run_that_was_interrupted_is_closed_as_cancelled_and_gone_on_with(store, kept):
     trains(store, CURVE[:2])
-    Follower(Results(store), "kept").look(last=True)
+    Follower(Results(store), "kept").send_new(last=True)
     assert kept.ended["r1"] == ("cancelled", {})
     committed(store)
-    Follower(Results(store), "kept").look(last=True)
+    Follower(Results(store), "kept").send_new(last=True)
     assert [step for step, _ in kept.steps["r1"]] == [1, 2, 3]
     assert kept.ended["r1"][0] == "ok"
 
@@ -185,7 +185,7 @@ def test_a_sink_that_fails_is_told_once_and_all_is_sent_when_it_works_again(stor
         return len(looks) == 5
 
     follower = Follower(Results(store), "kept")
-    follower.look()
+    follower.send_new()
     trains(store, CURVE[:2])
     kept.fails = True  # in the middle of the run: it is opened again from what arrived
     follow(follower, ended, told.append)

@@ -57,7 +57,7 @@ def _alone(setup: Setup) -> Table:
         entry = {"attention": attention, "context": context, "vocab": 256}
         spec = resolve(Model.check(sizes | entry))
         model = init_weights(build(spec, setup.device), 0)
-        model.position.reach(context)
+        model.position.prepare(context)
         ctx = Context(0, context, model.position, kernel=kernel, device=setup.device)
         low = setup.torch_dtype == torch.bfloat16
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from llama_ablate.commands import help  # noqa: A004  the command's name
-from llama_ablate.commands.shared.options import Options, add_to, made
+from llama_ablate.commands.shared.options import Options, add_to, create_options
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         parsed = _parsed(arguments)
-        return _done(parsed.command, made(OPTIONS[parsed.command], vars(parsed)))
+        return _done(parsed.command, create_options(OPTIONS[parsed.command], vars(parsed)))
     except KeyboardInterrupt as stop:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return _SIGNALLED + (stop.args[0] if stop.args else signal.SIGINT)

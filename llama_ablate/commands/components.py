@@ -74,7 +74,7 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
             about = row["summary"] or "(no docstring)"
             lines.append(wrapped(about, f"  {row['name']:14s} ", _INDENT))
             for name, option in row["options"].items():
-                words = f"{name}: {option['type']} = {written(option['default'])}"
+                words = f"{name}: {option['type']} = {format_default(option['default'])}"
                 words += f" - {option['about']}" * bool(option["about"])
                 lines.append(wrapped(words, _INDENT, f"{_INDENT}  "))
     return "\n".join(lines)
@@ -91,7 +91,7 @@ def _registries() -> "dict[str, Registry]":
     return {**REGISTRIES, **TRAINING, **data, "metric": METRICS}
 
 
-def written(default: object) -> str:
+def format_default(default: object) -> str:
     """Write an option's default as YAML would."""
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]

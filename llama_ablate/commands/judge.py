@@ -108,7 +108,7 @@ def forecast_gates(ledger: "Ledger", begun: "Begun", launch: LaunchOptions) -> A
     pilot = candidates.find_pilot(ledger)
     power, file = source.experiment.margin if pilot else None, Path(begun.label)
     plan_options = plan.PlanOptions(file=file, launch=launch, power=power, pilot=pilot)
-    planned = plan.of_source(source, plan_options)
+    planned = plan.show_plan(source, plan_options)
     first_level, two = (ledger.alpha(begun, gate) / 2 for gate in (1, 2))
     said = f"candidate {begun.number} '{begun.label}': level {begun.level:.2g} (one-sided), "
     said += (

@@ -35,7 +35,7 @@ def run(options: PackOptions) -> Answer:
     from llama_ablate.results.archive import write_pack
 
     results = Results.open(options.folder)
-    target = options.out or _beside(results)
+    target = options.out or _default_path(results)
     _refuse_target(target, results.plan.experiment.name)
     report.write(results)
     files = write_pack(target, results.files(), _pages(results))
@@ -46,7 +46,7 @@ def run(options: PackOptions) -> Answer:
     return Answer("\n".join(lines), values)
 
 
-def _beside(results: "Results") -> Path:
+def _default_path(results: "Results") -> Path:
     """Return the default target: the pack itself, or `NAME-packed` next to a folder."""
     root = results.root.resolve()
     return root if results.is_packed else root.with_name(f"{root.name}-packed")

@@ -47,15 +47,15 @@ def run(options: PlanOptions) -> Answer:
     from llama_ablate.terminal import say
 
     say(f"reading {options.file}")
-    return of_source(experiment.load(options.file, options.sets), options)
+    return show_plan(experiment.load(options.file, options.sets), options)
 
 
-def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
+def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
     """Show the plan of a loaded experiment, from a file or a ledger."""
     from llama_ablate.data import tokens
     from llama_ablate.terminal import say
 
-    tokens.look(source)
+    tokens.check_corpora(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.design import checks, forecast, variants
@@ -85,7 +85,7 @@ def of_source(source: "ExperimentFile", options: PlanOptions) -> Answer:
     pilot = _open_pilot(options.pilot, predicted)
     with source.located():  # an equivalence that cannot be shown
         margin_values, needed = _margin(predicted, pilot)
-    output = forecast_tables.shown(predicted, needed)
+    output = forecast_tables.list_forecast(predicted, needed)
     values = predicted.to_dict(warnings.planned) | margin_values
     resets = [
         str(source.locate(error))
@@ -151,7 +151,7 @@ def _margin(
     from llama_ablate.findings import power
 
     margin_text = predicted.plan.experiment.margin
-    margin, table = margins.of_loss(margin_text), predicted.plan.tables[0]
+    margin, table = margins.loss_margin(margin_text), predicted.plan.tables[0]
     if margin is None:
         return {}, "none is stated, so no row can be equivalent"
     if len([variant for variant in table.variants if not variant.role]) == 1:

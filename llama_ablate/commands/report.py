@@ -93,7 +93,7 @@ def _watch(results: "Results") -> "Results":
             if failed == _TRIES:
                 raise
         time.sleep(_EVERY_S)
-        results = results.again()
+        results = results.reopen()
 
 
 def describe_progress(results: "Results") -> tuple[int, int, str]:

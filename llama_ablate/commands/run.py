@@ -109,10 +109,10 @@ def run(options: RunOptions) -> Answer:
     from llama_ablate.config import experiment
 
     say(f"reading {options.file}")
-    return of_source(experiment.load(options.file, options.sets), options)
+    return run_source(experiment.load(options.file, options.sets), options)
 
 
-def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
+def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     """Train, measure and report a loaded experiment, from a file or from Python."""
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
@@ -125,7 +125,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     launch = options.launch
     check_launcher(launch)
     sinks = checked(launch.track, "--track")
-    tokens.look(source)
+    tokens.check_corpora(source)
     say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.design import forecast
@@ -273,7 +273,7 @@ def _write_plan(
             lambda: choose(spec, train, device).to_dict(),
         )
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
-    plan = plan.paced(measurement.pace(store, compute))
+    plan = plan.paced(measurement.measure_step_times(store, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = plan.document(compute, settings)
     # The number of concurrent runs on a cluster is unknown beforehand, at most all.

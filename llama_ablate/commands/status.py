@@ -134,7 +134,7 @@ def _watched(results: "Results") -> "Results":
                     if ended != (now := [*results.finished]):  # else nothing more is asked for
                         needed, ended = find_asked(results), now
                     runs = list_needed(results, needed)
-                    draw(_drawn(results, runs))
+                    draw(_draw_progress(results, runs))
                     failed = 0
                     if not any(run.outcome in ("pending", "running") for run in runs):
                         break
@@ -143,13 +143,13 @@ def _watched(results: "Results") -> "Results":
                     if failed == _TRIES:
                         raise
                 time.sleep(_EVERY_S)
-                results = results.again()
+                results = results.reopen()
         except KeyboardInterrupt:
             pass
     return results
 
 
-def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
+def _draw_progress(results: "Results", runs: "Sequence[RunStatus]") -> str:
     from llama_ablate.commands.shared import progress
     from llama_ablate.report import tables
 

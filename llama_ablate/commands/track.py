@@ -45,7 +45,7 @@ def run(options: TrackOptions) -> Answer:
     sent = {}
     for name in sinks:
         if options.beside:
-            _beside(options.folder, name)
+            _start_follower(options.folder, name)
             continue
         results = Results.open(options.folder)
         follower = Follower(results, name)
@@ -67,7 +67,7 @@ def run(options: TrackOptions) -> Answer:
 
 def _send(follower: "Follower", name: str) -> None:
     try:
-        follower.look(last=True)
+        follower.send_new(last=True)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
@@ -90,7 +90,7 @@ def _follow(follower: "Follower", name: str) -> None:
     follow(follower, ended, _teller("--to", name, sys.stderr.write))
 
 
-def _beside(root: Path, name: str) -> None:
+def _start_follower(root: Path, name: str) -> None:
     """Send while a launcher works, until standard input ends; say what fails on its terminal.
 
     Where another process sends the same already, take over when that one has ended.

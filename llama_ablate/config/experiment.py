@@ -38,7 +38,7 @@ __all__ = [
 
 _MERGED = ("model", "data", "train")  # sections laid over the base key by key
 #: Sections whose keys may hold dots.
-_OF_PATHS = (("variants", "axes"), ("controls", "positive"))
+_CHANGE_PATHS = (("variants", "axes"), ("controls", "positive"))
 #: Keys that say the same thing: of a base or before a `--set`, one stands in for the others.
 _ONE_OF: tuple[tuple[Where, ...], ...] = (
     (("train", "tokens"), ("train", "steps"), ("sizes", "tokens_per_parameter")),
@@ -236,7 +236,7 @@ def _path_of(key: str) -> Where:
     parts: Where = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
     if parts[0] in Model.model_fields:
         parts = ("model", *parts)
-    for section in _OF_PATHS:
+    for section in _CHANGE_PATHS:
         if parts[: len(section)] == section and (rest := parts[len(section) :]) and "" not in rest:
             ends = [i for i, part in enumerate(rest) if isinstance(part, int)]
             names, behind = (rest[: ends[0]], rest[ends[0] :]) if ends else (rest, ())

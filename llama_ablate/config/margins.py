@@ -5,21 +5,21 @@ import re
 
 #: Units of a loss: per token, and where tokenizers differ.
 NATS, BITS = "nats", "bits/byte"
-OF_LOSS = (NATS, BITS)
-_STATED = re.compile(
-    rf"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?({'|'.join(OF_LOSS)}|%|points)", re.ASCII
+LOSS_UNITS = (NATS, BITS)
+_MARGIN_PATTERN = re.compile(
+    rf"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?({'|'.join(LOSS_UNITS)}|%|points)", re.ASCII
 )
 
 
 def read(stated: object) -> tuple[float, str]:
     """Return size and unit; (0, "") for anything else."""
-    match = _STATED.fullmatch(stated) if isinstance(stated, str) else None
+    match = _MARGIN_PATTERN.fullmatch(stated) if isinstance(stated, str) else None
     if match is None or math.isinf(size := float(match[1])):
         return 0.0, ""
     return size, match[2]
 
 
-def of_loss(stated: object) -> float | None:
+def loss_margin(stated: object) -> float | None:
     """Return a margin in a unit of losses; None for another, and for one that is not above 0."""
     size, unit = read(stated)
-    return size if size and unit in OF_LOSS else None
+    return size if size and unit in LOSS_UNITS else None

@@ -99,7 +99,7 @@ def missing(recorded: Iterable[str]) -> str:
     return f"; it was made with {' '.join(flags)}" if flags else ""
 
 
-def again(recorded: Mapping[str, str]) -> None:
+def load_recorded(recorded: Mapping[str, str]) -> None:
     """Load the plug-ins of another process. Raises ConfigError where one has changed since."""
     if not recorded:
         return

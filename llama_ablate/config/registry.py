@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import PydanticUserError, create_model
 
 from llama_ablate.config import plugins
-from llama_ablate.config.validation import Keys, shown
+from llama_ablate.config.validation import Keys, quote
 from llama_ablate.errors import ConfigError, Where, nearest
 
 Component = TypeVar("Component", bound=Callable[..., Any])
@@ -198,7 +198,7 @@ class Registry:
         """
         named = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(named, dict):
-            what = f"a name or a mapping, not {shown(entry)}"
+            what = f"a name or a mapping, not {quote(entry)}"
             raise ConfigError(f"{self._one} is {what}", where)
         if "pattern" in named and "name" not in named:
             raise ConfigError(f"{self._one} is one component here, not a pattern", where)
@@ -208,7 +208,7 @@ class Registry:
         name = named.pop("name")
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
-            raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
+            raise ConfigError(f"{quote(name)} is not {self._one}{nearest(name, self)}", at)
         for option in [o for o in named if o not in self._schemas[name].model_fields]:
             if having := [n for n, s in self._schemas.items() if option in s.model_fields]:
                 raise ConfigError(

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.config.validation import Keys, at, shown
+from llama_ablate.config.validation import Keys, at, quote
 from llama_ablate.errors import nearest
 from llama_ablate.files.slugs import slug
 
@@ -37,7 +37,7 @@ def _without_repeats(values: list[Any]) -> list[Any]:
     )
     name, times = names.most_common(1)[0]
     if times > 1:
-        raise ValueError(f"{shown(values)} names '{name}' twice")
+        raise ValueError(f"{quote(values)} names '{name}' twice")
     return values
 
 
@@ -48,7 +48,7 @@ def _each_once(values: list[Any]) -> list[Any]:
 def _without_size(value: object) -> object:
     if any(isinstance(item, dict) for item in _listed(value)):
         raise ValueError(
-            f"{shown(value)} is not accepted: a budget is tokens, bytes, flops or seconds, "
+            f"{quote(value)} is not accepted: a budget is tokens, bytes, flops or seconds, "
             "without a number; the number is train.tokens or train.steps, of the "
             "baseline"
         )
@@ -106,7 +106,7 @@ class Model(Keys):
     def _no_list(cls, value: object) -> object:
         if isinstance(value, list):
             how = "components over depth are written {pattern: [...]}"
-            raise at(f"{shown(value)} is a list: {how}")
+            raise at(f"{quote(value)} is a list: {how}")
         return value
 
 
@@ -292,7 +292,7 @@ class Train(Keys):
                 f"batch {self.batch} does not divide into {self.accumulate} parts", "accumulate"
             )
         if not all(0 < share < 1 for share in self.branches):
-            raise at(f"branches {shown(self.branches)} must be shares between 0 and 1", "branches")
+            raise at(f"branches {quote(self.branches)} must be shares between 0 and 1", "branches")
         if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:
             raise at(
                 f"the branch at {min(self.branches):g} would cool down before the "
@@ -369,17 +369,17 @@ class Variants(Keys):
 
 
 def _with_unit(value: object) -> object:
-    if value is not None and margins.of_loss(value) is None:
+    if value is not None and margins.loss_margin(value) is None:
         raise ValueError(
-            f"{shown(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
+            f"{quote(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
         )
     return value
 
 
-def _of_hypothesis(value: object) -> object:
+def _complete_hypothesis(value: object) -> object:
     if value is not None and margins.read(value)[1] in ("", "%"):
         raise ValueError(
-            f"{shown(str(value))}: must be a number in the metric's unit: '0.01 nats', or "
+            f"{quote(str(value))}: must be a number in the metric's unit: '0.01 nats', or "
             "'0.1 points' of what has none"
         )
     return value
@@ -388,7 +388,7 @@ def _of_hypothesis(value: object) -> object:
 def _with_some_unit(value: object) -> object:
     if value is not None and not margins.read(value)[1]:
         raise ValueError(
-            f"{shown(str(value))}: must be a number and its unit: '0.01 nats', '5%' "
+            f"{quote(str(value))}: must be a number and its unit: '0.01 nats', '5%' "
             "of the other's, or '0.1 points' of what is neither"
         )
     return value
@@ -416,7 +416,7 @@ class Hypothesis(Keys):
     #: Whether it may be an equivalence that a pilot's noise does not let be shown.
     force: bool = False
 
-    _margin = field_validator("margin", mode="before")(_of_hypothesis)
+    _margin = field_validator("margin", mode="before")(_complete_hypothesis)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Hypothesis":
@@ -565,7 +565,7 @@ class Controls(Keys):
     repeat: int = Field(1, ge=1)
     positive: dict[str, Any] = Field(default_factory=dict)
 
-    _one = field_validator("aa", mode="before")(_listed)
+    _list_aa = field_validator("aa", mode="before")(_listed)
     _no_repeats = field_validator("aa")(_each_once)
 
 
@@ -605,7 +605,7 @@ class Looks(Keys):
             later <= earlier for earlier, later in itertools.pairwise(numbers)
         ):
             raise at(
-                f"{shown(numbers)}: must be numbers of seeds that grow, the first 2 or more, the "
+                f"{quote(numbers)}: must be numbers of seeds that grow, the first 2 or more, the "
                 f"last at most {MOST_SEEDS:,}",
                 "looks",
             )
@@ -613,7 +613,7 @@ class Looks(Keys):
             len(self.spend) != len(numbers) or min(self.spend) <= 0 or sum(self.spend) > 1 + 1e-9
         ):
             raise at(
-                f"{shown(self.spend)}: must be {len(numbers)} shares above 0, one for each look, "
+                f"{quote(self.spend)}: must be {len(numbers)} shares above 0, one for each look, "
                 "that sum to 1 at most",
                 "spend",
             )

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 from llama_ablate.config.registry import Choice, Entry, Registry
-from llama_ablate.config.validation import shown
+from llama_ablate.config.validation import quote
 from llama_ablate.errors import ConfigError, Where, nearest
 
-_OF_PATTERN = ("pattern", "layers")
+_PATTERN_KEYS = ("pattern", "layers")
 #: A component each, or a pattern of components over depth.
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
 #: One for the whole model, each with a default, which is no part of the id.
@@ -210,14 +210,14 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
     if not _is_pattern(entry):
         return over_depth(_without_nope(registry, registry.resolve(entry, where), layers, where))
     for key in entry:
-        if key not in _OF_PATTERN:
+        if key not in _PATTERN_KEYS:
             raise ConfigError(
-                f"a pattern has no key '{key}'{nearest(key, _OF_PATTERN)}", (*where, key)
+                f"a pattern has no key '{key}'{nearest(key, _PATTERN_KEYS)}", (*where, key)
             )
     period = entry.get("pattern")
     at: Where = (*where, "pattern")
     if not isinstance(period, Sequence) or isinstance(period, str) or not period:
-        raise ConfigError(f"a pattern is a list of components, not {shown(period)}", at)
+        raise ConfigError(f"a pattern is a list of components, not {quote(period)}", at)
     if len(period) > layers:
         deep = f"{layers} layer{'s' if layers > 1 else ''}"
         raise ConfigError(f"a pattern of {len(period)} components is longer than {deep}", at)
@@ -244,7 +244,7 @@ def shorten_entry(registry: Registry, entry: Any, where: Where = ()) -> Any:
 
 
 def _is_pattern(entry: Entry) -> TypeGuard[dict[str, Any]]:
-    return isinstance(entry, dict) and "name" not in entry and bool({*_OF_PATTERN} & {*entry})
+    return isinstance(entry, dict) and "name" not in entry and bool({*_PATTERN_KEYS} & {*entry})
 
 
 def _single(
@@ -252,7 +252,7 @@ def _single(
 ) -> list[tuple[int, Choice]]:
     """Return the layers that are set one by one, and their components."""
     if not isinstance(entries, Mapping):
-        raise ConfigError(f"'layers' maps layers to components, not {shown(entries)}", where)
+        raise ConfigError(f"'layers' maps layers to components, not {quote(entries)}", where)
     chosen: dict[int, Choice] = {}
     for key, entry in entries.items():
         at: Where = (*where, key)
@@ -262,7 +262,8 @@ def _single(
             layer = layers
         if not -layers <= layer < layers:
             raise ConfigError(
-                f"layer {shown(key)}: must be a whole number from {-layers} to {layers - 1}", at
+                f"layer {quote(key)}: must be a whole number from {-layers} to {layers - 1}",
+                at,
             )
         if layer % layers in chosen:
             raise ConfigError(f"layer {layer} is set twice, from the first and from the last", at)

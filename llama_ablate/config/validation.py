@@ -78,7 +78,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
         return short if isinstance(loc[-1], int) else f"the key '{loc[-1]}' is needed here"
     if kind == "literal_error":
         expected = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-        return f"{shown(value)} is not allowed here{nearest(value, expected.split(', '))}"
+        return f"{quote(value)} is not allowed here{nearest(value, expected.split(', '))}"
     if kind == "value_error":
         return str(error["ctx"]["error"])
     message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", error["msg"])
@@ -88,10 +88,10 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
         message += f"; write {int(value):_}"
     if kind.startswith("model_type"):
         message = "should be a mapping (key: value)"
-    return f"{shown(value)} ({_kind(value)}) is not accepted: it {message}"
+    return f"{quote(value)} ({_kind(value)}) is not accepted: it {message}"
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Quote a value for a message, cut to a length that fits on a line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -14,7 +14,7 @@ from llama_ablate.data.tokens import Tokens
 
 #: Batch `k` of a seed, (size, context + 1): of a seed, k, a size and a context.
 Batches = Callable[[int, int, int, int], NDArray[np.int64]]
-_DRAWN = 256  # documents of a stream at a time
+_DOCUMENTS_PER_DRAW = 256  # documents of a stream at a time
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class _Stream:
         return self._bounds[self._documents[nth] + 1] - (self._ends[nth] - places)
 
     def _draw(self) -> None:
-        first = len(self._documents) // _DRAWN
+        first = len(self._documents) // _DOCUMENTS_PER_DRAW
         generator = np.random.Generator(
             np.random.Philox(key=[self._seed, self._number], counter=[0, 0, 0, first])
         )
-        documents = generator.integers(0, len(self._bounds) - 1, _DRAWN)
+        documents = generator.integers(0, len(self._bounds) - 1, _DOCUMENTS_PER_DRAW)
         before = self._ends[-1] if len(self._ends) else 0
         ends = before + np.diff(self._bounds)[documents].cumsum()
         self._documents = np.append(self._documents, documents)

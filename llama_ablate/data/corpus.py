@@ -255,7 +255,7 @@ def hub(
         raise ConfigError(f"shuffle {shuffle}: must be a seed of 0 or more", ("shuffle",))
     most, is_local = parse_size(limit), Path(dataset).is_dir()
     try:
-        reach(dataset)
+        check_reachable(dataset)
         builder = _builder(dataset, subset, revision, data_files)
     except ConfigError as error:
         if error.where:
@@ -278,7 +278,7 @@ def _refuse(error: ConfigError) -> Iterator[Document]:
     yield
 
 
-def reach(dataset: str) -> None:
+def check_reachable(dataset: str) -> None:
     """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session
@@ -388,7 +388,7 @@ def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterato
             yield from batch[chosen]
 
     try:
-        yield from readers.of_column(values(), column, name)
+        yield from readers.read_column(values(), column, name)
     except ConfigError:
         raise
     except Exception as error:

@@ -39,7 +39,7 @@ _MAGIC = {
     b"(\xb5/\xfd": "zstd",
 }
 #: What files of rows begin with, and the ending that their names have.
-_OF_ROWS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
+_ROW_FORMATS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HEAD = 8  # bytes: as long as the longest of them
 _KINDS = {
@@ -51,7 +51,7 @@ _KINDS = {
     ".arrow": "Arrow",
 }
 _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_STATED = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(kB|MB|GB|TB)", re.ASCII | re.IGNORECASE)
+_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(kB|MB|GB|TB)", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(stated: str | None) -> int | None:
@@ -61,7 +61,7 @@ def parse_size(stated: str | None) -> int | None:
     """
     if stated is None:
         return None
-    match = _STATED.fullmatch(stated) if isinstance(stated, str) else None
+    match = _SIZE_PATTERN.fullmatch(stated) if isinstance(stated, str) else None
     unit = match and next(size for name, size in _UNITS.items() if name.lower() == match[2].lower())
     size = round(float(match[1]) * unit) if match and unit else 0
     if not size:
@@ -150,7 +150,7 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
             yield Document(_TextFile(file, name))
         else:
             with _reading(file, name) as opened:
-                for text in of_column(rows(opened, column, name), column, name):
+                for text in read_column(rows(opened, column, name), column, name):
                     yield Document((text,))
 
 
@@ -203,7 +203,7 @@ def state(files: Iterable[Path]) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def of_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
+def read_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
     """Yield the texts of a column, without the empty ones. Raises ConfigError for other values."""
     for value in rows:
         if not isinstance(value, str):
@@ -247,7 +247,7 @@ def _check_beginning(file: Path, head: bytes) -> None:
             raise ConfigError(f"{name} is compressed ({kind}): {remedy}")
     if file.suffix == ".parquet" and not head.startswith(b"PAR1"):
         raise ConfigError(f"{name} is not parquet: it does not begin with PAR1")
-    for magic, ending in _OF_ROWS.items():
+    for magic, ending in _ROW_FORMATS.items():
         if head.startswith(magic) and file.suffix != ending:
             kind = ending[1:].capitalize()
             raise ConfigError(f"{name} is {kind} by its content: its name should end in {ending}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llama_ablate.config.spec import digest
-from llama_ablate.config.validation import shown
+from llama_ablate.config.validation import quote
 from llama_ablate.data import readers
 from llama_ablate.errors import ConfigError, nearest
 
@@ -71,7 +71,7 @@ def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
     """Return a text of an item. Raises ConfigError for any other value."""
     value = values[key]
     if not isinstance(value, str) or (not value.strip() and not empty):
-        raise ConfigError(f"'{key}' is {shown(value)}: must be text")
+        raise ConfigError(f"'{key}' is {quote(value)}: must be text")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -89,7 +89,7 @@ def pair(right: str, wrong: str, *, group: str = "", place: str = "") -> Item:
 def checked_choices(choices: Any) -> tuple[str, ...]:
     """Return the choices of an item. Raises ConfigError for fewer than two, and empty ones."""
     if not isinstance(choices, list | tuple):
-        raise ConfigError(f"'choices' is {shown(choices)}: must be a list of texts")
+        raise ConfigError(f"'choices' is {quote(choices)}: must be a list of texts")
     if len(choices) < 2:
         raise ConfigError(f"'choices' has {len(choices)}: must be two or more")
     return tuple(text_of({f"choices[{i}]": c}, f"choices[{i}]") for i, c in enumerate(choices))
@@ -105,7 +105,7 @@ def checked_answer(answer: Any, choices: Sequence[str]) -> int:
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
         return answer
     raise ConfigError(
-        f"'answer' is {shown(answer)}: must be from 0 to {len(choices) - 1}, the place of the "
+        f"'answer' is {quote(answer)}: must be from 0 to {len(choices) - 1}, the place of the "
         "right one, or its text"
     )
 
@@ -145,7 +145,7 @@ def task(entry: str) -> Task:
     than its name states, and for an item that is incomplete or has no correct answer.
     """
     if entry in BUILT_IN:
-        return replace(_of_one_kind(BUILT_IN[entry]), name=entry)
+        return replace(_load_task(BUILT_IN[entry]), name=entry)
     path = Path(entry).expanduser()
     if path.suffix != ".jsonl":
         hint = nearest(entry, BUILT_IN)
@@ -155,7 +155,7 @@ def task(entry: str) -> Task:
         readers.check([path])
     except ConfigError as error:
         raise ConfigError(error.message, ("task",)) from None
-    return _of_one_kind(path)
+    return _load_task(path)
 
 
 #: Tasks by name, each a file of items. `minimal-pairs` has pairs as BLiMP (Warstadt et al. 2020,
@@ -163,7 +163,7 @@ def task(entry: str) -> Task:
 BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
 
-def _of_one_kind(path: Path) -> Task:
+def _load_task(path: Path) -> Task:
     """Read a file's items as a task. Raises ConfigError for items of several kinds."""
     kinds: dict[Kind, str] = {}
     items = []
@@ -198,7 +198,7 @@ def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
 def _item(values: Any, place: str) -> tuple[Kind, Item]:
     """Parse a line's values as an item with its kind. Raises ConfigError for invalid values."""
     if not isinstance(values, dict):
-        raise ConfigError(f"an item is a mapping, not {shown(values)}")
+        raise ConfigError(f"an item is a mapping, not {quote(values)}")
     group = text_of(values, "group") if "group" in values else ""
     if "text" in values and "target" not in values:
         values = {**values, **_last_word(text_of(values, "text"))}

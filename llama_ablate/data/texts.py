@@ -29,7 +29,7 @@ from llama_ablate.terminal import say
 
 _END = SEPARATOR.encode()
 _BLOCK = 1 << 20  # bytes that are read at a time, and of a chunk of documents
-_WHOLE = 1 << 24  # bytes: a longer document is cut, else its tokens would fill the memory
+_MAX_DOCUMENT = 1 << 24  # bytes: a longer document is cut, else its tokens would fill the memory
 #: Where a long document is cut: before the end of a line that ends in a letter or a digit, at which
 #: the tokenizers of GPT-2 and Llama 3, and those that are trained here, cut it too.
 _LINE = re.compile(rb"[0-9A-Za-z](?=\n)")
@@ -56,7 +56,7 @@ class Text:
     @property
     def cuts(self) -> bool:
         """Presence of a document that is cut before encoding because of its length."""
-        return self.longest > _WHOLE
+        return self.longest > _MAX_DOCUMENT
 
     def file(self, split: str) -> Path:
         """Return the file of a split."""
@@ -118,7 +118,7 @@ def write(
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
 
-        def written(split: str, pieces: Iterable[str]) -> Iterator[str]:
+        def write_pieces(split: str, pieces: Iterable[str]) -> Iterator[str]:
             for piece in pieces:
                 sizes[split] += files[split].write(piece.encode())
                 update(sum(sizes.values()), corpus.size)
@@ -129,7 +129,7 @@ def write(
                 continue
             before = sizes[split]
             sizes[split] += files[split].write(SEPARATOR.encode() if before else b"")
-            pieces = written(split, document.pieces)
+            pieces = write_pieces(split, document.pieces)
             document_hash = hash_document(pieces)
             is_cut = document.whole is not document.pieces
             hashes[split].append(hash_document(document.whole) if is_cut else document_hash)
@@ -222,11 +222,11 @@ def _chunk(opened: BinaryIO, start: int) -> int:
     if (cut := block.rfind(_END)) >= 0:
         return start + cut + 1
     at = start + len(block)
-    while at - start <= _WHOLE and (more := opened.read(_BLOCK)):
+    while at - start <= _MAX_DOCUMENT and (more := opened.read(_BLOCK)):
         if (cut := more.find(_END)) >= 0:
             return at + cut + 1
         at += len(more)
-    if at - start <= _WHOLE:
+    if at - start <= _MAX_DOCUMENT:
         return at  # the last document
     lines = [match.end() for match in _LINE.finditer(block)]
     return start + (lines[-1] if lines else block.rfind(b"\n") + 1 or _character(block))
@@ -243,7 +243,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 @dataclass
-class _Known:
+class _Remembered:
     """Stored note on a text."""
 
     state: str | None
@@ -252,14 +252,14 @@ class _Known:
     longest: Count
 
 
-_KNOWN = TypeAdapter(_Known)
+_REMEMBERED = TypeAdapter(_Remembered)
 
 
 def recall(root: Path, entry: object, state: str | None) -> Text | None:
     """Return the noted text of a corpus, without files; None if the corpus has changed."""
     file = _note(root, entry)
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-        remembered = typed(_KNOWN, read_json(file, _place(file)), file)
+        remembered = typed(_REMEMBERED, read_json(file, _place(file)), file)
         if state is not None and state in (remembered.state, UNCHANGED):
             return Text(root, remembered.fingerprint, remembered.sizes, remembered.longest)
     return None

@@ -69,7 +69,7 @@ LLAMA31_SPECIAL = {
 #: Tokens of a vocab.json that stand for no text: `<|endoftext|>`, `</s>`, `<pad>`.
 _SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
 #: Names of files that are a tokenizer each, in the order in which they are looked for.
-WHOLE = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
+FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 _GPT2_FILES = ("vocab.json", "merges.txt")
 _MAX_BYTES = 256 << 20  # of a tokenizer file: far more than any known one has
 
@@ -146,12 +146,12 @@ def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
 
 def in_one_file(folder: Path) -> Tokenizer | None:
     """Return the tokenizer in a folder's single tokenizer file; None without such a file."""
-    files = (folder / name for name in WHOLE)
+    files = (folder / name for name in FILES)
     file = next((file for file in files if file.is_file()), None)
     return read(file) if file else None
 
 
-def _of_folder(folder: Path) -> Tokenizer:
+def _read_folder(folder: Path) -> Tokenizer:
     """Return the tokenizer whose files lie in a folder. Raises ConfigError where none do."""
     if tokenizer := in_one_file(folder):
         return tokenizer
@@ -174,7 +174,7 @@ def read(path: Path) -> Tokenizer:
     """
     try:
         if path.is_dir():
-            return _of_folder(path)
+            return _read_folder(path)
         if not path.is_file():
             raise ConfigError(f"there is no tokenizer file '{path}'")
         if path.stat().st_size > _MAX_BYTES:

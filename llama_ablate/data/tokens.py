@@ -205,7 +205,7 @@ class Tokens:
         return np.asarray(ids[index], np.int64)
 
 
-def look(source: Experiment) -> None:
+def check_corpora(source: Experiment) -> None:
     """Refuse missing texts without reading them, before slow imports.
 
     Raises ConfigError, with file, line and column, for an unregistered corpus or tokenizer, and for
@@ -225,9 +225,9 @@ def look(source: Experiment) -> None:
 
 
 #: Folders of the tokens that this process has prepared, by the hash of corpus and tokenizer.
-seen: dict[str, Path] = {}
+prepared_folders: dict[str, Path] = {}
 #: Folders prepared by another process, which are opened without a check of the source.
-trusted: dict[str, Path] = {}
+trusted_folders: dict[str, Path] = {}
 
 
 def prepare(
@@ -260,13 +260,13 @@ def prepare(
     # A tokenizer from a file is known by the file's content, not by its path.
     made_by = maker.identity or tokenizer.entry()
     request = digest([entry, made_by], 16)
-    if request in trusted:
-        return load(trusted[request])
+    if request in trusted_folders:
+        return load(trusted_folders[request])
     source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
     remembered = texts.recall(root, entry, source.state)
     if remembered and (tokens := _opened(root, _key(remembered, maker, made_by))):
-        seen[request] = tokens.folder
+        prepared_folders[request] = tokens.folder
         return tokens
     for _ in range(_TRIES):
         with texts.working_folder(root, request) as folder:
@@ -275,7 +275,7 @@ def prepare(
             _check_splits(text, corpus.name)
             texts.remember(root, entry, source.state, text)
             key = _key(text, maker, made_by)
-            seen[request] = root / "tokens" / key
+            prepared_folders[request] = root / "tokens" / key
             if tokens := _opened(root, key):
                 return tokens
             _write(root / "tokens" / key, text, maker, folder, corpus.entry())

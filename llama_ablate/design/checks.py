@@ -228,7 +228,7 @@ def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     ]
     for margin, where in stated_margins:
         given = margins.read(margin)[1]
-        if given in margins.OF_LOSS and given != unit:
+        if given in margins.LOSS_UNITS and given != unit:
             raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
 
 

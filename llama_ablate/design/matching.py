@@ -26,7 +26,7 @@ class Knob:
     """A size that a cost grows with, and the multiples that it is rounded to, coarsest first."""
 
     name: str
-    turned: Callable[[ModelSpec, int], ModelSpec]
+    resize: Callable[[ModelSpec, int], ModelSpec]
     #: Round sizes compute faster; a rotation needs even heads.
     multiples: tuple[int, ...]
 
@@ -47,7 +47,7 @@ HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8,
 def _option(name: str) -> Knob:
     """Return the knob of a mixer's option, in every layer that has a value for it or a default."""
 
-    def turned(spec: ModelSpec, size: int) -> ModelSpec:
+    def resize(spec: ModelSpec, size: int) -> ModelSpec:
         if name == "window" and size >= spec.context:
             raise ConfigError(f"a window of {size} hides nothing of {spec.context} tokens")
         choices = (
@@ -56,7 +56,7 @@ def _option(name: str) -> Knob:
         )
         return replace(spec, attention=over_depth(list(choices)))
 
-    return Knob(name, turned, (8, 4, 2, 1))
+    return Knob(name, resize, (8, 4, 2, 1))
 
 
 def _has(choice: Choice, option: str) -> bool:
@@ -67,7 +67,7 @@ def _has(choice: Choice, option: str) -> bool:
 
 #: What a mixer keeps grows with: a latent, the keys of a recurrence (Gated DeltaNet, Mamba-2), and
 #: the tokens of a window.
-_OF_STATES = {name: _option(name) for name in ("latent", "key_dim", "state", "window")}
+_STATE_KNOBS = {name: _option(name) for name in ("latent", "key_dim", "state", "window")}
 
 
 def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
@@ -80,12 +80,12 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
         return [WIDTH]
     knobs = [
         knob
-        for name, knob in _OF_STATES.items()
+        for name, knob in _STATE_KNOBS.items()
         if any(_has(choice, name) for choice in spec.attention.choices)
     ]
     if match == "state_bytes":
         return [*knobs, HEAD_DIM]
-    return knobs[:1] if knobs[:1] == [_OF_STATES["latent"]] else [HEAD_DIM]
+    return knobs[:1] if knobs[:1] == [_STATE_KNOBS["latent"]] else [HEAD_DIM]
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
@@ -113,10 +113,10 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> So
 def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     """Solve for one knob. Raises ConfigError where no size does."""
     excess = cost(spec) / target - 1
-    exact = _exact(knob, lambda size: cost(knob.turned(spec, size)), target)
+    exact = _exact(knob, lambda size: cost(knob.resize(spec, size)), target)
     for multiple in knob.multiples:
         size = max(multiple, round(exact / multiple) * multiple)
-        candidate = knob.turned(spec, size)
+        candidate = knob.resize(spec, size)
         residual = cost(candidate) / target - 1
         if abs(excess) <= min(TOLERANCE, abs(residual)):
             return Solved(spec, excess)

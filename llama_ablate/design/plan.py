@@ -33,7 +33,7 @@ from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Seconds of one training step of each variant, measured side by side.
-Pace = Callable[[Table], Sequence[float]]
+StepTimes = Callable[[Table], Sequence[float]]
 
 _COSTS: dict[str, Cost] = {
     "parameters": lambda spec: count(spec).non_embedding,
@@ -81,7 +81,7 @@ class Plan:
         """Baseline of the first table."""
         return self.tables[0].baseline
 
-    def paced(self, pace: Pace) -> "Plan":
+    def paced(self, pace: StepTimes) -> "Plan":
         """Return the plan with measured seconds per step, for tables with a budget in seconds."""
 
         def timed(table: Table) -> Table:

@@ -21,7 +21,7 @@ from llama_ablate.config.spec import (
     resolve_slot,
     shorten_entry,
 )
-from llama_ablate.config.validation import shown
+from llama_ablate.config.validation import quote
 from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokens import Tokens
@@ -222,7 +222,7 @@ def _variant(
     factorial = experiment.variants.design in ("product", "fraction")
     draws = next((change for change in changes if change.key == DRAWS), None)
     if draws and draws.value not in ("init", "order", "both"):
-        said = f"{shown(draws.value)} is not allowed here"
+        said = f"{quote(draws.value)} is not allowed here"
         raise ConfigError(f"{said}; allowed: init, order, both", draws.where)
     vocab = text.tokens.vocab if text else base.vocab
     spec = spec_of(experiment.model, base, changes, vocab)  # first: labels are of valid values
@@ -473,7 +473,7 @@ def change_of(key: str, level: Any, where: Where) -> Change:
         return Change(key, rest["value"], where, str(level["label"]))
     if key in _ENTRIES and rest:
         return Change(key, rest, where, str(level["label"]))
-    what = f"a value with a label is {{label: ..., value: ...}}, not {shown(level)}"
+    what = f"a value with a label is {{label: ..., value: ...}}, not {quote(level)}"
     raise ConfigError(what, where)
 
 
@@ -507,7 +507,7 @@ def exclusion(
             if not places:
                 known_labels = dict.fromkeys(names[0] for names in named.values())
                 raise ConfigError(
-                    f"{shown(value)} is no value of the axis '{key}'{nearest(value, known_labels)}",
+                    f"{quote(value)} is no value of the axis '{key}'{nearest(value, known_labels)}",
                     (*where, key),
                 )
             wanted.append((key, places))
@@ -673,7 +673,7 @@ def count_windows(model: Model, change: Change) -> int:
         divisors = [n for n in range(1, model.context) if model.context % n == 0]
         raise ConfigError(
             f"{change.value} does not divide the base's context of {model.context}, which is the "
-            f"longest and whose text the others cut in parts; allowed: {shown(divisors[-6:])}",
+            f"longest and whose text the others cut in parts; allowed: {quote(divisors[-6:])}",
             change.where,
         )
     return model.context // int(change.value)

@@ -267,11 +267,11 @@ def simultaneous(
         for name in equal
     }
     if rows:
-        intervals |= _of_rows(rows, text_errors or {}, alpha, size, shares or {})
+        intervals |= _estimate_rows(rows, text_errors or {}, alpha, size, shares or {})
     return {name: intervals[name] for name in finite}
 
 
-def _of_rows(
+def _estimate_rows(
     rows: Mapping[Key, Sequence[float]],
     text_errors: Mapping[Key, StandardError],
     alpha: float,

@@ -69,10 +69,12 @@ def _logs(turns: Turns) -> list[float]:
 def _timing(turns: Turns, mean: float, half: float) -> Timing:
     """Return a timing from the mean of its logarithms and half the width of their interval."""
     low, high = math.exp(mean - half), math.exp(mean + half)
-    return Timing(math.exp(mean), low, high, len(turns), sum(map(len, turns)), spread(turns))
+    return Timing(
+        math.exp(mean), low, high, len(turns), sum(map(len, turns)), relative_spread(turns)
+    )
 
 
-def spread(turns: Turns) -> float:
+def relative_spread(turns: Turns) -> float:
     """Return how far the middle half of all turns lies apart, over their median.
 
     NaN for fewer than three turns.

@@ -104,7 +104,7 @@ def expected_half_width(
     return float(join_errors(error, df, noise.text.se, noise.text_df, df + 1 - prior, level))
 
 
-def of_rows(
+def simulate_rows(
     noise: Sequence[Noise],
     looks: Sequence[int],
     shares: Sequence[float] = (1.0,),
@@ -126,7 +126,7 @@ def of_rows(
     return DrawnTables(needed, estimates.half)
 
 
-def of_factors(
+def simulate_factors(
     levels: Mapping[str, Sequence[int]],
     factors: Sequence[str],
     residual: StandardError,

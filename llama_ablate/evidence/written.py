@@ -82,7 +82,7 @@ def measured(difference: float, low: float, high: float, unit: str) -> str:
     return interval(difference, low, high) + (f" {unit}" if unit else "")
 
 
-def pace(ratio: float, low: float, high: float) -> str:
+def describe_ratio(ratio: float, low: float, high: float) -> str:
     """Write a ratio of speeds with its interval; a star marks one that leaves out 1."""
     text = times(ratio, low, high)
     return text.replace("x", "x*", 1) if low > 1 or high < 1 else text

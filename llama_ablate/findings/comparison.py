@@ -42,12 +42,27 @@ class ComparisonRow(DifferenceRow):
     """Comparison of a variant with the baseline: quality, difference, size, speed and memory."""
 
     ORDER = (
-        *("label", "baseline", "role", "n", "loss", "of_loss", *ENDS, "verdict", "of_verdict"),
-        *("of_half", "of_rate"),
-        *("parameters", "train_speed", "of_train_speed", "mfu", "decode_speed", "of_decode_speed"),
+        *("label", "baseline", "role", "n", "loss", "show_loss", *ENDS, "verdict", "show_verdict"),
+        *("show_half", "show_rate"),
+        *(
+            "parameters",
+            "train_speed",
+            "show_train_speed",
+            "mfu",
+            "decode_speed",
+            "show_decode_speed",
+        ),
         *("kv_bytes_per_token", "state_bytes"),
-        *("asked_state_bytes", "of_runs", "of_p", "of_seeds", "point", "of_excess", "of_bits"),
-        *("of_perplexity", "of_active", "of_match", "epochs"),
+        *(
+            "asked_state_bytes",
+            "show_runs",
+            "show_p",
+            "show_seeds",
+            "point",
+            "show_excess",
+            "show_bits",
+        ),
+        *("show_perplexity", "show_active", "show_match", "epochs"),
     )
 
     label: str = column("label of the variant", "variant", leading=True)
@@ -182,7 +197,7 @@ class ComparisonRow(DifferenceRow):
     places: int = 3
 
     @cell("loss ({unit})", leading=True)
-    def of_loss(self) -> str:
+    def show_loss(self) -> str:
         """Write the mean loss, and of how many where runs were lost; of a control both losses."""
         form, trained = f".{self.places}f", self.ended - self.lost
         remark = f" (mean of the {trained} that trained)" if self.lost and trained else ""
@@ -191,23 +206,23 @@ class ComparisonRow(DifferenceRow):
         return number(self.loss, form) + remark
 
     @cell("difference [95%]", leading=True)
-    def of_difference(self) -> str:
+    def show_difference(self) -> str:
         """Write the difference with its interval."""
         return "" if self.baseline else interval(self.difference, self.low, self.high)
 
     @cell("verdict", leading=True)
-    def of_verdict(self) -> str:
+    def show_verdict(self) -> str:
         """Write the verdict; of a better variant, also in what guarded number it is worse."""
         guarded = self.verdict == "better" and self.guard
         return f"{self.verdict}, {self.guard}" if guarded else self.verdict
 
     @cell("speed", leading=True, optional=True)
-    def of_train_speed(self) -> str:
+    def show_train_speed(self) -> str:
         """Write the ratio of the training speed: `*` leaves out 1, `~` has no interval."""
         return self._speed(self.train_speed)
 
     @cell("decode speed", optional=True)
-    def of_decode_speed(self) -> str:
+    def show_decode_speed(self) -> str:
         """Write the ratio of the decode speed: `*` leaves out 1, `~` has no interval."""
         return self._speed(self.decode_speed)
 
@@ -217,17 +232,17 @@ class ComparisonRow(DifferenceRow):
         return str(ratio) if ratio.turns or self.baseline else f"~{ratio}"
 
     @cell("at half the length", leading=True, optional=True)
-    def of_half(self) -> str:
+    def show_half(self) -> str:
         """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
     @cell("learning rate", leading=True, optional=True)
-    def of_rate(self) -> str:
+    def show_rate(self) -> str:
         """Write whether the learning rate was tuned."""
         return self.rate
 
     @cell("runs", optional=True)
-    def of_runs(self) -> str:
+    def show_runs(self) -> str:
         """Write how the runs ended, where not all ended ok; of the lost also the share."""
         if self.outcome.endswith(" ok") and "," not in self.outcome:
             return ""
@@ -239,17 +254,17 @@ class ComparisonRow(DifferenceRow):
         return f"{self.outcome}: {lost}{against}"
 
     @cell("p, corrected")
-    def of_p(self) -> str:
+    def show_p(self) -> str:
         """Write the p value."""
         return p_value(self.p_corrected)
 
     @cell("seeds to decide", optional=True)
-    def of_seeds(self) -> str:
+    def show_seeds(self) -> str:
         """Write how many seeds would decide the row; nothing where looks are planned."""
         return "" if self.looks > 1 else seeds(self.seeds_low)
 
     @cell("over the floor (nats)", optional=True)
-    def of_excess(self) -> str:
+    def show_excess(self) -> str:
         """Write the loss above the best possible one."""
         return number(self.excess_nats, f"+.{self.places}f")
 
@@ -257,12 +272,12 @@ class ComparisonRow(DifferenceRow):
         return self.unit == NATS.name  # else one is the loss, and the other does not compare
 
     @cell("bits/byte", optional=True)
-    def of_bits(self) -> str:
+    def show_bits(self) -> str:
         """Write the loss in bits per byte."""
         return number(self.bits_per_byte, f".{self.places}f") if self._is_in_nats() else ""
 
     @cell("perplexity", when=_is_in_nats)
-    def of_perplexity(self) -> str:
+    def show_perplexity(self) -> str:
         """Write the perplexity with the decimals of the loss."""
         value = self.perplexity
         if math.isnan(value):
@@ -272,12 +287,12 @@ class ComparisonRow(DifferenceRow):
         return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
 
     @cell("active", when=lambda row: row.active_parameters != row.parameters)
-    def of_active(self) -> str:
+    def show_active(self) -> str:
         """Write the parameters that a token passes."""
         return f"{self.active_parameters:,}"
 
     @cell("matched to", when=lambda row: abs(row.residual) > 0)
-    def of_match(self) -> str:
+    def show_match(self) -> str:
         """Write the rest of the matched budget, and the changed size."""
         changed = self.solved.removeprefix("feed-forward ")
         return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
@@ -392,17 +407,17 @@ def _row(
         non_embedding=variant.non_embedding,
         residual=variant.residual,
         solved=variant.solved,
-        flops_per_token=_known(variant.flops_per_token),
+        flops_per_token=_to_float(variant.flops_per_token),
         train_tokens_per_s=train[0],
         train_speed=train[1],
         mfu=train[0] * variant.flops / peak,
         decode_tokens_per_s=decode[0],
         decode_speed=decode[1],
         context=contexts[0],
-        kv_bytes_per_token=_known(variant.kv_bytes_per_token),
-        state_bytes=_known(variant.state_bytes),
+        kv_bytes_per_token=_to_float(variant.kv_bytes_per_token),
+        state_bytes=_to_float(variant.state_bytes),
         asked_context=context,
-        asked_state_bytes=_known(variant.state_growth.get(context or 0)),
+        asked_state_bytes=_to_float(variant.state_growth.get(context or 0)),
         guard=broken.get(variant.label, ""),
         rate=tuning.one_rate(plan, experiment, variant, plan.baseline),
         epochs=plan.passes(variant) if table.mixes else None,
@@ -417,7 +432,7 @@ def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
     }
 
 
-def _known(count: int | None) -> float:
+def _to_float(count: int | None) -> float:
     return math.nan if count is None else count
 
 

@@ -17,8 +17,8 @@ class DiagnosticRow(Row):
     """Parts of the interval of a variant's difference, or of an effect."""
 
     ORDER = (
-        *("label", "effect", "n", "seed_se", "text_se", "df", "of_variance", "of_level"),
-        *("of_look", "correlation", "saved", "aliases"),
+        *("label", "effect", "n", "seed_se", "text_se", "df", "show_variance", "show_level"),
+        *("show_look", "correlation", "saved", "aliases"),
     )
 
     label: str | None = column("label of the variant", "variant", optional=True, default=None)
@@ -38,12 +38,12 @@ class DiagnosticRow(Row):
     pooled: bool = column("whether the variance is estimated with the other rows'")
 
     @cell("variance")
-    def of_variance(self) -> str:
+    def show_variance(self) -> str:
         """Write whose variance it is."""
         return "" if math.isnan(self.df) else "pooled" if self.pooled else "own"
 
     @cell("level")
-    def of_level(self) -> str:
+    def show_level(self) -> str:
         """Write the level at which the interval holds alone."""
         return number(100 * (1 - self.alpha), ".4g", "%")
 
@@ -51,7 +51,7 @@ class DiagnosticRow(Row):
     looks: int | None = column("how many are planned", default=None)
 
     @cell("look", when=lambda row: (row.looks or 1) > 1)
-    def of_look(self) -> str:
+    def show_look(self) -> str:
         """Write the look."""
         return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
 

@@ -41,7 +41,17 @@ class FactorRow(DifferenceRow):
     effect of the first.
     """
 
-    ORDER = ("factor", "effect", *ENDS, "verdict", "of_half", "why", "of_rate", "in_words", "of_p")
+    ORDER = (
+        "factor",
+        "effect",
+        *ENDS,
+        "verdict",
+        "show_half",
+        "why",
+        "show_rate",
+        "in_words",
+        "show_p",
+    )
 
     factor: str = column("the factor, or two of them")
     effect: str = column("the change in words", "effect", leading=True)
@@ -64,12 +74,12 @@ class FactorRow(DifferenceRow):
     half: str | None = column("as in the comparison", default=None)
 
     @cell("at half the length", optional=True)
-    def of_half(self) -> str:
+    def show_half(self) -> str:
         """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
     @cell("learning rate", optional=True)
-    def of_rate(self) -> str:
+    def show_rate(self) -> str:
         """Write whether the learning rate was tuned."""
         return self.rate
 
@@ -85,7 +95,7 @@ class FactorRow(DifferenceRow):
         )
 
     @cell("p, corrected")
-    def of_p(self) -> str:
+    def show_p(self) -> str:
         """Write the p value."""
         return p_value(self.p_corrected)
 
@@ -94,7 +104,7 @@ class FactorRow(DifferenceRow):
 class AxisRow(Row):
     """Range of a factor's levels, on average over the other factors."""
 
-    ORDER = ("axis", "of_range", "lowest", "order", "more_than")
+    ORDER = ("axis", "show_range", "lowest", "order", "more_than")
 
     axis: str = column("the factor", "axis", leading=True)
     levels: int = column("how many levels it has")
@@ -103,7 +113,7 @@ class AxisRow(Row):
     high: float = column("upper end of it")
 
     @cell("range [95%]", leading=True)
-    def of_range(self) -> str:
+    def show_range(self) -> str:
         """Write the range with its interval."""
         return f"{Estimate(self.range, self.low, self.high):.{decimals(self.low, self.high)}f}"
 
@@ -122,7 +132,7 @@ class AxisRow(Row):
 class StepRow(Row):
     """Effect of a step of a path, and of all steps so far."""
 
-    ORDER = ("step", "n", "of_step", "verdict", "of_rate", "so_far", "of_p")
+    ORDER = ("step", "n", "show_step", "verdict", "show_rate", "so_far", "show_p")
 
     step: str = column("label of the variant", "step", leading=True)
     n: int = column("number of pairs", "n", leading=True)
@@ -137,12 +147,12 @@ class StepRow(Row):
     rate: str = column("as in the comparison")
 
     @cell("this step [95%]", leading=True)
-    def of_step(self) -> str:
+    def show_step(self) -> str:
         """Write the effect of the step, with its interval."""
         return str(Estimate(self.marginal, self.marginal_low, self.marginal_high))
 
     @cell("learning rate", leading=True, optional=True)
-    def of_rate(self) -> str:
+    def show_rate(self) -> str:
         """Write whether the learning rate was tuned."""
         return self.rate
 
@@ -152,7 +162,7 @@ class StepRow(Row):
         return str(Estimate(self.cumulative, self.cumulative_low, self.cumulative_high))
 
     @cell("p of the step, corrected")
-    def of_p(self) -> str:
+    def show_p(self) -> str:
         """Write the p value."""
         return p_value(self.p_corrected)
 
@@ -308,7 +318,9 @@ def steps(table: TableFrames) -> list[StepRow]:
                 marginal=interval.mean,
                 marginal_low=interval.low,
                 marginal_high=interval.high,
-                verdict=_of_step(table, step, (total[other.label].verdict, cumulative.verdict)),
+                verdict=_describe_step(
+                    table, step, (total[other.label].verdict, cumulative.verdict)
+                ),
                 p_corrected=interval.p,
                 cumulative=cumulative.difference,
                 cumulative_low=cumulative.low,
@@ -337,7 +349,7 @@ def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
     }
 
 
-def _of_step(table: TableFrames, step: Difference, words: Sequence[str]) -> str:
+def _describe_step(table: TableFrames, step: Difference, words: Sequence[str]) -> str:
     """Return a step's verdict from its difference and both variants' verdicts."""
     for word in words:
         if word in ("failed", "pending"):
@@ -513,7 +525,7 @@ def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[in
     for name in plan.baseline.levels:
         values = {cell.levels[name]: _value(cell, name, plan, experiment) for cell in cells}
         labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
-        texts = _written(name, values)
+        texts = _name_levels(name, values)
         names[name] = {level: labels[level] or texts[level] for level in sorted(values)}
     return names
 
@@ -528,7 +540,7 @@ def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Expe
     return cell.model[key][inner] if inner else cell.model[key]
 
 
-def _written(name: str, values: Mapping[int, object]) -> dict[int, str]:
+def _name_levels(name: str, values: Mapping[int, object]) -> dict[int, str]:
     if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
         return {level: name_level(name, value) for level, value in values.items()}
     short = {level: entry_text(value, options=False) for level, value in values.items()}

@@ -14,7 +14,7 @@ from llama_ablate.evidence import Difference, Standing
 from llama_ablate.findings import comparison, stages, tuning
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.outcomes import counted
-from llama_ablate.findings.paired_table import OF_DOCUMENTS, PairedTable
+from llama_ablate.findings.paired_table import DOCUMENT_QUANTITIES, PairedTable
 from llama_ablate.findings.rows import grouped
 from llama_ablate.findings.secondary import SecondaryRow, judge_secondary
 from llama_ablate.findings.values import (
@@ -29,7 +29,7 @@ from llama_ablate.results.plan_document import (
     BITS,
     PlanDocument,
     PlannedTable,
-    of_name,
+    find_table,
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Environment
@@ -79,7 +79,7 @@ class TableFrames(PairedTable):
         return stages.find_standings(self)
 
     @cached_property
-    def marked(self) -> Sequence[RunRow]:
+    def marked_runs(self) -> Sequence[RunRow]:
         """All planned runs, each with its current use."""
         return stages.mark(self)
 
@@ -131,7 +131,7 @@ class TableFrames(PairedTable):
         seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
         place = {seed: i for i, seed in enumerate(self.experiment.seed_list)}  # looks count seeds
         other = MeasuredValues(
-            row for row in self.metrics if row.quantity not in ("loss", *OF_DOCUMENTS)
+            row for row in self.metrics if row.quantity not in ("loss", *DOCUMENT_QUANTITIES)
         )
 
         def at(run: RunRow, of: Sequence[str]) -> RunRow:
@@ -263,12 +263,12 @@ class Frames:
 
     def named(self, name: str | None) -> TableFrames:
         """Return the table of a name, the first for None. Raises ConfigError for no table's."""
-        return of_name(self.by_name, name)
+        return find_table(self.by_name, name)
 
     @property
     def stage(self) -> stages.Stage:
         """The stage of the experiment, where earlier runs decide which are needed."""
-        runs = [run for table in self.tables for run in table.marked]
+        runs = [run for table in self.tables for run in table.marked_runs]
         return stages.find_stage(self.plan.experiment, runs)
 
     @cached_property
@@ -306,7 +306,7 @@ def _table(
 ) -> TableFrames:
     readings = plan.readings(table)
     behind = next(name for name, way in readings.items() if way == table.read_as)
-    metrics, attempts, machines = values.of_table(table, behind)
+    metrics, attempts, machines = values.table_values(table, behind)
     runs = tuning.mark_trials(values.planned(plan.experiment, table, behind), table.repeated)
     if "lr" in plan.experiment.tune:
         runs = tuning.with_sensitivity(runs, math.log(table.text.vocab))
@@ -318,11 +318,11 @@ def _table(
         attempts,
         pd.DataFrame(machines),
         results.curve,
-        _asked(plan, table),
+        _hypothesis_labels(plan, table),
     )
 
 
-def _asked(plan: PlanDocument, table: PlannedTable) -> set[str]:
+def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
     """Return the labels of variants that a hypothesis needs which is about no row of a table."""
     base, first = table.baseline.label, plan.tables[0].name
     return {

@@ -33,7 +33,7 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
 class SplitRow(Row):
     """A held-out split of a table."""
 
-    ORDER = ("text", "named", "of_documents", "of_bytes", "tokens", "between", "part")
+    ORDER = ("text", "named", "show_documents", "show_bytes", "tokens", "between", "part")
 
     text: str = column("name of the text, where tables have several", "text", optional=True)
     split: str = column("`validation`, `test`, or both as `held_out`")
@@ -52,12 +52,12 @@ class SplitRow(Row):
     share_high: float = column("most that it has")
 
     @cell("documents")
-    def of_documents(self) -> str:
+    def show_documents(self) -> str:
         """Write the number of documents."""
         return f"{self.documents:,}" if self.documents else "-"
 
     @cell("bytes")
-    def of_bytes(self) -> str:
+    def show_bytes(self) -> str:
         """Write the size."""
         return f"{self.bytes:,}"
 

@@ -18,7 +18,7 @@ from llama_ablate.results.plan_document import NATS
 from llama_ablate.terminal import plural
 
 #: Endings of the names of numbers that say what the loss says.
-_OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
+_LOSS_ENDINGS = ("_nats", "_perplexity", "_bits_per_byte")
 _LEARNED = 0.1  # smallest share of the distance from chance to the floor for a learned text
 _SOLVED = 0.005  # nats above the floor, within which no further gain is possible
 NOT_LEARNED = f"no arm came more than {CLEARLY_BELOW} nats below the loss of token frequencies"
@@ -31,8 +31,8 @@ class HypothesisRow(Row):
     """Row of a hypothesis: its statement, the measured difference, and the test result."""
 
     ORDER = (
-        *("hypothesis", "table", *ENDS, "result", "of_remark", "family"),
-        *("of_source", "of_saying"),
+        *("hypothesis", "table", *ENDS, "result", "show_remark", "family"),
+        *("show_source", "show_saying"),
     )
 
     hypothesis: str = column("the hypothesis as a sentence", "hypothesis", leading=True)
@@ -60,12 +60,12 @@ class HypothesisRow(Row):
     tested: str = column("what the interval alone says", default="")
 
     @cell("measured [95%]", leading=True)
-    def of_difference(self) -> str:
+    def show_difference(self) -> str:
         """Write the difference in its unit, with its interval."""
         return measured(self.difference, self.low, self.high, self.unit)
 
     @cell("remark", leading=True, optional=True)
-    def of_remark(self) -> str:
+    def show_remark(self) -> str:
         """Write the reason for a missing result, or the seeds that would decide it."""
         more = seeds(self.seeds_low)
         return "; ".join(filter(None, (self.why, self.remark, f"{more} would decide" * bool(more))))
@@ -74,12 +74,12 @@ class HypothesisRow(Row):
         return bool(self.source or self.said)
 
     @cell("source", when=_has_source)
-    def of_source(self) -> str:
+    def show_source(self) -> str:
         """Write who claims it."""
         return self.source
 
     @cell("source said", when=_has_source)
-    def of_saying(self) -> str:
+    def show_saying(self) -> str:
         """Write the source's statement."""
         return self.said
 
@@ -103,14 +103,14 @@ def results(frames: Frames) -> list[HypothesisRow]:
     of a table has learned its text, or the numbers do not compare.
     """
     entries = frames.plan.hypotheses
-    tested = [_of_row(entry, frames.named(entry.table)) for entry in entries]
+    tested = [_test_row(entry, frames.named(entry.table)) for entry in entries]
     others = {
         (frames.named(entry.table).plan.name, entry.measure, *sorted(_ids(entry, frames)))
         for entry, row in zip(entries, tested, strict=True)
         if row is None
     }
     return [
-        _test(entry, frames.named(entry.table), row or _apart(entry, frames, len(others)))
+        _test(entry, frames.named(entry.table), row or _test_apart(entry, frames, len(others)))
         for entry, row in zip(entries, tested, strict=True)
     ]
 
@@ -181,7 +181,7 @@ def _expectation(entry: Hypothesis) -> Expectation:
     return Expectation(direction, entry.size)
 
 
-def _of_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
+def _test_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
     """Return the comparison row or path step that a hypothesis tests; None for others."""
     variant_id, other = _pair(entry, table)
     if entry.measure not in (None, table.loss) or variant_id == other:
@@ -209,7 +209,7 @@ def _of_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
     return None
 
 
-def _apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
+def _test_apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
     """Compare what no row of a table does: another number, or a pair of other variants."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
     difference = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
@@ -238,7 +238,7 @@ def _result(
                 label = table.plan.variant(id_).label
                 return (
                     "undecidable",
-                    f"{label}: {_of_lost(ended)}, which learned nothing to compare",
+                    f"{label}: {_describe_lost(ended)}, which learned nothing to compare",
                 )
     return test.result(difference.interval), ""
 
@@ -258,7 +258,7 @@ def _with_lost_runs(found: Difference, test: Expectation) -> str:
     return result if allowed.get(test.direction) and result == "supported" else "undecided"
 
 
-def _of_lost(ended: Ended) -> str:
+def _describe_lost(ended: Ended) -> str:
     return f"{ended.lost} of {ended.runs} runs diverged or collapsed"
 
 
@@ -308,7 +308,7 @@ def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
 
 def _undecidable(entry: Hypothesis, table: TableFrames, found: Difference) -> str:
     """Explain why a hypothesis' table cannot show a loss difference; "" if it can."""
-    if entry.measure is not None and not entry.measure.endswith(_OF_LOSS):
+    if entry.measure is not None and not entry.measure.endswith(_LOSS_ENDINGS):
         return ""
     if found.own.too_short or found.other.too_short:
         labels = (entry.variant, _against(entry, table))

@@ -48,7 +48,7 @@ Samples = Mapping[int, float]
 #: differ in their tokens), (2, clusters), by variant's id and by seed.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
 #: Quantities of the losses by document.
-OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
+DOCUMENT_QUANTITIES = ("loss_by_document", "tokens_by_document")
 _ACCURACY = "accuracy"
 _TASK, _PRINT = "task", "fingerprint"  # coordinates
 _VALIDATION = "validation_loss_nats"
@@ -116,7 +116,7 @@ class PairedTable(ABC):
     @property
     def margin(self) -> float | None:
         """The experiment's margin of equivalence in the table's unit, where it states one."""
-        return margins.of_loss(self.experiment.margin)
+        return margins.loss_margin(self.experiment.margin)
 
     @cached_property
     def has_learned(self) -> bool:
@@ -196,7 +196,7 @@ class PairedTable(ABC):
 
     @property
     @abstractmethod
-    def marked(self) -> Sequence[RunRow]:
+    def marked_runs(self) -> Sequence[RunRow]:
         """All planned runs, each with its current use."""
 
     @cached_property
@@ -205,7 +205,7 @@ class PairedTable(ABC):
         return {id_: standing.row.interval for id_, standing in self.standings.items()}
 
     @property
-    def kept(self) -> set[str]:
+    def kept_variants(self) -> set[str]:
         """Ids of the variants that run to the last look in any case."""
         variants = [v for v in self.plan.variants if not v.role]
         if self.experiment.guard or self.plan.baseline.levels:
@@ -215,7 +215,7 @@ class PairedTable(ABC):
     @cached_property
     def runs(self) -> Sequence[RunRow]:
         """The planned runs that are needed or have ended."""
-        return [run for run in self.marked if run.is_needed or run.outcome != "pending"]
+        return [run for run in self.marked_runs if run.is_needed or run.outcome != "pending"]
 
     @cached_property
     def reported(self) -> Sequence[RunRow]:
@@ -256,7 +256,7 @@ class PairedTable(ABC):
             shared = alike
         counted = self.metrics.named.get(metric, ())
         is_exact = not any(row.run or row.samples for row in counted)
-        error = _of_items(answers, shared) if is_task else None
+        error = _item_error(answers, shared) if is_task else None
         if shared and (split := loss_split(self, metric)):
             weights = {variant: 1.0, against: -1.0}
             error = text_error_of(dict.fromkeys(shared, weights), self.documents(split))
@@ -337,12 +337,14 @@ def losses_by_document(
     rows = {
         (row.run, row.quantity, row.coordinates["split"]): row.samples
         for row in metrics
-        if row.quantity in OF_DOCUMENTS
+        if row.quantity in DOCUMENT_QUANTITIES
     }
     splits = ("validation", "test") if split == HELD_OUT else (split,)
     documents: dict[str, dict[int, NDArray[np.float64]]] = {}
     for run in runs:
-        each = [[rows.get((run.id, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
+        each = [
+            [rows.get((run.id, quantity, of)) for of in splits] for quantity in DOCUMENT_QUANTITIES
+        ]
         if all(map(all, each)):
             both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
             documents.setdefault(run.variant, {})[run.seed] = np.stack(both)
@@ -393,15 +395,15 @@ def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
     """Return the scores of each item in some runs, by the name of their mean."""
     seeds = {run.id: run.seed for run in runs}
     rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
-    prints = {_of_task(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}
-    groups = {_of_task(r): np.array(r.samples, float) for r in rows if r.quantity == "groups"}
+    prints = {_task_key(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}
+    groups = {_task_key(r): np.array(r.samples, float) for r in rows if r.quantity == "groups"}
     by_item: dict[str, dict[str, dict[int, Answers]]] = {}
     for row in rows:
         if len(row.samples) > 1 and row.quantity != "groups":
-            of = groups.get(_of_task(row))
+            of = groups.get(_task_key(row))
             answers = Answers(
                 np.array(row.samples, float),
-                prints.get(_of_task(row), ""),
+                prints.get(_task_key(row), ""),
                 row.quantity.startswith(_ACCURACY),
                 of if of is not None and len(of) == len(row.samples) else None,
             )
@@ -409,11 +411,11 @@ def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
     return by_item
 
 
-def _of_task(row: MetricRow) -> tuple[str, Coordinate]:
+def _task_key(row: MetricRow) -> tuple[str, Coordinate]:
     return row.run, row.coordinates[_TASK]
 
 
-def _of_items(
+def _item_error(
     answers: Sequence[Mapping[int, Answers]], seeds: Sequence[int]
 ) -> StandardError | None:
     """Return the error of a difference due to items; None without items.

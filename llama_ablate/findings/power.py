@@ -21,8 +21,8 @@ from llama_ablate.evidence.power import (
     Noise,
     expected_half_width,
     fewest,
-    of_factors,
-    of_rows,
+    simulate_factors,
+    simulate_rows,
     with_looks,
 )
 from llama_ablate.evidence.sequential import spending
@@ -68,7 +68,7 @@ class Pilot:
             )
         seeds = _join([_over_seeds(row) for row in noisy.values()])
         rows = {
-            label: Noise(row_seeds, *_of_text(row))
+            label: Noise(row_seeds, *_text_noise(row))
             for (label, row), row_seeds in zip(noisy.items(), seeds, strict=True)
         }
         text = _mean([noise.text for noise in rows.values()])
@@ -77,7 +77,8 @@ class Pilot:
             contrast for contrast in effects.find_contrasts(pilot) if contrast.interval.seed_se > 0
         ]
         texts = {
-            contrast.effect: Noise(rest.seeds, *_of_text(contrast.interval)) for contrast in every
+            contrast.effect: Noise(rest.seeds, *_text_noise(contrast.interval))
+            for contrast in every
         }
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
         if pooled := [contrast for contrast in every if contrast.interval.pooled] or every:
@@ -118,7 +119,7 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
     stops = runs = None
     if len(experiment.looks) > 1 and not plan.tables[0].baseline.levels:
         shares = experiment.spend or spending(experiment.looks)
-        margin = margins.of_loss(experiment.margin)
+        margin = margins.loss_margin(experiment.margin)
         noises = _noises(plan, pilot, factor)
         stopped = with_looks(noises, effect, experiment.looks, shares, margin)
         (low, middle, high), power = stopped.half_widths(), stopped.power
@@ -208,7 +209,7 @@ def _design(
         @cache
         def factorial(seeds: int, factor: float) -> DrawnTables:
             texts = {of: pilot.texts.get(of, unknown).with_documents(factor) for of in terms}
-            return of_factors(levels, factors, pilot.residual, texts, seeds)
+            return simulate_factors(levels, factors, pilot.residual, texts, seeds)
 
         names = effects.level_names(table, plan.experiment)
         return [effects.name_effect(effect, names) for effect in terms], factorial
@@ -217,7 +218,7 @@ def _design(
 
     @cache
     def rows(seeds: int, factor: float) -> DrawnTables:
-        return of_rows(_noises(plan, pilot, factor), *_scaled(looks, shares, seeds))
+        return simulate_rows(_noises(plan, pilot, factor), *_scaled(looks, shares, seeds))
 
     return [variant.label for variant in _rows(table)], rows
 
@@ -262,7 +263,7 @@ def _documents(table: PlannedTable, split: str) -> int:
     return table.text.size(split)[2]
 
 
-def _of_text(row: Interval) -> tuple[StandardError, float]:
+def _text_noise(row: Interval) -> tuple[StandardError, float]:
     df = max(row.text_df, LEAST_DF)
     return StandardError(row.text_se, df), df
 

@@ -27,7 +27,7 @@ _NO_DEFAULT: Any = MISSING
 #: Head of a difference's column: its intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
 #: A difference as data, and as people read it.
-ENDS = ("difference", "low", "high", "of_difference")
+ENDS = ("difference", "low", "high", "show_difference")
 _EMPTY_CELLS = ("", "-")
 _KEY, _KEYS = "column", "keys"
 
@@ -113,7 +113,7 @@ class DifferenceRow(Row):
     verdict: str = column("what the interval says", "verdict", leading=True)
 
     @cell(DIFFERENCE, leading=True)
-    def of_difference(self) -> str:
+    def show_difference(self) -> str:
         """Write the difference with its interval."""
         is_known = not math.isnan(self.difference)
         return interval(self.difference, self.low, self.high) if is_known else ""
@@ -220,7 +220,7 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
     import pandas as pd
 
     columns_shown: list[tuple[bool, str, list[str]]] = []
-    for name, declared in _shown(rows, kind).items():
+    for name, declared in _list_columns(rows, kind).items():
         texts = [_write(getattr(row, name), declared.form) for row in rows]
         if not declared.optional or any(text not in _EMPTY_CELLS for text in texts):
             columns_shown.append((not declared.leading, _head(declared, rows), texts))
@@ -231,15 +231,15 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
 def leading(rows: Sequence[Row]) -> list[str]:
     """Return the heads of the columns that lead the others."""
-    return [_head(declared, rows) for declared in _shown(rows).values() if declared.leading]
+    return [_head(declared, rows) for declared in _list_columns(rows).values() if declared.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
     """Return the descriptions of the columns that people read, by their heads."""
-    return {_head(declared, rows): declared.about for declared in _shown(rows).values()}
+    return {_head(declared, rows): declared.about for declared in _list_columns(rows).values()}
 
 
-def _shown(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
+def _list_columns(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
     """Return the columns that people read by the field or method that writes each, in order."""
     kind = type(rows[0]) if rows else kind
     declared = {field.name: field.metadata.get(_KEY) for field in fields(kind)}

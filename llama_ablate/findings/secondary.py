@@ -23,8 +23,8 @@ class SecondaryRow(DifferenceRow):
     """A variant in a metric other than the loss: its difference, and whether a guard holds."""
 
     ORDER = (
-        *("measure", "task", "label", "n", "value", "of_value", *ENDS, "verdict", "result"),
-        *("allowed", "chance", "ceiling", "of_bytes", "of_targets", "items", "cut_items"),
+        *("measure", "task", "label", "n", "value", "show_value", *ENDS, "verdict", "result"),
+        *("allowed", "chance", "ceiling", "show_bytes", "show_targets", "items", "cut_items"),
     )
 
     measure: str = column("name of the number", "metric", leading=True)
@@ -65,12 +65,12 @@ class SecondaryRow(DifferenceRow):
     )
 
     @cell("value", leading=True)
-    def of_value(self) -> str:
+    def show_value(self) -> str:
         """Write the mean."""
         return number(self.value, ".3f") if self.task else plain(self.value, 4)
 
     @cell("difference [95%]", leading=True)
-    def of_difference(self) -> str:
+    def show_difference(self) -> str:
         """Write the difference in its unit, with its interval."""
         if self.baseline:
             return ""
@@ -82,12 +82,12 @@ class SecondaryRow(DifferenceRow):
         return f"{self.worse_by} {self.worse}".strip()
 
     @cell("accuracy per byte", optional=True)
-    def of_bytes(self) -> str:
+    def show_bytes(self) -> str:
         """Write the accuracy by loss per byte."""
         return number(self.accuracy_norm, ".3f")
 
     @cell("perplexity of targets", optional=True)
-    def of_targets(self) -> str:
+    def show_targets(self) -> str:
         """Write the perplexity of the targets."""
         return number(self.target_perplexity, ",.4g")
 

@@ -162,7 +162,9 @@ def by_length(table: TableFrames) -> list[LengthRow]:
     """
     end = table.plan.tokens_per_run
     every = [*table.lengths.items(), (end, table)] if table.lengths else []
-    return [row for tokens, view in every for row in _of_length(view, tokens, end=tokens == end)]
+    return [
+        row for tokens, view in every for row in _rows_of_length(view, tokens, end=tokens == end)
+    ]
 
 
 def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
@@ -200,7 +202,7 @@ def _compare_verdicts(now: str, then: str) -> str:
     return "turned" if {now, then} in CONTRARY else f"was {then}"
 
 
-def _of_length(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
+def _rows_of_length(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
     """List the effects of a factorial design, or the rows of a table's variants."""
     compared = [row for row in table.comparison if not row.baseline and not row.role]
     return [

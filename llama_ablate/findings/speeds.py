@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from llama_ablate.evidence.medians import Timing, compare_column
-from llama_ablate.evidence.written import pace
+from llama_ablate.evidence.written import describe_ratio
 from llama_ablate.findings.paired_table import PairedTable
 from llama_ablate.findings.values import MetricRow
 from llama_ablate.results.plan_document import PlannedTable
@@ -40,7 +40,7 @@ class Ratio(NamedTuple):
 
     def __str__(self) -> str:
         """Write the ratio; where its interval holds 1, that no difference was seen."""
-        return pace(self.ratio, self.low, self.high)
+        return describe_ratio(self.ratio, self.low, self.high)
 
 
 #: Of a variant by its id: tokens a second, and their ratio to the baseline's.
@@ -54,7 +54,7 @@ def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
     The decode speed is with the cache, at the largest batch and the longest context at which the
     baseline was measured.
     """
-    plan, variant_metrics = table.plan, table.metrics.of_variants
+    plan, variant_metrics = table.plan, table.metrics.variant_rows
     decode = [
         (size, row)
         for row in variant_metrics

@@ -83,7 +83,8 @@ def mark(table: PairedTable) -> list[RunRow]:
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
     seeds_shown = {id_: looks[max(at.look, 0)] for id_, at in table.standings.items()}
     needed = {
-        id_: looks[-1 if id_ in table.kept else at.needs] for id_, at in table.standings.items()
+        id_: looks[-1 if id_ in table.kept_variants else at.needs]
+        for id_, at in table.standings.items()
     }
     most = {id_: looks[-1] if at.is_open else needed[id_] for id_, at in table.standings.items()}
     for of in (needed, most):

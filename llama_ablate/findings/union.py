@@ -32,7 +32,7 @@ _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision"
 
 
 #: Columns of what was timed in an experiment's own pass.
-_OF_ITS_PASS = ("train_speed", "decode_speed", "train_tokens_per_s", "decode_tokens_per_s")
+_PASS_METRICS = ("train_speed", "decode_speed", "train_tokens_per_s", "decode_tokens_per_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,11 @@ class UnionTable(TableFrames):
     parts: tuple[TableFrames, ...]
 
     @cached_property
-    def marked(self) -> Sequence[RunRow]:
+    def marked_runs(self) -> Sequence[RunRow]:
         """All planned runs, each once, with its use in its own experiment."""
-        marks = {run.id: run.use for run in _each_run_once([part.marked for part in self.parts])}
+        marks = {
+            run.id: run.use for run in _each_run_once([part.marked_runs for part in self.parts])
+        }
         return [replace(run, use=marks[run.id]) for run in self.planned]
 
     def pair(
@@ -102,7 +104,7 @@ class UnionTable(TableFrames):
                 by_label.setdefault(variant.id, row)
         joined = zip(self.plan.variants, super().comparison, strict=True)
         return [
-            replace(row, **{name: getattr(by_label[variant.id], name) for name in _OF_ITS_PASS})
+            replace(row, **{name: getattr(by_label[variant.id], name) for name in _PASS_METRICS})
             for variant, row in joined
         ]
 

@@ -43,7 +43,7 @@ CLEARLY_BELOW = 0.1
 #: The splits that are one text where nothing was chosen by the loss on one of them.
 HELD_OUT_SPLITS = ("validation", "test")
 #: What a mean over two texts weighs those of each by, and what makes its error.
-_OF_TOKENS = ("loss", "floor", "excess_loss")
+_TOKEN_QUANTITIES = ("loss", "floor", "excess_loss")
 _ERRORS = ("loss_se", "excess_loss_se")
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 BRANCH = {"split", "share", "tokens"}
@@ -173,7 +173,7 @@ class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - what is made of 
         return grouped(self, lambda row: row.name)
 
     @cached_property
-    def of_variants(self) -> Sequence[MetricRow]:
+    def variant_rows(self) -> Sequence[MetricRow]:
         """The values of variants."""
         return [row for row in self if not row.run]
 
@@ -190,7 +190,7 @@ class Values:
     metrics: Mapping[tuple[str, str], Sequence[MetricRow]]
     attempts: Mapping[tuple[str, str], Sequence[AttemptRow]]
 
-    def of_table(
+    def table_values(
         self, table: PlannedTable, behind: str
     ) -> tuple[list[MetricRow], list[AttemptRow], list[dict[str, str]]]:
         """Return the values, attempts and machines of a table's runs and variants.
@@ -395,7 +395,7 @@ def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
         if test.coordinates.get("split") != "test" or twin is None:
             continue
         values = np.array([twin.value, test.value])
-        if test.quantity in _OF_TOKENS:
+        if test.quantity in _TOKEN_QUANTITIES:
             value = np.average(values, weights=tokens)
         elif test.quantity == "bits_per_byte":
             value = np.average(values, weights=size)

@@ -51,7 +51,7 @@ class OpenedModel:
         """The tokenizer. Raises ConfigError if the model has none."""
         if self.tokenizer_if_any is None:
             raise ConfigError(
-                f"no tokenizer lies beside {self.title} ({', '.join(tokenizer_files.WHOLE)}); "
+                f"no tokenizer lies beside {self.title} ({', '.join(tokenizer_files.FILES)}); "
                 "give one with --tokenizer FILE"
             )
         return self.tokenizer_if_any

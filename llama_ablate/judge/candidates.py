@@ -42,13 +42,13 @@ from llama_ablate.model.components import REGISTRIES
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Keys that no candidate may change: sections that the ledger states once, and keys of `train`.
-_STATED = (
+_SEALED_KEYS = (
     *("budget", "context", "controls", "data", "evaluation", "guard", "judge", "margin"),
     *("measure", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
     *(f"train.{key}" for key in ("tokens", "steps", "evals", "branches", "precision", "kernel")),
 )
 #: What an experiment says of a variant that is wrong: its key, and the sentence.
-_OF_ENTRY = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]\.?([^:]*))?: (.*)")
+_ENTRY_ERROR = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]\.?([^:]*))?: (.*)")
 
 
 def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
@@ -111,7 +111,7 @@ def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candid
     label, changes, plugin = _read(file, marked, ledger.terms)
     brought = {_hash(code): code for code in plugin.values()}
     _remember(brought)
-    accepted = _trusted(ledger, trust=trust)
+    accepted = _load_best_code(ledger, trust=trust)
     files = (*(known_file for known_file in accepted if known_file.stem not in brought), *plugin)
     changes = changes or _find_component(files)
     begun = _begin(ledger, label, changes, brought)
@@ -178,16 +178,16 @@ def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) 
     if len(ledger.path) in {event.best for event in ledger.of(TakenApart)}:
         return ledger  # nobody repeats it until it says "yes"
     _check_ledger_texts(ledger)
-    files, left_out = _trusted(ledger, trust=trust), list[Begun]()
+    files, left_out = _load_best_code(ledger, trust=trust), list[Begun]()
     for begun in ledger.path:  # there is no best without a change that others rest on
         try:
-            run_apart(_plan, files, first_text(ledger), ledger.apart([*left_out, begun]))
+            run_apart(_plan, files, first_text(ledger), ledger.leave_out([*left_out, begun]))
         except ConfigError as error:
-            if not _OF_ENTRY.match(str(error)):
+            if not _ENTRY_ERROR.match(str(error)):
                 raise
         else:
             left_out.append(begun)
-    frames = gates.train(ledger.apart(left_out), ledger.root / "runs", flags, files)
+    frames = gates.train(ledger.leave_out(left_out), ledger.root / "runs", flags, files)
     gates.find_failed(frames)
     differences = gates.list_differences(frames.table)
     return ledger.add(TakenApart(best=len(ledger.path), found=differences))[0]
@@ -208,7 +208,9 @@ def find_pilot(ledger: Ledger) -> Path | None:
 def first_text(ledger: Ledger) -> dict[str, Path]:
     """Return the tokens of gate one's text, as far as this process has prepared them."""
     fingerprint = ledger.opened.texts[0]
-    return {key: folder for key, folder in tokens.seen.items() if folder.name == fingerprint}
+    return {
+        key: folder for key, folder in tokens.prepared_folders.items() if folder.name == fingerprint
+    }
 
 
 def run_apart(task: Task, files: Sequence[Path], texts: Mapping[str, Path], *arguments: Any) -> Any:
@@ -236,7 +238,7 @@ def load_and_run(
 ) -> Any:
     """Load plug-ins and run a task with them, as the task of a process."""
     plugins.load([Path(file) for file in files])
-    tokens.trusted.update(texts)
+    tokens.trusted_folders.update(texts)
     return task(*arguments)
 
 
@@ -247,7 +249,7 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
     """
     changes = dict(marked.values)
     label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
-    sealed = {*_STATED, *(terms.size.changes if terms.size else ())}
+    sealed = {*_SEALED_KEYS, *(terms.size.changes if terms.size else ())}
     for key in (key for key in changes if not sealed.isdisjoint({key, key.split(".")[0]})):
         what = f"'{key}' is sealed: the ledger states it once, for all candidates"
         raise marked.locate(ConfigError(what, (key,)))
@@ -302,7 +304,7 @@ def _check_plans(
         try:
             run_apart(_plan, files, first_text(ledger), ledger.gate(begun, gate) | {"data": first})
         except ConfigError as error:
-            if not (match := _OF_ENTRY.match(str(error))):
+            if not (match := _ENTRY_ERROR.match(str(error))):
                 raise
             key = (match[1],) if (match[1],) in marked.marks else (match[1] or "").split(".")
             said = marked.locate(ConfigError(match[2], (*filter(None, key),)))
@@ -343,7 +345,7 @@ def _check_texts(
         text = {"data": data.model_dump(mode="json"), "controls": {"aa": []}} | more
         try:
             planned = experiment.from_mapping({**values, **text})
-            tokens.look(planned)
+            tokens.check_corpora(planned)
             prepared.append(make(planned).tables[0].text.tokens)
         except ConfigError as error:
             raise source.locate(ConfigError(str(error), where)) from None
@@ -355,15 +357,16 @@ def _check_texts(
         raise source.locate(
             ConfigError(
                 f"{overlap.share:.1%} of the held-out tokens of the second text, "
-                f"{overlap.documents:,} of {overlap.all_documents:,} documents as a whole, stand in the training text of "
-                "the first: give another text, or keep it with 'overlap: allow'",
+                f"{overlap.documents:,} of {overlap.all_documents:,} documents as a whole, stand "
+                "in the training text of the first: give another text, or keep it with 'overlap: "
+                "allow'",
                 ("judge", "second"),
             )
         )
     return first.fingerprint, second.fingerprint
 
 
-def _trusted(ledger: Ledger, *, trust: bool) -> list[Path]:
+def _load_best_code(ledger: Ledger, *, trust: bool) -> list[Path]:
     """Return the code of the best as files.
 
     Raises ConfigError for code that this user has not brought before, unless it is trusted.

@@ -34,13 +34,13 @@ from llama_ablate.judge.levels import family_wise, lord, split_level, weights
 FILE = "ledger.jsonl"
 Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]
 _SEAL = ',"sha256":"{}"}}'
-_OF_TABLE = 0.05
+_TABLE_ERROR = 0.05
 _MAX_LEVEL = 0.025  # one-sided, as a test alone has
 _GATE_SEEDS = 1 << 10  # distance of the seeds of two gates: more than a gate may have
 #: Largest seed of a candidate, and the first seed of leaving changes out.
 _MAX_SEED, _LEAVE_OUT_SEED = 1 << 30, 3 << 29
 #: Keys of the experiment that a page of a ledger names.
-_STATED = (
+_NEEDED_KEYS = (
     *("name", "question", "margin", "variants", "model.dim", "model.layers", "model.context"),
     *("data.corpus", "train.tokens", "train.steps"),
 )
@@ -56,7 +56,7 @@ def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
 
     Raises ValueError where it lacks a key that every ledger states.
     """
-    for key in _STATED:
+    for key in _NEEDED_KEYS:
         section: Any = experiment
         for part in key.split("."):
             if not isinstance(section, dict) or part not in section:
@@ -331,7 +331,7 @@ class Ledger:
         return self.history.ended
 
     @property
-    def shown(self) -> Mapping[int, GateDifference]:
+    def last_differences(self) -> Mapping[int, GateDifference]:
         """Result of each candidate's last gate at the ledger's own size, by number."""
         return {
             number: differences[-1]
@@ -405,14 +405,14 @@ class Ledger:
         first = begun.first + (gate - 1) * _GATE_SEEDS
         if gate == 1:
             # Both sides of the interval, as a share of the error that a table may spend.
-            share = self.alpha(begun, 1) / _OF_TABLE
+            share = self.alpha(begun, 1) / _TABLE_ERROR
             spend = [share * look_share for look_share in spending(terms.looks)]
             seeds: Any = {"looks": terms.looks, "spend": spend, "first": first}
             return self._experiment(arms, seeds, "gate 1")
         values = self._experiment(arms, list(range(first, first + terms.confirm)), "gate 2")
         return values | {"data": terms.second.model_dump(mode="json")} | sizes_of(terms, values)
 
-    def apart(self, left_out: Sequence[Begun]) -> dict[str, Any]:
+    def leave_out(self, left_out: Sequence[Begun]) -> dict[str, Any]:
         """Return the experiment that leaves each of some accepted changes out of the best."""
         arms = [("best", self.best())]
         arms += [(out.left_out, self.best(without=out)) for out in left_out]

@@ -14,7 +14,7 @@ from llama_ablate.judge.gates import LOSING, describe
 from llama_ablate.judge.ledger import Begun, GateDifference, Ledger, TakenApart, Verdict
 from llama_ablate.judge.levels import MAX_LEVELS
 from llama_ablate.report import embedding, plots
-from llama_ablate.report.page import Shown, packaged, template
+from llama_ablate.report.page import ShownTable, packaged, template
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
 
 _RULES = {
@@ -22,7 +22,7 @@ _RULES = {
     "family-wise": "chance of any false acceptance",
 }
 #: Fields that a row takes from the difference at the last gate.
-_OF_GATE = {"difference", "low", "high", "alpha", "n", "parameters"}
+_GATE_FIELDS = {"difference", "low", "high", "alpha", "n", "parameters"}
 #: What the best without a change shows of the change.
 _HELPS = dict.fromkeys(LOSING, "yes") | {"better": "harms"}
 
@@ -95,7 +95,7 @@ def list_rows(ledger: Ledger) -> list[CandidateRow]:
     left_out = [event.found for event in ledger.of(TakenApart) if event.best == len(moves)][-1:]
     rows = []
     for begun in ledger.of(Begun):
-        ended, last = ledger.ended.get(begun.number), ledger.shown.get(begun.number)
+        ended, last = ledger.ended.get(begun.number), ledger.last_differences.get(begun.number)
         why = ended.why if ended else ""
         if ended and ended.verdict == "accepted" and begun.number not in moves:
             why += "; against an old best: judged again, it may move the present one"
@@ -108,7 +108,7 @@ def list_rows(ledger: Ledger) -> list[CandidateRow]:
             changes=", ".join(f"{key} {entry_text(v)}" for key, v in begun.changes.items()),
             best=begun.best,
             moved=moves.get(begun.number),
-            **(last.model_dump(include=_OF_GATE) if last else {}),
+            **(last.model_dump(include=_GATE_FIELDS) if last else {}),
             level=begun.level,
         )
         rows.append(row)
@@ -162,7 +162,7 @@ def _write(ledger: Ledger, rows: Sequence[CandidateRow]) -> Path:
     html = template("ledger.html").render(
         stated=ledger.opened.experiment,
         told=describe_ledger(ledger, rows),
-        table=replace(Shown.of(cells(rows)), about=explained(rows)) if rows else None,
+        table=replace(ShownTable.of(cells(rows)), about=explained(rows)) if rows else None,
         picture=_draw(ledger, rows),
         policy=embedding.policy(style, []),
         style=style,
@@ -180,7 +180,7 @@ def _draw(ledger: Ledger, rows: Sequence[CandidateRow]) -> str:
             difference.verdict,
         )
         for row in rows
-        if (difference := ledger.shown.get(row.number))
+        if (difference := ledger.last_differences.get(row.number))
     ]
     if not marks:
         return ""

@@ -28,7 +28,7 @@ from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 
 #: Metrics that are computed from logits alone; others are measured in the candidate's process.
-OF_LOGITS = ("perplexity", "excess_loss", "skill", "calibration")
+LOGIT_METRICS = ("perplexity", "excess_loss", "skill", "calibration")
 _TOLERANCE = 1e-5  # relative, between a number and the same one measured again
 _MAX_NUMBERS = 1 << 24  # of one answer: 64 MiB
 _MAX_WAIT_S = 600.0
@@ -113,7 +113,7 @@ def find_difference(store: Store, record: Record, names: set[str]) -> str:
     """
     choices = [METRICS.resolve(entry) for entry in store.plan.experiment.measure]
     choices = [choice for choice in choices if choice.name in names]
-    by_logits = [choice for choice in choices if choice.name in OF_LOGITS]
+    by_logits = [choice for choice in choices if choice.name in LOGIT_METRICS]
     measured_again = _measure_logits(store, record, by_logits)
     if isinstance(measured_again, str):
         return measured_again

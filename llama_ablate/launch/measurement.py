@@ -11,7 +11,7 @@ from llama_ablate.config import plugins
 from llama_ablate.config.experiment import ExperimentFile, Train
 from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.spec import ModelSpec, digest
-from llama_ablate.design.plan import Pace, Plan, make, open_tokens
+from llama_ablate.design.plan import Plan, StepTimes, make, open_tokens
 from llama_ablate.design.table import Table, refuse_other_code
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
@@ -44,7 +44,7 @@ _KEY = "measure"  # one process at a time measures: two would slow each other
 _MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE = 30.0, 0.05
 
 
-def pace(store: Store, compute: Compute) -> Pace:
+def measure_step_times(store: Store, compute: Compute) -> StepTimes:
     """Return the seconds per step of each variant: measured interleaved once, then stored."""
 
     def measured(table: Table) -> list[float]:
@@ -343,7 +343,7 @@ def open_run(store: Store, run_id: str) -> tuple[Decoder, Record, Compute]:
     record, file = store.record(run_id), store.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
-    plugins.again(store.plan.settings.plugins)
+    plugins.load_recorded(store.plan.settings.plugins)
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     return model, record, compute

@@ -287,7 +287,7 @@ def _child(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
-        plugins.again(loaded)
+        plugins.load_recorded(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
         tell("refused", error)

@@ -125,7 +125,7 @@ class Queue:
                 for run, (step, loss) in news.steps.items():
                     self._progress.step(self._slots[run], step, loss)
                 for gone in news.gone:
-                    if self._again(gone):
+                    if self._retry(gone):
                         pending.append(gone.run)
                     free.append(self._slots.pop(gone.run))
                 pending.extend(self._returned())
@@ -169,7 +169,7 @@ class Queue:
         self._before[run] = self._store.folder(run)
         self._progress.start(slot, self._label(run), self._runs[run].steps)
 
-    def _again(self, gone: Gone) -> bool:
+    def _retry(self, gone: Gone) -> bool:
         """Process the end of a run's process; return whether to retry the run."""
         store, run = self._store, gone.run
         # For a dead process on another machine this is true until the lease timeout.
@@ -239,7 +239,7 @@ class Queue:
             record = self._store.record(run)
             if record and record.outcome in FINAL:
                 self._progress.finish(None, self._label(run), record)
-            elif gone is None or self._again(gone):
+            elif gone is None or self._retry(gone):
                 back.append(run)
         return back
 

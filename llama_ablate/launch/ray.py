@@ -31,7 +31,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_task_oom_retries": "0",
 }
-_ONE = RayTask()
+_DEFAULT_TASK = RayTask()
 #: Settings for Ray on this machine alone: it listens on the loopback address and needs the token.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
@@ -46,7 +46,7 @@ class Ray:
         workers: int | None,
         address: str | None,
         ranks: int = 1,
-        asked: RayTask = _ONE,
+        asked: RayTask = _DEFAULT_TASK,
     ) -> None:
         """Set the resources of each task from `asked`.
 

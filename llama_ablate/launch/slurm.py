@@ -33,7 +33,7 @@ _ENDED = {
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
 }
 #: Reason of a job that waits indefinitely because a node could not start it.
-_HELD = "launch failed requeued held"
+_HELD_STATES = "launch failed requeued held"
 
 #: Shell code that waits for the job's file. It is moved into place after the submission, unless the
 #: launcher was killed meanwhile: then submitit would occupy the machine for a minute.
@@ -150,9 +150,9 @@ class Slurm:
         news = News()
         for run, job in list(self._jobs.items()):
             state = states.get(job, "not in the queue")
-            if state in _ENDED or state == _HELD or job not in states:
+            if state in _ENDED or state == _HELD_STATES or job not in states:
                 del self._jobs[run]
-                if state == _HELD:
+                if state == _HELD_STATES:
                     with contextlib.suppress(_Unanswered):  # it will be cancelled with the others
                         _tell("scancel", job)
                 detail = self._last_line(job) if state == "FAILED" else ""
@@ -200,7 +200,9 @@ class Slurm:
         """Return the state of every job in the queue, recently ended jobs included."""
         command = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
         rows = [line.split(maxsplit=2) for line in _tell(*command).splitlines()]
-        return {job: _HELD if reason == [_HELD] else state for job, state, *reason in rows}
+        return {
+            job: _HELD_STATES if reason == [_HELD_STATES] else state for job, state, *reason in rows
+        }
 
     def _there(self) -> bool:
         return any(state not in _ENDED for state in self._states().values())

@@ -63,11 +63,11 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         keys = ", ".join(dotted(refusal.where) for refusal in plan.refused)
         what = f"'{store.plan_file}' states what this version does not know ({keys})"
         raise ConfigError(f"{what}: run the experiment file again")
-    plugins.again(plan.settings.plugins)
+    plugins.load_recorded(plan.settings.plugins)
     compute = Compute.of(plan.compute)
     ranks = join()
     if compute.ranks > ranks.count:
-        return _spread(store, run_id, compute.ranks)
+        return _launch_ranks(store, run_id, compute.ranks)
     lease = store.lease(run_id) if ranks.first else None
     if not ranks.agreed(lease is not None)[0]:
         return None
@@ -80,7 +80,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     return outcome
 
 
-def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
+def _launch_ranks(store: Store, run_id: str, ranks: int) -> Outcome | None:
     """Start the ranks of a run with torchrun, and wait; the loss of a rank ends all ranks.
 
     torchrun does not retry: the queue retries the run from its checkpoint.

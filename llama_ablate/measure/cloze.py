@@ -77,7 +77,7 @@ def _measured(task: Task, subject: Subject) -> Iterator[Value]:
         }
     for quantity, right in scores.items():
         yield _row(task, quantity, right)
-    yield from _of_groups(task, scores["accuracy"])
+    yield from _group_accuracies(task, scores["accuracy"])
     if (chance := task.chance) is not None:
         yield _row(task, "chance", chance)
     yield row(
@@ -101,7 +101,7 @@ def _row(
     return replace(plain, samples=samples)
 
 
-def _of_groups(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
+def _group_accuracies(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
     groups = np.array([item.group for item in task.items])
     for group in dict.fromkeys(groups.tolist()):
         if group:

@@ -76,7 +76,7 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
 
 
 def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
-    if (targets := _told(spec, tokens)) and not (targets[1] >= 0).any():
+    if (targets := _find_targets(spec, tokens)) and not (targets[1] >= 0).any():
         message = f"nothing follows for sure in windows of {spec.context} tokens"
         raise ConfigError(f"{message}: raise model.context, or take a smaller task")
 
@@ -90,7 +90,7 @@ def skill(subject: Subject) -> Iterator[Value]:
     samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
     what may stand there; `_ceiling` is 1. Nothing of ordinary text.
     """
-    source, targets = subject.tokens.source, _told(subject.model.spec, subject.tokens)
+    source, targets = subject.tokens.source, _find_targets(subject.model.spec, subject.tokens)
     if targets is None or source is None:
         return
     cut, answers = targets
@@ -108,7 +108,9 @@ def skill(subject: Subject) -> Iterator[Value]:
     yield row(f"{task}_items", len(shares), quantity="items", task=task, fingerprint=items)
 
 
-def _told(spec: ModelSpec, tokens: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _find_targets(
+    spec: ModelSpec, tokens: Tokens
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the windows of the last held-out split, and their predictable tokens.
 
     None of ordinary text.

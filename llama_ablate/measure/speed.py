@@ -60,7 +60,7 @@ def train_speed(
         )
     ]
 
-    dropout = Dropout.of_step(model.spec, 0, 0, train.batch)
+    dropout = Dropout.for_step(model.spec, 0, 0, train.batch)
 
     def step() -> None:
         update(trained, optimizer, parts, train, compute, dropout=dropout)

@@ -95,11 +95,13 @@ class PreNorm(Block):
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + f(norm(x))` for attention, then for the feed-forward."""
         x_BTD = self.entered(x_BTD, ctx)
-        x_BTD = ctx.add(self._kept(x_BTD), self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
-        x_BTD = ctx.add(self._kept(x_BTD), self.ffn(self.ffn_norm(x_BTD), ctx), "ffn")
+        x_BTD = ctx.add(
+            self._scale_stream(x_BTD), self.attn(self.attn_norm(x_BTD), ctx, state), "attn"
+        )
+        x_BTD = ctx.add(self._scale_stream(x_BTD), self.ffn(self.ffn_norm(x_BTD), ctx), "ffn")
         return x_BTD
 
-    def _kept(self, x_BTD: Tensor) -> Tensor:
+    def _scale_stream(self, x_BTD: Tensor) -> Tensor:
         return x_BTD if self.residual == 1 else self.residual * x_BTD
 
 

@@ -47,7 +47,7 @@ class CompiledStep:
         # A compiler takes lengths of 0 and 1 for constants.
         if self.works is not False and state.length > 1:
             for scheme in self.model.positions.values():
-                scheme.reach(state.capacity)  # so that no table grows in the graph
+                scheme.prepare(state.capacity)  # so that no table grows in the graph
             try:
                 logits_B1V: Tensor = self._compiled(tokens_B1, state, pad_B=pad_B)
                 self.works = True

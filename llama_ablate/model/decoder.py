@@ -201,7 +201,7 @@ class Decoder(nn.Module):
         if state and start + new > state.capacity:
             raise ValueError(f"{start + new} tokens do not fit a state of {state.capacity}")
         for scheme in self.positions.values():
-            scheme.reach(start + new)
+            scheme.prepare(start + new)
         return Context(
             start,
             new,

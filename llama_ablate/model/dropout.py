@@ -40,7 +40,7 @@ class Dropout:
     first: int = 0
 
     @classmethod
-    def of_step(cls, spec: ModelSpec, seed: int, step: int, batch: int) -> "Dropout | None":
+    def for_step(cls, spec: ModelSpec, seed: int, step: int, batch: int) -> "Dropout | None":
         """Return the masks of a step; None where a model has no dropout."""
         return cls(spec.dropout, seed, step, batch) if spec.dropout != DropoutRates() else None
 

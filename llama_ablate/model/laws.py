@@ -137,7 +137,7 @@ def _trained(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None 
 
     With gradients, the losses of components, and dropout where the model has it.
     """
-    masks = Dropout.of_step(model.spec, seed=0, step=0, batch=len(tokens_BT))
+    masks = Dropout.for_step(model.spec, seed=0, step=0, batch=len(tokens_BT))
     with torch.enable_grad():
         logits_BTV: Tensor = model(
             tokens_BT[first:end], losses={}, dropout=masks and masks.from_row(first)
@@ -270,7 +270,8 @@ def counted_flops(
             return f"counts {flops!r} FLOPs per token, which is no number"
         if not abs(flops - measured) <= within * measured:  # NaN, too
             part = "the whole model" if name == "Global" else name.removeprefix("Decoder.")
-            return f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {measured:,.0f}"
+            counts = f"counts {flops:,.0f} FLOPs per token in {part}"
+            return f"{counts}, and torch's counter {measured:,.0f}"
     return None
 
 

@@ -69,12 +69,12 @@ class Parametrization:
 
     def _gradient(self, kind: Kind) -> float:
         """Return the size of a gradient's numbers beside the base model's."""
-        return self.logits * (self.residual if kind in _OF_BLOCKS else 1.0)
+        return self.logits * (self.residual if kind in _BLOCK_KINDS else 1.0)
 
 
 #: Weights that have a width on both sides.
 _MATRICES = ("hidden", "out")
-_OF_BLOCKS = ("hidden", "out", "vector")
+_BLOCK_KINDS = ("hidden", "out", "vector")
 
 PARAMETRIZATIONS = Registry("parametrization", sizes=SIZES, interface=Parametrization)
 

@@ -27,7 +27,7 @@ class Position(nn.Module):
     #: It rotates values too, which attention alone can do.
     rotates_values: bool = False
 
-    def reach(self, end: int) -> None:
+    def prepare(self, end: int) -> None:
         """Make ready for positions 0 to `end - 1`. Raises ValueError where the scheme ends."""
 
     def embed(self, x_BTD: Tensor, pos_T: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Learned(Position):
         super().__init__()
         self.table = Embedding(context, dim)
 
-    def reach(self, end: int) -> None:
+    def prepare(self, end: int) -> None:
         """Refuse positions that were never trained."""
         if end > self.table.num_embeddings:
             raise ValueError(

@@ -129,7 +129,7 @@ class RoPE(Position):
             return rate_r * (1 - divided_r + divided_r / self.factor)
         return rate_r
 
-    def reach(self, end: int) -> None:
+    def prepare(self, end: int) -> None:
         """Grow this instance's tables, in steps of powers of two, to cover `end` positions."""
         if end <= self.cos_SR.shape[0]:
             return

@@ -57,7 +57,7 @@ class KVState(State):
         return tuple(self._cached.values())
 
     @property
-    def held(self) -> int:
+    def cached_tokens(self) -> int:
         """Number of cached tokens, which are the newest."""
         return min(self.length, self.room)
 
@@ -68,7 +68,7 @@ class KVState(State):
         """
         if new.keys() != self._cached.keys():
             raise ValueError(f"'cached' declares {[*self._cached]}, and given are {[*new]}")
-        held, end = self.held, self.length + next(iter(new.values())).shape[2]
+        cached_count, end = self.cached_tokens, self.length + next(iter(new.values())).shape[2]
         visible = {}
         for name, tensor in new.items():
             cached = self._cached[name]
@@ -76,7 +76,7 @@ class KVState(State):
                 cached[:, :, self.length : end] = tensor
                 visible[name] = cached[:, :, :end]
             else:
-                visible[name] = torch.cat([cached[:, :, :held], tensor], 2)
+                visible[name] = torch.cat([cached[:, :, :cached_count], tensor], 2)
                 cached.copy_(visible[name][:, :, -self.room :])
         self.length = end
         return visible

@@ -23,7 +23,7 @@ from llama_ablate.results import CURVE
 Columns = Mapping[str, str]
 
 #: What a variant's columns are called for users, in Python and in CSV files.
-OWN = {"variant": "variant_id", "label": "variant"}
+RENAMED = {"variant": "variant_id", "label": "variant"}
 _OWNER: Columns = {
     "experiment": "name of the experiment",
     "table": "name of the table; empty where the experiment has one alone",
@@ -31,7 +31,7 @@ _OWNER: Columns = {
     "variant_id": "hash of the variant's architecture and train config",
 }
 #: What columns of rows are called in a frame that has a column for whose each row is.
-_NAMES = {**OWN, "id": "run"}
+_NAMES = {**RENAMED, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:

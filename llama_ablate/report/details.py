@@ -26,10 +26,10 @@ from llama_ablate.terminal import plural
 
 _SHORT = 25  # lines of a variant
 #: Text for a terminal, and the values behind it.
-Shown = tuple[str, dict[str, Any]]
+ShownPart = tuple[str, dict[str, Any]]
 
 
-def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> Shown:
+def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> ShownPart:
     """Show a variant: its architecture, its runs, and everything measured of it.
 
     Without `everything` the text has at most 25 lines; the values are the same.
@@ -37,7 +37,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     runs = [run for run in table.runs if run.variant == chosen.id]
     reported = [run for run in runs if run.is_reported]
     ended = [run for run in reported if run.outcome in FINAL]
-    metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
+    metrics = [row for row in table.metrics.variant_rows if row.variant == chosen.id]
     context = table.comparison[0].context
     ids = {run.id for run in runs}
     run_errors = [row for row in table.attempts if row.error and row.run in ids]
@@ -117,17 +117,17 @@ def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
 
 
 #: What stands before the numbers of a run in JSON, and behind them.
-_OF_RUN = ("id", "variant", "label", "seed", "tuned", "point", "use")
-_OF_END = ("outcome", "reason", "too_short", "steps_done")
+_RUN_COLUMNS = ("id", "variant", "label", "seed", "tuned", "point", "use")
+_OUTCOME_COLUMNS = ("outcome", "reason", "too_short", "steps_done")
 
 
 def _plain(run: RunRow) -> dict[str, object]:
     """Return a run as JSON has it."""
-    first, last = ({k: getattr(run, k) for k in of} for of in (_OF_RUN, _OF_END))
+    first, last = ({k: getattr(run, k) for k in of} for of in (_RUN_COLUMNS, _OUTCOME_COLUMNS))
     return {**first, **last, **run.numbers}
 
 
-def run(results: Results, run_id: str) -> Shown:
+def run(results: Results, run_id: str) -> ShownPart:
     """Show a run: its record, its metrics, and the last points of its curve."""
     if run_id not in results.finished:
         planned = results.plan.runs[run_id].model_dump(mode="json")
@@ -145,7 +145,7 @@ def run(results: Results, run_id: str) -> Shown:
     return "\n".join(lines), {**asdict(record), "curve": curve, "folder": str(folder)}
 
 
-def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
+def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
     """Compare B with A: what differs in the architecture, and every number, paired by seed."""
     changed = changes(table, a, b)
     numbers = _numbers(table, a, b)
@@ -222,7 +222,7 @@ def _speeds(
 ) -> list[tuple[str, str, str, str]]:
     """Return every number of the variants themselves that both have, and the ratio of the two."""
     x, y = (
-        {row.name: row.value for row in table.metrics.of_variants if row.variant == v.id}
+        {row.name: row.value for row in table.metrics.variant_rows if row.variant == v.id}
         for v in (a, b)
     )
     return [

@@ -165,7 +165,7 @@ def _factors(table: TableFrames) -> str:
     )
     if any(axis.levels > 2 for axis in axes):
         alone = "; ".join(
-            f"{axis.axis} moves the loss by {axis.of_range()} {unit} (lowest: {axis.lowest})"
+            f"{axis.axis} moves the loss by {axis.show_range()} {unit} (lowest: {axis.lowest})"
             for axis in axes
         )
     together = [row for row in rows if row.changed]
@@ -267,8 +267,8 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
 def _explain(row: HypothesisRow) -> str:
     """Write a hypothesis' table, its number unless a row of the table has that, and a reason."""
     is_row = row.family.endswith("its table") or math.isnan(row.difference)
-    where = " ".join(filter(None, (row.table, "" if is_row else row.of_difference())))
-    why = row.remark if row.result in _DECIDED else row.of_remark()
+    where = " ".join(filter(None, (row.table, "" if is_row else row.show_difference())))
+    why = row.remark if row.result in _DECIDED else row.show_remark()
     return "; ".join(filter(None, (where, why)))
 
 
@@ -280,7 +280,7 @@ def _guards(frames: Frames) -> Iterator[str]:
         worse = [row for row in table.guards if row.label in better and row.result == "worse"]
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         for label, rows in grouped(worse, lambda row: row.label).items():
-            numbers = [f"{row.measure} {row.of_difference()}" for row in rows]
+            numbers = [f"{row.measure} {row.show_difference()}" for row in rows]
             named.append(f"{label}{where} ({_list_few(numbers)})")
     if named:
         yield f"Better in loss, and worse in what is guarded: {_list_few(named, '; ')}."

@@ -19,13 +19,13 @@ from llama_ablate.findings.values import MetricRow
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,
-    Cast,
     Dot,
     Dots,
     Lines,
+    LineStyles,
     Picture,
     Point,
-    cast,
+    choose_styles,
     differ,
     over,
     over_seeds,
@@ -38,7 +38,7 @@ _MANY = 12  # variants beyond which a column for each is too wide
 #: Their losses are what the tables and the other figures are about.
 _ELSEWHERE = {"perplexity"}
 #: Quantities that say how sure another is, or that it is computed from.
-_OF_OTHERS = ("_se", "_by_document")
+_OTHER_ENDINGS = ("_se", "_by_document")
 _UNITS = {"context": "tokens", "tokens": "training", "last_position": "tokens"}
 _COLUMNS, _PANELS = 2, 12  # of a picture
 _STEEP = 1.5  # from one place to the next, from where on an axis is logarithmic
@@ -47,7 +47,7 @@ _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 
 def find_measured(frames: Frames) -> Sequence[MetricRow]:
     """Return every measured value; none where no reported run has any."""
-    means = (row for table in frames.tables for row in of_reported(table))
+    means = (row for table in frames.tables for row in reported_rows(table))
     return frames.metrics if any(not math.isnan(row.value) for row in means) else ()
 
 
@@ -61,7 +61,7 @@ def note_unmeasured(frames: Frames, _rows: Sequence[Row]) -> str:
 
 def average(frames: Frames) -> pd.DataFrame:
     """Return the mean of each measured value over a variant's reported runs."""
-    return means_of([row for table in frames.tables for row in of_reported(table)])
+    return means_of([row for table in frames.tables for row in reported_rows(table)])
 
 
 def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
@@ -89,7 +89,7 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
     return pd.concat([places, texts.reset_index(drop=True)], axis=1)
 
 
-def of_reported(table: TableFrames) -> list[MetricRow]:
+def reported_rows(table: TableFrames) -> list[MetricRow]:
     """Return the measured values of variants, and of their reported runs that ended ok."""
     ok = _ok(table)
     return [row for row in table.metrics if row.run in ok]
@@ -117,10 +117,10 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
 
     A quantity in which no variant differs is left out; speeds are relative to the baseline's.
     """
-    table, styles = frames.table, cast(frames)
+    table, styles = frames.table, choose_styles(frames)
     values = [
         row
-        for row in of_reported(table)
+        for row in reported_rows(table)
         if row.label in styles.styles and row.metric not in _ELSEWHERE
     ]
     pictures: dict[str, Picture] = {}
@@ -150,7 +150,7 @@ class _Quantity(NamedTuple):
 
 
 def _picture(
-    metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: Cast
+    metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: LineStyles
 ) -> Picture:
     """Return a panel for each quantity of a metric, and over what their intervals are."""
     counts = [point.n for quantity in quantities for point in quantity.points]
@@ -173,7 +173,7 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
     # A mean over layers may stand beside the layers, in a row without that coordinate.
     groups = grouped(metric, lambda row: (row.quantity, tuple(sorted(row.coordinates))))
     for (quantity, _), every in groups.items():
-        if quantity.endswith(_OF_OTHERS):
+        if quantity.endswith(_OTHER_ENDINGS):
             continue
         split = first_split(row.coordinates.get("split") for row in every)
         rows = [row for row in every if not split or row.coordinates.get("split") == split]
@@ -202,7 +202,7 @@ def _tells(drawn: Sequence[Point]) -> bool:
     return any(differ(point.at.value for point in points) for points in by_place.values())
 
 
-def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
+def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dots:
     """Return lines along a coordinate, or a mark for each variant, in their planned order."""
     values = [point.at.value for point in one.points]
     is_wide = min(values) > 0 and max(values) > _WIDE * min(values)

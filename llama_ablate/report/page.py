@@ -79,7 +79,7 @@ class PageFigure:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownTable:
     """A table as the page's template needs it."""
 
     columns: Sequence[str]
@@ -160,7 +160,7 @@ class Shown:
         return f"{verdict} {word if self.words[column] else ''}".strip()
 
     @classmethod
-    def of(cls, cells: pd.DataFrame) -> "Shown":
+    def of(cls, cells: pd.DataFrame) -> "ShownTable":
         """Return a data frame of cells, without the columns that have nothing to show."""
         cells = cells.astype(str)
         cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
@@ -175,7 +175,7 @@ class Group:
     id: str
     title: str
     figures: Sequence[PageFigure] = ()
-    sections: Sequence[Shown] = ()
+    sections: Sequence[ShownTable] = ()
     said: str = ""
 
     @property
@@ -301,7 +301,7 @@ class PagePictures:
         shortened = drawing.shortened
         drawing.figure.clear()  # its thousands of lines refer to one another
         if has_two:
-            drawing = plots.draw(made.part, plots.NARROW, self.keys)
+            drawing = plots.draw(made.part, plots.NARROW_WIDTH, self.keys)
             small = plots.write_svg(drawing.figure)
             html += self._add(drawing, small, figure.title, "narrow")
             shortened |= drawing.shortened
@@ -375,7 +375,7 @@ def _html(
         groups=groups,
         recipes=_recipes(frames),
         baseline=base.label,
-        recipe=Shown.of(pd.DataFrame(recipe, columns=["key", "value"])),
+        recipe=ShownTable.of(pd.DataFrame(recipe, columns=["key", "value"])),
         experiment=frames.experiment_text,
         environment=to_json({"compute": compute, "environment": frames.environment}),
         glossary=GLOSSARY,
@@ -418,7 +418,9 @@ def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[
     for key, group_sections in grouped(sections, lambda section: section.key).items():
         title = group_sections[0].title.removesuffix(f": {group_sections[0].table}")
         group_figures = [figure for figure in figures if figure.section == key]
-        tables_shown = [_shown(section, room=0 if groups else _WIDTH) for section in group_sections]
+        tables_shown = [
+            _make_table(section, room=0 if groups else _WIDTH) for section in group_sections
+        ]
         if groups:
             groups.append(Group(slug(key, 80), title, group_figures, tables_shown))
             continue
@@ -441,16 +443,16 @@ def _group_figures(
     return [Group(id_, title, figures_left, said=said)] if figures_left else []
 
 
-def _shown(section: Section, room: float) -> Shown:
+def _make_table(section: Section, room: float) -> ShownTable:
     """Return a section as the template needs it."""
-    shared = {field.name for field in fields(Shown)} & vars(section).keys()
+    shared = {field.name for field in fields(ShownTable)} & vars(section).keys()
     given: dict[str, Any] = {name: vars(section)[name] for name in shared}
-    table = replace(Shown.of(section.cells), **given, room=room)
+    table = replace(ShownTable.of(section.cells), **given, room=room)
     short = shorten_names([row[0] for row in table.rows], _MAX_LETTERS if room else 200)
     return replace(table, rows=[[short[row[0]], *row[1:]] for row in table.rows])
 
 
-def _runs(frames: Frames, folder: Path) -> Shown:
+def _runs(frames: Frames, folder: Path) -> ShownTable:
     """Return every run with its numbers, and a link to its record where it has a folder."""
     runs = frames.runs
     table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
@@ -470,7 +472,7 @@ def _runs(frames: Frames, folder: Path) -> Shown:
         quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
         for place in places
     ]
-    return replace(Shown.of(cells), links=links, link_at=1)
+    return replace(ShownTable.of(cells), links=links, link_at=1)
 
 
 def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
@@ -495,13 +497,13 @@ def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
     return LOSS_CURVES if is_first else f"{LOSS_CURVES}_{slug(table.plan.name, 160)}"
 
 
-def _speeds(frames: Frames) -> Shown:
+def _speeds(frames: Frames) -> ShownTable:
     """Return every number of the variants themselves, with the lowest and highest round."""
     rows = [
         [row.label, row.table, row.name]
         + [written.plain(value, 4) for value in (row.value, *row.ends)]
         for table in frames.tables
-        for row in table.metrics.of_variants
+        for row in table.metrics.variant_rows
     ]
     rows += [
         [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""]
@@ -513,10 +515,10 @@ def _speeds(frames: Frames) -> Shown:
         rows, columns=["variant", "table", "measure", "median", "lowest", "highest"]
     )
     said = "Every number measured of variants, with the lowest and highest turn."
-    return replace(Shown.of(cells), answer=said)
+    return replace(ShownTable.of(cells), answer=said)
 
 
-def _recipes(frames: Frames) -> Shown:
+def _recipes(frames: Frames) -> ShownTable:
     """List each variant's changes of its baseline's recipe, by table."""
     rows = []
     for table in frames.tables:
@@ -526,4 +528,4 @@ def _recipes(frames: Frames) -> Shown:
                 both = map(entry_text, details.without_shared(old, new))
                 rows.append([variant.label, table.plan.name, key, *both])
     columns = ["variant", "table", "key", "baseline", "variant's"]
-    return Shown.of(pd.DataFrame(rows, columns=columns))
+    return ShownTable.of(pd.DataFrame(rows, columns=columns))

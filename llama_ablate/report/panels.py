@@ -37,7 +37,7 @@ _MAX_SHARE = 0.42  # of a picture's width for the labels of rows
 _FAR = 8  # times as large as an effect, another hides it
 _ROOM = 1.15  # between the farthest mark and the frame
 _MAX_POINTS = 400  # of a panel that are marked one by one
-_BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
+_MARK_SPREAD = 9.0  # points over which the marks of neighbours at one place are spread
 _MAX_NAMES = 24  # points of a panel that are named; more have numbers
 _NUMBER = "{:,.4g}".format
 
@@ -330,7 +330,7 @@ def _draw_line(
 ) -> None:
     """Draw a line through means; `place`, from -0.5 to 0.5, sets bars at one x side by side."""
     style, is_named = panel.cast[name], name in panel.cast.named
-    shift = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
+    shift = ScaledTranslation(place * _MARK_SPREAD / 72, 0, axes.figure.dpi_scale_trans)
     line_style: Any = {"transform": axes.transData + shift, "color": style.colour}
     x, ends = np.array([p.x for p in own]), np.array([p.at for p in own])
     width = 1.5 if is_named else 0.7

@@ -103,7 +103,7 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
 
 def _mark_decided(row: ComparisonRow) -> str:
     """Write a row's difference, with a star where its interval leaves out 0."""
-    return row.of_difference() + "*" * (row.low > 0 or row.high < 0)
+    return row.show_difference() + "*" * (row.low > 0 or row.high < 0)
 
 
 def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:

@@ -75,7 +75,7 @@ def style_variants(plan: PlanDocument) -> dict[str, Style]:
 
 
 @dataclass(frozen=True)
-class Cast:
+class LineStyles:
     """The lines of a picture: their styles by name, and those that its legend names."""
 
     styles: Mapping[str, Style]
@@ -95,13 +95,13 @@ class Cast:
             "the baseline, those of the lowest losses, and that of the highest"
         )
 
-    def without(self, name: str) -> "Cast":
+    def without(self, name: str) -> "LineStyles":
         """Return the cast without one line."""
         styles = {key: style for key, style in self.styles.items() if key != name}
-        return Cast(styles, [label for label in self.named if label != name])
+        return LineStyles(styles, [label for label in self.named if label != name])
 
 
-def cast(frames: Frames) -> Cast:
+def choose_styles(frames: Frames) -> LineStyles:
     """Return the variants of a table: all but the positive control, which would set the scale.
 
     Of many the baseline, the best and the worst are named.
@@ -114,7 +114,7 @@ def cast(frames: Frames) -> Cast:
         ranked = [row.label for row in sorted(trained, key=lambda row: row.loss)]
         chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:], table.plan.baseline.label}
         named = [label for label in named if label in chosen]
-    return Cast({row.label: styles[row.label] for row in rows}, named)
+    return LineStyles({row.label: styles[row.label] for row in rows}, named)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Lines:
     points: Sequence[Point]
     x: Axis
     y: Axis
-    cast: Cast
+    cast: LineStyles
     #: Values along single runs.
     ticks: Sequence[tuple[float, Tick]] = ()
     #: What the table reports, drawn behind the end of each line.

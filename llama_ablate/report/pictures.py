@@ -16,16 +16,16 @@ from llama_ablate.report.picture import (
     FIGURES,
     MAX_NAMED,
     Axis,
-    Cast,
     Costs,
     Dot,
     Dots,
     Lines,
+    LineStyles,
     Picture,
     Point,
     Style,
     Tick,
-    cast,
+    choose_styles,
     over,
     over_seeds,
     style_variants,
@@ -105,7 +105,7 @@ def draw_effects(frames: Frames) -> Picture | None:
             row.label,
             Estimate(row.difference, row.low, row.high),
             str(row.verdict),
-            row.outcome if row.of_runs() else "",
+            row.outcome if row.show_runs() else "",
         )
         for row in rows
     ]
@@ -141,7 +141,7 @@ def _against(table: TableFrames) -> str:
 @FIGURES.register(LOSS_CURVES, every_table=True)
 def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
     """Show the training loss of every run, and the loss that the table reports as a last point."""
-    table, styles = frames.table, cast(frames)
+    table, styles = frames.table, choose_styles(frames)
     curves = grouped(table.curves(styles.styles, "train"), lambda point: point.run.id)
     runs = [thin(curve) for curve in curves.values()]
     if not runs:
@@ -190,7 +190,7 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
 
     Differences are from the baseline's run of the same seed. Diamonds are what the table reports.
     """
-    table, styles = frames.table, cast(frames)
+    table, styles = frames.table, choose_styles(frames)
     curves = [point for point in table.curves(styles.styles) if point.run.outcome == "ok"]
     if len({point.read for point in curves}) < 2:
         return None
@@ -282,7 +282,7 @@ def draw_cache_growth(frames: Frames) -> Picture | None:
     x = Axis("context (tokens)", "count", log=True)
     y = Axis("state of one sequence (16-bit)", "bytes", log=True)
     more = f"{left:,} of {len(groups):,} sizes are left out: drawn are the ends" * (left > 0)
-    style_cast = Cast({name: style for name, (_, style) in named.items()}, [*named])
+    style_cast = LineStyles({name: style for name, (_, style) in named.items()}, [*named])
     return Picture([Lines(lines, x, y, style_cast, remark=more)], "comparison")
 
 
@@ -292,7 +292,7 @@ def draw_sensitivity(frames: Frames) -> Picture | None:
 
     A run that diverged, or that has no loss, stands at the loss of chance.
     """
-    table, styles = frames.table, cast(frames)
+    table, styles = frames.table, choose_styles(frames)
     if "lr" not in table.experiment.tune:
         return None
     rates = tuning.rates(table.runs, table.loss, table.chance)
@@ -314,7 +314,7 @@ def draw_sizes(frames: Frames) -> Picture | None:
     ends = [point for point in frames.ladder if not (point.branch or point.role)]
     if not ends:
         return None
-    styles = cast(frames)
+    styles = choose_styles(frames)
     means = over_seeds(
         (point.label, point.parameters, point.seed, point.loss)
         for point in ends
@@ -337,7 +337,7 @@ def draw_gaps(frames: Frames) -> Picture | None:
         return None
     base, unit = frames.table.plan.baseline.label, frames.table.unit.name
     y = Axis(f"loss minus that of {base} ({unit})", at=0)
-    panel = Lines(points, _SIZE, y, cast(frames).without(base))
+    panel = Lines(points, _SIZE, y, choose_styles(frames).without(base))
     return Picture([panel], "sizes", over((point.n for point in points), rows=True))
 
 
@@ -354,7 +354,7 @@ def draw_transfer(frames: Frames) -> Picture | None:
         best = {(row.rung, row.rate.lr) for row in rows if row.best}
         means = over_seeds((row.rung, row.rate.lr, row.rate.seed, row.rate.loss) for row in rows)
         points = [replace(point, chosen=(point.name, point.x) in best) for point in means]
-        style_cast = Cast(styles, [*styles])
+        style_cast = LineStyles(styles, [*styles])
         panels.append(Lines(points, Axis("learning rate", log=True), y, style_cast, title=label))
     note = over(point.n for panel in panels for point in panel.points)
     return Picture(panels, "transfer", note, columns=2)

@@ -18,7 +18,7 @@ from llama_ablate.terminal import visible
 __all__ = ["blank", "canvas", "draw", "for_paper", "save", "write_svg"]
 
 #: Pixels of a picture's width on a screen and on a phone.
-WIDTH, NARROW = 700, 328
+WIDTH, NARROW_WIDTH = 700, 328
 #: Of a figure in a paper: points of its letters, and the most inches of its height.
 _PAPER_POINTS, _PAGE = 7, 7.2
 

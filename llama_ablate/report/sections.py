@@ -20,11 +20,11 @@ from llama_ablate.findings.rows import DIFFERENCE, Row, cells, explained, frame,
 from llama_ablate.findings.sizes import LengthRow, RateRow, SizeRow
 from llama_ablate.findings.winners import find_winners
 from llama_ablate.report import measurements
-from llama_ablate.report.columns import OWN
+from llama_ablate.report.columns import RENAMED
 from llama_ablate.report.parts import arrange
 from llama_ablate.report.picture import FIGURES
 from llama_ablate.report.pictures import MAX_EFFECTS, has_ranges, order_rows
-from llama_ablate.report.warnings import of_text
+from llama_ablate.report.warnings import warn_of_text
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.terminal import listed, plural
@@ -109,7 +109,7 @@ class SectionKind(Generic[Kind]):
             title,
             table_cells,
             " ".join(note.split()),
-            frame(rows).rename(columns=OWN),
+            frame(rows).rename(columns=RENAMED),
             variants=[_name_row(row) for row in aligned],
             baseline=[bool(getattr(row, "baseline", False)) for row in aligned],
             printed=printed,
@@ -189,7 +189,7 @@ def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
         16-bit numbers, bytes/token what one further token adds there."""
     if table.plan.has_tokenizers:
         costs += " Speeds are of text; bytes are of tokens, which differ in how much text they are."
-    costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])
+    costs = " ".join([*warn_of_text(table.plan, frames.plan.experiment), costs])
     if design == "factors":
         return f"""{loss}, and what each combination of the factors costs. Each rests on its own few
             runs: the factors above rest on all of them, and are what is tested. {costs}"""

@@ -32,7 +32,7 @@ UNPLANNED = (0.014, 0.036, 0.065, 0.094, 0.125, 0.151)
 
 def warnings(frames: Frames) -> list[str]:
     """Return the warnings about an experiment; those that several tables share once."""
-    table_warnings = (sentence for table in frames.tables for sentence in _of_table(table))
+    table_warnings = (sentence for table in frames.tables for sentence in _warn_of_table(table))
     all_warnings = (*_changed(frames), *list_machines(frames), *frames.plan.notes)
     return list(dict.fromkeys([*all_warnings, *table_warnings]))
 
@@ -48,7 +48,7 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     ]
 
 
-def _of_table(table: TableFrames) -> Iterator[str]:
+def _warn_of_table(table: TableFrames) -> Iterator[str]:
     for part in (_outcomes, _other_items, _undecidable, _short_of_text, _leaks, _unmeasured):
         yield from part(table)
     yield from planned(table.plan, table.experiment)
@@ -117,7 +117,7 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
             )
 
 
-def of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
+def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
     """Yield how rows are evaluated where they read unlike text, and which are not paired by it.
 
     Nothing where all variants read one text in one way, in the same order.

@@ -82,7 +82,7 @@ class PlannedText(StoredPart):
         return read_stored(Data, source).section if isinstance(source, dict) else source
 
     @model_validator(mode="after")
-    def _of_the_same_splits(self) -> "PlannedText":
+    def _check_splits(self) -> "PlannedText":
         if "train" not in self.tokens or self.tokens.keys() != self.bytes.keys():
             raise ValueError("`tokens` and `bytes` are of the same splits, `train` among them")
         return self
@@ -521,7 +521,7 @@ class PlanDocument(StoredPart):
         return {run.id: table for table in reversed(self.tables) for run in table.runs}
 
 
-def of_name(tables: Mapping[str, Table], name: str | None) -> Table:
+def find_table(tables: Mapping[str, Table], name: str | None) -> Table:
     """Return the table with a name; the first for None.
 
     Raises ConfigError for an unknown name.

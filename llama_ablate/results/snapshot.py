@@ -62,7 +62,7 @@ class Results:
         """
         return cls(open_folder(Path(path)))
 
-    def again(self) -> "Results":
+    def reopen(self) -> "Results":
         """Return a new snapshot of the same results.
 
         Finished runs that this snapshot has read are reused, unless a new attempt replaced them.
@@ -97,7 +97,7 @@ class Results:
         record, planned = self.finished[id_].record(), self.plan.runs[id_]
         if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
             raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
-        return replace(record, metrics=self._stated.read(record.metrics))
+        return replace(record, metrics=self._stated_metrics.read(record.metrics))
 
     @property
     def statuses(self) -> list[RunStatus]:
@@ -180,10 +180,10 @@ class Results:
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
         metrics = self._source.metrics_of(self.plan.variant_ids)
-        return {variant: self._stated.read(stored) for variant, stored in metrics.items()}
+        return {variant: self._stated_metrics.read(stored) for variant, stored in metrics.items()}
 
     @cached_property
-    def _stated(self) -> StatedMetrics:
+    def _stated_metrics(self) -> StatedMetrics:
         return StatedMetrics(self.plan.experiment)
 
 

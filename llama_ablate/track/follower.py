@@ -48,14 +48,14 @@ class Follower:
             finished[run].outcome()[0] in FINAL for run in self._sent
         )
 
-    def look(self, *, last: bool = False) -> None:
+    def send_new(self, *, last: bool = False) -> None:
         """Send what runs have done since the last look.
 
         The last one sends again what was measured of runs after they had been sent, and closes
         those that have not ended. Raises what the sink raises: then the run is opened again at the
         next look.
         """
-        results = self._results.again()
+        results = self._results.reopen()
         results.plan = self._results.plan  # which does not change while runs are at work on it
         self._results = results
         for run, live in results.live.items():
@@ -125,7 +125,7 @@ def follow(
     while True:
         last = ended(wait)
         try:
-            follower.look(last=last)
+            follower.send_new(last=last)
             wait = EVERY_S
         except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
             if not has_warned:

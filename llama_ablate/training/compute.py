@@ -99,7 +99,7 @@ class Compute(ComputeSettings):
         # Position tables made in the first step would be part of its graph alone, without rounding:
         # a resumed run would then differ from an uninterrupted run.
         for scheme in model.positions.values():
-            scheme.reach(model.spec.context)
+            scheme.prepare(model.spec.context)
         for module in model.modules():
             if getattr(module, "sizes_vary", False):
                 module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
@@ -329,7 +329,7 @@ def _batch(one: ModelSpec, train: Train, device: str) -> int:
 def _forward_backward_s(objective: Objective, tokens: Tensor, compute: Compute) -> float:
     """Time the forward and backward pass of one micro-batch."""
     compute.prepare(objective.model)
-    dropout = Dropout.of_step(objective.model.spec, 0, 0, len(tokens))
+    dropout = Dropout.for_step(objective.model.spec, 0, 0, len(tokens))
 
     def step() -> None:
         ((loss, _),) = _forward(objective, [tokens], compute, ALONE, dropout)

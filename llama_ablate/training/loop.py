@@ -201,7 +201,7 @@ class _Run:
         set_learning_rate(self.optimizer, rate)
         batch = torch.from_numpy(self.batch(self.seed, step, self.config.batch, self.context))
         parts = batch.to(self.compute.device).chunk(self.config.accumulate)
-        dropout = Dropout.of_step(self.model.spec, self.seed, step, self.config.batch)
+        dropout = Dropout.for_step(self.model.spec, self.seed, step, self.config.batch)
         return update(
             self.trained, self.optimizer, parts, self.config, self.compute, self.ranks, dropout
         )

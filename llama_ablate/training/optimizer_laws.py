@@ -138,7 +138,7 @@ def check(choice: Choice) -> None:
 def _optimizer(choice: Choice) -> tuple[list[Weight], Optimizer]:
     """Return weights of every kind, and their optimizer."""
     weights = [
-        Weight(name, nn.Parameter(_drawn(name, shape)), decays=len(shape) > 1, hidden=hidden)
+        Weight(name, nn.Parameter(_draw_values(name, shape)), decays=len(shape) > 1, hidden=hidden)
         for name, shape, hidden in (
             ("embedding.weight", (7, 4), False),
             ("blocks.0.attn.q.weight", (6, 4), True),
@@ -172,14 +172,14 @@ class _Gradients:
     def __call__(self, *, sampled: bool = False) -> Tensor:
         for weight in self.weights:
             values = weight.parameter.detach()
-            noise = _drawn(f"{weight.name} {self.at}{' sampled' * sampled}", values.shape)
+            noise = _draw_values(f"{weight.name} {self.at}{' sampled' * sampled}", values.shape)
             weight.parameter.grad = noise + 0.1 * values
         return torch.stack(
             [weight.parameter.detach().square().sum() for weight in self.weights]
         ).sum()
 
 
-def _drawn(name: str, shape: Iterable[int]) -> Tensor:
+def _draw_values(name: str, shape: Iterable[int]) -> Tensor:
     generator = torch.Generator().manual_seed(int.from_bytes(name.encode()[-6:]))
     return torch.randn(*shape, generator=generator)
 

@@ -38,7 +38,7 @@ def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypa
     model = Pieces(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
     whole = "".join(drawn.choices([*WORDS, "word\n", "9\n"], k=20_000))
     monkeypatch.setattr(texts, "_BLOCK", 2000)
-    monkeypatch.setattr(texts, "_WHOLE", 5000)
+    monkeypatch.setattr(texts, "_MAX_DOCUMENT", 5000)
     text = texts.write(corpus_of(whole, "held out"), tmp_path)
     (tmp_path / "tokenizer.json").write_text(model.to_json(), "utf-8")
     chunks = list(encoding.encode(text, "train", tmp_path / "tokenizer.json"))

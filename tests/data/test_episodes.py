@@ -246,7 +246,7 @@ def test_episodes_are_drawn_in_parts_of_bounded_size():
     real = source.draw
     counted = Episodes(lambda generator, n: sizes.append(n) or real(generator, n))
     counted.sample(GENERATOR(0), 4000 * source.length)
-    assert max(sizes) == episodes._DRAWN
+    assert max(sizes) == episodes._EPISODES_PER_DRAW
 
 
 def test_no_window_of_two_tokens_gets_above_what_the_control_of_the_tasks_says():

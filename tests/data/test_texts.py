@@ -33,7 +33,7 @@ def test_a_document_up_to_16_mib_is_one_chunk_and_a_longer_one_is_cut_at_ends_of
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(texts, "_BLOCK", 100)
-    monkeypatch.setattr(texts, "_WHOLE", 1000)
+    monkeypatch.setattr(texts, "_MAX_DOCUMENT", 1000)
     line = "a line of words\n\n"
     short, long = line * 50, line * 100
     text = written(tmp_path, short, long, "the end")
@@ -48,7 +48,7 @@ def test_a_document_up_to_16_mib_is_one_chunk_and_a_longer_one_is_cut_at_ends_of
 @pytest.mark.parametrize("text", ["no space é", "\n", "a\n", "é"])
 def test_a_long_document_without_lines_is_cut_between_characters(tmp_path, monkeypatch, text):
     monkeypatch.setattr(texts, "_BLOCK", 101)
-    monkeypatch.setattr(texts, "_WHOLE", 300)
+    monkeypatch.setattr(texts, "_MAX_DOCUMENT", 300)
     chunks = ranges(written(tmp_path, text * 1000))
     assert "".join(chunks) == text * 1000
     assert len(chunks) > 5

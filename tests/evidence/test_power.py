@@ -15,8 +15,8 @@ from llama_ablate.evidence.power import (
     Noise,
     expected_half_width,
     fewest,
-    of_factors,
-    of_rows,
+    simulate_factors,
+    simulate_rows,
     with_looks,
 )
 from llama_ablate.evidence.sequential import spending, standings
@@ -45,7 +45,7 @@ def test_a_promised_power_of_8_in_10_is_found_in_tables_of_single_changes(
     seeds, rows, text, volume
 ):
     tables, generator = volume(300, 1_000, 1_000), np.random.default_rng(seeds)
-    promised = of_rows([noise(text=text)] * rows, [seeds], known=True, tables=1_000)
+    promised = simulate_rows([noise(text=text)] * rows, [seeds], known=True, tables=1_000)
     effect = float(promised.detectable().mean())
     found = 0
     for _ in range(tables):
@@ -61,7 +61,7 @@ def test_a_promised_power_of_8_in_10_is_found_in_fractions_of_a_factorial(volume
     levels = {str(cell): list(cell) for cell in cells}
     names = [*weights(levels, factors)]
     text = noise(text=0.1)
-    promised = of_factors(
+    promised = simulate_factors(
         levels,
         factors,
         StandardError(1.0, math.inf),
@@ -119,8 +119,8 @@ def test_a_promised_power_of_8_in_10_is_found_with_looks(volume):
 def test_half_widths_range_as_far_as_a_pilots_few_seeds_leave_open():
     """A deviation known to two degrees of freedom may be a third, or four times what it seems."""
     few = Noise(StandardError(1.0, 2.0))
-    low, middle, high = of_rows([few] * 3, [5]).half_widths()
-    known = of_rows([few] * 3, [5], known=True).half_widths()
+    low, middle, high = simulate_rows([few] * 3, [5]).half_widths()
+    known = simulate_rows([few] * 3, [5], known=True).half_widths()
     assert (high > 1.5 * known[2]).all()
     assert (low < middle).all()
 
@@ -129,10 +129,10 @@ def test_a_row_that_the_text_limits_needs_documents_and_one_that_seeds_limit_nee
     by_text, by_seeds = noise(seeds=0.1, text=1.0), noise(seeds=1.0, text=0.05)
 
     def more_seeds(n, one):
-        return of_rows([one], [int(n)], known=True, tables=100)
+        return simulate_rows([one], [int(n)], known=True, tables=100)
 
     def more_documents(factor, one):
-        return of_rows([one.with_documents(factor)], [4], known=True, tables=100)
+        return simulate_rows([one.with_documents(factor)], [4], known=True, tables=100)
 
     factors = (1, 2, 4, 8, 16, 32)
     assert fewest(partial(more_seeds, one=by_text), 1.0, SEEDS, 0) == math.inf
@@ -144,7 +144,7 @@ def test_a_row_that_the_text_limits_needs_documents_and_one_that_seeds_limit_nee
 @pytest.mark.parametrize(("seeds", "rows", "text"), [(2, 4, 0.0), (4, 1, 0.3), (8, 5, 0.3)])
 def test_the_expected_half_width_is_about_the_median_of_drawn_tables(seeds, rows, text):
     own = noise(text=text)
-    median = of_rows([own] * rows, [seeds], known=True, tables=1_000).half_widths()[1].mean()
+    median = simulate_rows([own] * rows, [seeds], known=True, tables=1_000).half_widths()[1].mean()
     assert expected_half_width(seeds, rows, own) == pytest.approx(median, rel=0.15)
 
 
@@ -157,8 +157,8 @@ def test_the_effect_that_is_seen_is_the_quantile_of_what_stands_in_its_way():
 
 def test_what_is_seen_with_looks_pays_for_their_shares_and_is_seen_with_that_power():
     noises, shares = [noise(text=0.2)] * 4, spending(LOOKS)
-    drawn = of_rows(noises, LOOKS, shares, known=True, tables=300)
+    drawn = simulate_rows(noises, LOOKS, shares, known=True, tables=300)
     effect = float(drawn.detectable().mean())
-    assert effect > of_rows(noises, [12], known=True, tables=300).detectable().mean()
+    assert effect > simulate_rows(noises, [12], known=True, tables=300).detectable().mean()
     real = with_looks(noises, effect, LOOKS, shares, known=True, tables=300)
     assert real.power.mean() == pytest.approx(0.8, abs=0.04)

@@ -126,7 +126,8 @@ def test_a_process_of_gate_one_is_not_given_the_second_text(ledger):
         "found = [text for text in gc.get_objects() if isinstance(text, (dict, str))]\n"
         "import sys\n"
         "from llama_ablate.data import tokens\n"
-        "open('seen.txt', 'a').write(repr([*map(str, tokens.trusted.values()), sys.argv]))\n"
+        "given = [*map(str, tokens.trusted_folders.values()), sys.argv]\n"
+        "open('seen.txt', 'a').write(repr(given))\n"
     )
     second = ledger.read().opened.texts[1]
 

@@ -25,8 +25,8 @@ from llama_ablate.judge.ledger import (
     TakenApart,
     merged,
 )
-from llama_ablate.judge.levels import lord, split_level, weights
 from llama_ablate.judge.ledger_page import list_rows
+from llama_ablate.judge.levels import lord, split_level, weights
 from llama_ablate.launch import environment as launch_environment
 from tests.in_process import in_process
 from tests.judge.conftest import BETTER, NULL, WORSE

@@ -228,8 +228,8 @@ def test_evaluation_has_no_dropout_and_a_rate_of_zero_changes_no_bit():
     assert torch.equal(model(TOKENS), without(TOKENS))
     assert torch.equal(without(TOKENS, dropout=dropout(0.0)), without(TOKENS))
     assert not torch.equal(model(TOKENS, dropout=dropout(0.5)), without(TOKENS))
-    assert Dropout.of_step(without.spec, 0, 0, 4) is None
-    assert Dropout.of_step(model.spec, 3, 7, 4) == dropout(0.5, seed=3, step=7)
+    assert Dropout.for_step(without.spec, 0, 0, 4) is None
+    assert Dropout.for_step(model.spec, 3, 7, 4) == dropout(0.5, seed=3, step=7)
 
 
 def gradients(model, dropout, monkeypatch, parts=1, ranks=1):

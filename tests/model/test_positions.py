@@ -42,9 +42,9 @@ def test_learned_adds_the_row_of_its_table_and_refuses_positions_beyond_it():
     x = torch.randn(2, 3, 8)
     added = scheme.embed(x, torch.tensor([4, 5, 6])) - x
     torch.testing.assert_close(added[0], scheme.table.weight[4:7])
-    scheme.reach(10)
+    scheme.prepare(10)
     with pytest.raises(ValueError, match="learned positions end at 10, 11 were asked for"):
-        scheme.reach(11)
+        scheme.prepare(11)
 
 
 def test_alibi_slopes_are_those_of_the_paper():

@@ -11,7 +11,7 @@ from llama_ablate.model.rope import RoPE
 def test_rope_multiplies_complex_pairs_by_unit_rotations():
     """Pair i = (x[i], x[i + E/2]) as a complex number times exp(i pos theta^(-2i/E))."""
     rope = RoPE(8, theta=500.0)
-    rope.reach(20)
+    rope.prepare(20)
     q = torch.randn(1, 1, 20, 8, dtype=torch.float64)
     turned, _ = rope.rotate(q, q, torch.arange(20))
     pairs = torch.complex(q[..., :4], q[..., 4:])
@@ -32,7 +32,7 @@ def test_rope_agrees_with_transformers_llama():
     pos = torch.arange(9)
     cos, sin = LlamaRotaryEmbedding(config)(q, pos[None])
     rope = RoPE(16, theta=10000.0)
-    rope.reach(9)
+    rope.prepare(9)
     for ours, theirs in zip(
         rope.rotate(q, k, pos), apply_rotary_pos_emb(q, k, cos, sin), strict=True
     ):
@@ -41,7 +41,7 @@ def test_rope_agrees_with_transformers_llama():
 
 def test_rope_keeps_lengths_and_makes_products_depend_on_distance_alone():
     rope = RoPE(16)
-    rope.reach(1000)
+    rope.prepare(1000)
     q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 
     def product(m, n):
@@ -56,17 +56,17 @@ def test_rope_keeps_lengths_and_makes_products_depend_on_distance_alone():
 
 def test_two_ropes_of_different_theta_do_not_share_tables():
     slow, fast = RoPE(8, theta=1e6), RoPE(8, theta=1e2)
-    slow.reach(16)
-    fast.reach(16)
+    slow.prepare(16)
+    fast.prepare(16)
     assert not torch.equal(slow.cos_SR, fast.cos_SR)
     assert slow.cos_SR.data_ptr() != fast.cos_SR.data_ptr()
 
 
 def test_rope_tables_grow_to_what_is_asked_and_stay_exact():
     rope = RoPE(8)
-    rope.reach(3)
+    rope.prepare(3)
     assert len(rope.cos_SR) == 4
-    rope.reach(100_001)
+    rope.prepare(100_001)
     far = 100_000 * 10000.0 ** (-2 / 8)
     assert rope.cos_SR[100_000, 1].item() == pytest.approx(math.cos(far), abs=1e-7)
 
@@ -76,7 +76,7 @@ def test_rope_tables_grow_to_what_is_asked_and_stay_exact():
 def test_in_bfloat16_rotation_is_off_by_its_rounding_alone_at_any_position(theta, layout):
     """Tables are rounded as q and k are. Angles in bfloat16 would be off by radians at 4,000."""
     rope, pos = RoPE(32, theta=theta, layout=layout), torch.arange(4096)
-    rope.reach(4096)
+    rope.prepare(4096)
     q = torch.randn(32, generator=torch.Generator().manual_seed(0)).bfloat16()
     turned, _ = rope.rotate(q.expand(1, 1, 4096, 32), q.expand(1, 1, 1, 32), pos)
     first, second = ((0, 16), (16, 32)) if layout == "half" else ((0, 32, 2), (1, 32, 2))
@@ -97,8 +97,8 @@ def test_the_interleaved_layout_is_the_other_with_coordinates_reordered():
     half, woven = RoPE(8), RoPE(8, layout="interleaved")
     q = torch.randn(2, 3, 20, 8)
     order = torch.arange(8).view(4, 2).T.flatten()  # 0 2 4 6 1 3 5 7
-    half.reach(20)
-    woven.reach(20)
+    half.prepare(20)
+    woven.prepare(20)
     pos = torch.arange(20)
     turned, _ = woven.rotate(q, q, pos)
     expected, _ = half.rotate(q[..., order], q[..., order], pos)
@@ -109,7 +109,7 @@ def test_the_interleaved_layout_is_the_other_with_coordinates_reordered():
 def test_the_interleaved_layout_multiplies_neighbours_as_complex_numbers():
     """Meta's apply_rotary_emb: view_as_complex of (x[2i], x[2i+1]) times exp(i angle)."""
     rope = RoPE(8, theta=500.0, layout="interleaved")
-    rope.reach(20)
+    rope.prepare(20)
     q = torch.randn(1, 2, 20, 8)
     angle = torch.outer(torch.arange(20.0), 500.0 ** (-torch.arange(4.0) / 4))
     expected = torch.view_as_real(
@@ -121,8 +121,8 @@ def test_the_interleaved_layout_multiplies_neighbours_as_complex_numbers():
 def test_partial_rotation_turns_the_first_coordinates_and_leaves_the_rest():
     """As in GPT-NeoX: a quarter of 16 is an RoPE of width 4."""
     part, small = RoPE(16, fraction=0.25), RoPE(4)
-    part.reach(9)
-    small.reach(9)
+    part.prepare(9)
+    small.prepare(9)
     q, pos = torch.randn(1, 2, 9, 16), torch.arange(9)
     turned, _ = part.rotate(q, q, pos)
     assert torch.equal(turned[..., 4:], q[..., 4:])
@@ -187,8 +187,8 @@ def test_ntk_scaling_keeps_the_fastest_pair_and_divides_the_slowest():
 def test_linear_scaling_is_reading_positions_as_fractions():
     """Chen et al. 2023: position 12 stretched by 4 is position 3."""
     plain, stretched = RoPE(8), RoPE(8, scaling="linear", factor=4.0)
-    plain.reach(16)
-    stretched.reach(16)
+    plain.prepare(16)
+    stretched.prepare(16)
     torch.testing.assert_close(stretched.cos_SR[12], plain.cos_SR[3])
 
 
@@ -272,7 +272,7 @@ def test_yarn_is_that_of_transformers(factor, betas, truncate):
     yarn = {"scaling": "yarn", "factor": factor, "original_context": 64, "truncate": truncate}
     rope = RoPE(32, theta=500.0, **yarn, beta_slow=slow, beta_fast=fast)
     torch.testing.assert_close(rope.frequencies().float(), frequencies)
-    rope.reach(8)
+    rope.prepare(8)
     turned, _ = rope.rotate(torch.ones(1, 1, 8, 32), torch.ones(1, 1, 8, 32), torch.arange(8))
     lengths = turned.norm(dim=-1) / 32**0.5
     torch.testing.assert_close(lengths, torch.full((1, 1, 8), stretch))

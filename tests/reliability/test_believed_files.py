@@ -101,7 +101,7 @@ def story(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
     monkeypatch.setattr(texts, "_BLOCK", 1000)
-    monkeypatch.setattr(texts, "_WHOLE", 2000)
+    monkeypatch.setattr(texts, "_MAX_DOCUMENT", 2000)
     file = experiment_file(measure="[perplexity, kv_cache]", variants="{}")
     with in_process(figures=True):
         yield Story(file, tmp_path, monkeypatch)

@@ -104,7 +104,7 @@ def attempt(folder):
 def planned(file):
     """Plan a file as the command does, with counts in place of measured times."""
     source = experiment.load(file)
-    tokens.look(source)
+    tokens.check_corpora(source)
     made = plan.make(source)
     return made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])
 

@@ -22,7 +22,7 @@ SEEDS = (0, 1, 2)
 def frames(tmp_path):
     """Read an experiment of variants whose losses are the baseline's and some effect."""
 
-    def read(effects, measured=lambda _label, _seed: {}, of_variants=lambda _label: {}):
+    def read(effects, measured=lambda _label, _seed: {}, variant_rows=lambda _label: {}):
         arms = [plans.variant(label) for label in ("base", *effects)]
         runs = [plans.run(f"{v.id}{seed}", v.id, seed) for v in arms for seed in SEEDS]
         store = Store(tmp_path / "x")
@@ -39,7 +39,7 @@ def frames(tmp_path):
             store.commit(replace(record, seed=run.seed, metrics=known), curve, None)
         with store.alone("measure") as lease:
             for arm in arms:
-                for name, metric in of_variants(arm.label).items():
+                for name, metric in variant_rows(arm.label).items():
                     store.add_variant_metric(lease, arm.label, arm.id, name, metric)
         return Frames.of(Results(store))
 
@@ -128,7 +128,7 @@ def test_speeds_are_drawn_relative_to_the_baselines_with_intervals_over_processe
         value = Value("tokens_per_s", 1.0, "speed", "tokens/s", samples=samples, turns=(1, 1, 1))
         return {"my_speed": Measurement((value,))}
 
-    drawing, caption = by_name(frames({"other": 0.1}, of_variants=speed))["my_speed"]
+    drawing, caption = by_name(frames({"other": 0.1}, variant_rows=speed))["my_speed"]
     (axes,) = drawing.figure.axes
     assert axes.get_xlabel() == "speed, times the baseline's"
     points = [x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata()]

@@ -147,7 +147,7 @@ def test_a_grid_is_judged_at_the_last_look_at_the_whole_level_whatever_its_rows_
     first[5] = [9.0, 9.1, "pending", "pending"]  # its row is decided at the first look
     table = of_grid(first, looks, sizes=sizes).table
     assert effects.find_contrasts(table) == []
-    assert {(run.label, run.seed) for run in table.marked if run.use == "next"} >= {("12", 3)}
+    assert {(run.label, run.seed) for run in table.marked_runs if run.use == "next"} >= {("12", 3)}
     last = of_grid(noise.tolist(), looks, sizes=sizes).table
     assert {row.interval.n for row in effects.find_contrasts(last)} == {4}
     (alpha,) = {row.interval.alpha for row in effects.find_contrasts(last)}

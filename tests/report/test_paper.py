@@ -18,7 +18,16 @@ from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.union import union
 from llama_ablate.report import latex, paper, plots
-from llama_ablate.report.picture import Axis, Cast, Dot, Dots, Lines, Picture, Point, style_names
+from llama_ablate.report.picture import (
+    Axis,
+    Dot,
+    Dots,
+    Lines,
+    LineStyles,
+    Picture,
+    Point,
+    style_names,
+)
 from llama_ablate.report.sections import sections
 from llama_ablate.results import CURVE, Results, Store
 from tests import plans
@@ -169,7 +178,9 @@ def test_a_figure_has_the_width_of_its_place_and_its_fonts_embedded(width):
     )
     named = style_names([long, *map(str, range(11))])
     points = [Point(name, x, Estimate(x, x - 1, x + 1)) for name in named for x in (1.0, 2.0, 3.0)]
-    lines = Lines(points, Axis("x " * 40), Axis("y " * 40), Cast(named, named), title="t " * 40)
+    lines = Lines(
+        points, Axis("x " * 40), Axis("y " * 40), LineStyles(named, named), title="t " * 40
+    )
     for picture in (Picture([dots]), Picture([lines] * 3)):
         drawn = plots.for_paper(picture, width)
         box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", drawn)

@@ -18,11 +18,11 @@ from llama_ablate.report import embedding, plots
 from llama_ablate.report.drawing import shorten_names
 from llama_ablate.report.picture import (
     Axis,
-    Cast,
     Costs,
     Dot,
     Dots,
     Lines,
+    LineStyles,
     Picture,
     Point,
     Tick,
@@ -63,7 +63,7 @@ def lines(count):
         for at, name in enumerate(styles)
         for x in (1e5, 2e5, 4e5, 8e5)
     ]
-    shown = Cast(styles, [*styles][:12])
+    shown = LineStyles(styles, [*styles][:12])
     x, y = Axis("training tokens", "count"), Axis("loss on validation tokens (nats per token)")
     return Picture([Lines(points, x, y, shown), Lines(points, x, y, shown)], columns=2)
 
@@ -85,7 +85,7 @@ def costs(count):
     )
 
 
-@pytest.mark.parametrize("width", [plots.NARROW, plots.WIDTH])
+@pytest.mark.parametrize("width", [plots.NARROW_WIDTH, plots.WIDTH])
 @pytest.mark.parametrize("count", [2, 8, 24, 64])
 @pytest.mark.parametrize("make", [rows, lines, costs])
 def test_no_text_overlaps_another_or_is_cut_and_no_two_names_are_alike(make, count, width):

@@ -152,8 +152,8 @@ def test_training_speeds_that_were_not_paired_are_those_of_the_runs_median_by_me
 
 def test_the_spread_of_turns_is_that_of_their_middle_half_over_their_median():
     """Of 1 to 9 the quarters are 3, 5 and 7, whichever process they are of."""
-    assert medians.spread([[9, 1, 2], [8, 3, 7], [4, 5, 6]]) == pytest.approx(4 / 5)
-    assert math.isnan(medians.spread([[1.0, 2.0]]))
+    assert medians.relative_spread([[9, 1, 2], [8, 3, 7], [4, 5, 6]]) == pytest.approx(4 / 5)
+    assert math.isnan(medians.relative_spread([[1.0, 2.0]]))
     assert medians.ratio([[2, 4, 9]], [[1, 2, 3]]).spread == pytest.approx(0.5 / 2)
 
 

@@ -56,10 +56,10 @@ def planned(*, ended=None, failed=(), points=("{}",), **experiment):
     document = plans.document(
         plans.table([plans.variant(arm) for arm in losses], []), **{"seeds": LOOKS, **experiment}
     )
-    return of_runs(document, runs)
+    return show_runs(document, runs)
 
 
-def of_runs(document, runs):
+def show_runs(document, runs):
     """Return the frames of a document's table with some runs."""
     (table,) = document.tables
     return TableFrames(
@@ -76,7 +76,7 @@ def of_runs(document, runs):
 
 def count_seeds(table, *uses):
     """Return how many seeds each variant has of some uses, those of a race apart."""
-    own = {(run.variant, run.seed) for run in table.marked if run.use in uses}
+    own = {(run.variant, run.seed) for run in table.marked_runs if run.use in uses}
     return Counter(variant for variant, _ in own)
 
 
@@ -85,7 +85,7 @@ def needed(table):
 
 
 def stage_of(table):
-    return stages.find_stage(table.experiment, table.marked)
+    return stages.find_stage(table.experiment, table.marked_runs)
 
 
 def test_the_first_look_takes_its_seeds_of_every_arm_and_nothing_more():
@@ -170,12 +170,12 @@ def test_a_race_comes_first_and_then_each_variant_runs_at_its_best_point_alone()
     table = planned(points=POINTS, ended=nothing, **RACE)
     waiting = tables.changed(table.planned, lambda run: run.use == "race", outcome="pending")
     table = replace(table, planned=waiting)
-    assert {run.use for run in table.marked if run.is_needed} == {"race"}
+    assert {run.use for run in table.marked_runs if run.is_needed} == {"race"}
     stage = stage_of(table)
     assert (stage.name, len(stage.runs), stage.most) == ("race", 24, 24 + 48)
 
     table = planned(points=POINTS, ended=nothing, **RACE)
-    after = [run for run in table.marked if run.is_needed and run.use != "race"]
+    after = [run for run in table.marked_runs if run.is_needed and run.use != "race"]
     assert {run.point for run in after} == {"lr 0.2"}
     assert len(after) == 12
     assert stage_of(table).name == "look 1 of 3"
@@ -193,7 +193,7 @@ def test_the_seeds_of_the_race_choose_and_are_not_reported():
         {"validation_loss_nats": 0.0},
     )
     table = replace(table, planned=first)
-    assert {run.point for run in table.marked if run.use == "reported"} == {"lr 0.2"}
+    assert {run.point for run in table.marked_runs if run.use == "reported"} == {"lr 0.2"}
 
 
 def test_a_point_that_diverged_in_the_race_does_not_win():
@@ -221,7 +221,7 @@ def test_the_fewest_and_the_most_runs_of_a_plan():
     fewest, most = plan.run_bounds
     assert (len(fewest), len(most)) == (12 + 6, 12 + 24)
     assert fewest < most
-    plain = plans.of_runs("0", "1", "2")
+    plain = plans.show_runs("0", "1", "2")
     assert plain.run_bounds == ({"0", "1", "2"}, {"0", "1", "2"})
 
 

@@ -29,8 +29,6 @@ MODEL = "{dim: 16, layers: 1, heads: 2, context: 16, dropout: 0.2}"
 OFTEN = ("--checkpoint-every", "0.001")
 
 
-
-
 def weights(root):
     """Return the norm of each weight that a run has kept."""
     (file,) = root.glob("tiny/runs/*/weights.safetensors")

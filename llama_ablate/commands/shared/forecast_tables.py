@@ -12,10 +12,10 @@ from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 
-_KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
+_WEIGHT_CHOICES = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
-def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
+def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     """Return a forecast for a terminal as a list of paragraphs and tables.
 
     `margin` is the text on the experiment's margin.
@@ -28,11 +28,14 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
-            *warnings.of_text(table, experiment),
+            *warnings.warn_of_text(table, experiment),
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
-    sizes = (f"{tables.size(n)} with {_KEPT[choice]}" for choice, n in forecast.disk_bytes.items())
+    sizes = (
+        f"{tables.size(n)} with {_WEIGHT_CHOICES[choice]}"
+        for choice, n in forecast.disk_bytes.items()
+    )
     unknown = math.isnan(forecast.most.training_flops)
     by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [

@@ -113,13 +113,13 @@ def add_to(parser: ArgumentParser, cls: type) -> None:
         action.required = declared.is_required
 
 
-def made(cls: type[T], values: Mapping[str, Any]) -> T:
+def create_options(cls: type[T], values: Mapping[str, Any]) -> T:
     """Create options from values by name, such as a parser's; None means not given."""
     given: dict[str, Any] = {}
     for part in fields(cls):
         value = values.get(part.name)
         if isinstance(part.type, type) and not part.metadata:
-            given[part.name] = made(part.type, values)
+            given[part.name] = create_options(part.type, values)
         elif value is not None:
             given[part.name] = tuple(value) if isinstance(value, list) else value
     return cls(**given)
@@ -140,7 +140,7 @@ def of(cls: type[T], **values: Any) -> T:
                 given[declared.name] = declared.read(str(value))
         except ArgumentTypeError as error:
             raise ConfigError(f"argument {declared.flag or declared.metavar}: {error}") from None
-    return made(cls, given)
+    return create_options(cls, given)
 
 
 def folder(text: str) -> Path:
@@ -154,7 +154,7 @@ def difference(text: str) -> str:
     """Check a difference of losses with its unit."""
     from llama_ablate.config import margins
 
-    if margins.of_loss(text) is None:
+    if margins.loss_margin(text) is None:
         raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
     return text
 

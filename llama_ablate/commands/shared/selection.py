@@ -9,14 +9,14 @@ from llama_ablate.results.plan_document import (
     PlannedTable,
     PlannedVariant,
     Table,
-    of_name,
+    find_table,
 )
 
 
 def table(tables: Mapping[str, Table], name: str | None) -> Table:
     """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
     try:
-        return of_name(tables, name)
+        return find_table(tables, name)
     except ConfigError as error:
         raise ConfigError(f"--table {name}: {error}") from None
 

@@ -20,11 +20,13 @@ from llama_ablate.errors import ConfigError
 _MOST = 128  # pairs, nodes, queries, operations: an episode is to fit a context
 #: One of so many episodes is kept for validation and one for test, by a hash of its symbols.
 HELD_OUT = 20
-_DRAWN = 2000  # at a time: where none of them is of a split, there are too few different ones
+_EPISODES_PER_DRAW = (
+    2000  # at a time: where none of them is of a split, there are too few different ones
+)
 _NAMES = 1 << 10  # keys, values, residues: each episode shuffles them all
 
 
-class Drawn(NamedTuple):
+class DrawnEpisodes(NamedTuple):
     """Some episodes, all of one layout of L symbols."""
 
     symbols: Symbols  # (N, L), each from 0 to `alphabet` - 1
@@ -45,7 +47,7 @@ class Episodes:
     another it is that of who saw the beginning too, so no model is better.
     """
 
-    draw: Callable[[np.random.Generator, int], Drawn]  # so many episodes
+    draw: Callable[[np.random.Generator, int], DrawnEpisodes]  # so many episodes
     split: int = 0  # of training, validation and test
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class Episodes:
         _ = self.layout
 
     @cached_property
-    def layout(self) -> Drawn:
+    def layout(self) -> DrawnEpisodes:
         """Example episode; all episodes have its alphabet, ways and chance."""
         return self.draw(np.random.default_rng(0), 1)
 
@@ -82,7 +84,7 @@ class Episodes:
             raise ConfigError(message, ("tokens",))
         missing, parts = -(-length // self.length), [np.zeros((0, self.length), np.int64)]
         while missing > 0:
-            symbols = self.draw(generator, _DRAWN).symbols
+            symbols = self.draw(generator, _EPISODES_PER_DRAW).symbols
             sums = [zlib.crc32(row.tobytes()) % HELD_OUT for row in symbols.astype("<u2")]
             chosen = symbols[(np.minimum(sums, 2) + 1) % 3 == self.split][:missing]
             if not len(chosen):
@@ -94,14 +96,14 @@ class Episodes:
     def floor(self, windows: Symbols) -> Nats:
         """Return the logarithm of the ways of each place; 0 in a window without a mark."""
         has_mark = (windows == 0).any(1, keepdims=True)
-        return np.where(has_mark, np.log(np.maximum(self._ways(windows), 1)), 0.0)
+        return np.where(has_mark, np.log(np.maximum(self._count_branches(windows), 1)), 0.0)
 
     def answers(self, windows: Symbols) -> Symbols:
         """Return the answers of episodes that begin in the window; elsewhere -1."""
         begun = np.logical_or.accumulate(windows == 0, 1)[:, :-1]
-        return np.where(begun & (self._ways(windows) == 0), windows[:, 1:], -1)
+        return np.where(begun & (self._count_branches(windows) == 0), windows[:, 1:], -1)
 
-    def _ways(self, windows: Symbols) -> Symbols:
+    def _count_branches(self, windows: Symbols) -> Symbols:
         """Return the ways of each predicted symbol, as the window's first mark has them."""
         first = (windows == 0).argmax(1)[:, None]
         places = (np.arange(1, windows.shape[1]) - first) % self.length
@@ -116,7 +118,7 @@ def mqar(
     keys: int = 16,
     values: int = 16,
     queries: int = 4,
-) -> Drawn:
+) -> DrawnEpisodes:
     """State `pairs` of key and value, then ask for values: multi-query recall (arXiv:2312.04927).
 
     Keys differ and so do values; a guess is one of the values. 1 + 2 pairs + 2 queries tokens.
@@ -130,12 +132,12 @@ def mqar(
     answered = _in_turn(_at(key, queried), keys + _at(value, queried))
     given = np.arange(pairs)
     branching = np.append(_in_turn(keys - given, values - given), [pairs, 0] * queries)
-    return Drawn(np.hstack([statements, answered]), keys + values, branching, 1 / pairs)
+    return DrawnEpisodes(np.hstack([statements, answered]), keys + values, branching, 1 / pairs)
 
 
 def depo(
     generator: np.random.Generator, count: int, *, nodes: int = 6, hops: int = 2, queries: int = 4
-) -> Drawn:
+) -> DrawnEpisodes:
     """State the edges of a cycle, then ask for the node 1 to `hops` steps on (arXiv:2512.17351).
 
     Edges are in any order; a guess is one of the other nodes. 1 + 2 nodes + 3 queries tokens.
@@ -150,12 +152,14 @@ def depo(
     questions = _in_turn(nodes - 1 + hop, _at(cycle, start), _at(cycle, (start + hop) % nodes))
     left = np.arange(nodes, 0, -1)  # sources; a target is none that is taken or closes the cycle
     branching = np.append(_in_turn(left, np.maximum(left - 1, 1)), [hops, nodes, 0] * queries)
-    return Drawn(np.hstack([statements, questions]), nodes + hops, branching, 1 / (nodes - 1))
+    return DrawnEpisodes(
+        np.hstack([statements, questions]), nodes + hops, branching, 1 / (nodes - 1)
+    )
 
 
 def mano(
     generator: np.random.Generator, count: int, *, modulus: int = 11, operations: int = 2
-) -> Drawn:
+) -> DrawnEpisodes:
     """Ask for the value of a chain of +, - and * modulo a prime (arXiv:2512.17351).
 
     In prefix notation, `* + a b c`; a guess is 0, the value that products make the likeliest.
@@ -172,7 +176,9 @@ def mano(
         value = np.choose(sign, [value + number, value - number, value * number]) % modulus
         zero = (2 / modulus + zero + (1 - zero) / modulus) / 3  # a sum is any; a product
     branching = np.array([3] * operations + [modulus] * (operations + 1) + [0])
-    return Drawn(np.column_stack([modulus + signs, numbers, value]), modulus + 3, branching, zero)
+    return DrawnEpisodes(
+        np.column_stack([modulus + signs, numbers, value]), modulus + 3, branching, zero
+    )
 
 
 def _different(generator: np.random.Generator, count: int, most: int, size: int) -> Symbols:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llama_ablate.config.registry import Entry
 from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
 from llama_ablate.data.readers import Document
-from llama_ablate.data.sources.episodes import HELD_OUT, Drawn, Episodes, depo, mano, mqar
+from llama_ablate.data.sources.episodes import HELD_OUT, DrawnEpisodes, Episodes, depo, mano, mqar
 from llama_ablate.data.sources.source import (
     Induction,
     LagCopy,
@@ -88,7 +88,7 @@ def _register(name: str, declared: Callable[..., Any], make: Callable[..., Sourc
     CORPORA.register(name)(corpus)
 
 
-def _episodes(draw: Callable[..., Drawn], **options: Any) -> Source:
+def _episodes(draw: Callable[..., DrawnEpisodes], **options: Any) -> Source:
     return Episodes(partial(draw, **options))
 
 
