@@ -212,7 +212,9 @@ def test_variants_share_every_weight_that_they_have_in_common(combination):
 @pytest.mark.parametrize(("slot", "name"), COMPONENTS)
 def test_every_component_says_what_it_is_and_names_its_source(slot, name):
     summary = REGISTRIES[slot].summary(name)
-    assert re.search(r".{20}.*\([A-Z].*(19|20)\d\d.*\)\.$", summary), f"{slot} '{name}': no source"
+    source = r".{20}.*\([A-Z].*(19|20)\d\d.*\)\.$"
+    form = "ends with its source, as '(Author et al. 2019, arXiv:1910.07467).'"
+    assert re.search(source, summary), f"the first paragraph of {slot} '{name}' {form}"
 
 
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)

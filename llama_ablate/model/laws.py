@@ -239,7 +239,9 @@ def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
         counted = checked.state_bytes(length, dtype)
         for _ in range(2):
             if state.nbytes != B * counted:
-                return f"counts {counted:,} bytes for {length} tokens, and keeps {state.nbytes:,}"
+                live = state.nbytes / B
+                sequence = f"a sequence of {length} tokens in {str(dtype).removeprefix('torch.')}"
+                return f"counts {counted:,} bytes for {sequence}, and keeps {live:,.0f}"
             if not state.length:
                 checked(tokens_BT[:, :length], state)
     if (total := count(replace(model.spec, context=T)).state_bytes) != counted:
@@ -408,6 +410,13 @@ LAWS: tuple[Law, ...] = (
 )
 
 
+#: Laws of what a mixer keeps between tokens.
+_STATE_LAWS = {
+    law.__name__
+    for law in (cached_equals_full, padding_changes_nothing, documents_apart, counted_bytes)
+}
+
+
 def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
     """Check a law; return how it is broken, or why its check failed, or None.
 
@@ -441,9 +450,13 @@ def check(spec: ModelSpec, slot: str) -> list[str]:
     )
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)
-    if broken := next(_broken(small, tokens_BT), None):
-        example = f"`llama-ablate init component {slot}` writes one that obeys"
-        raise ConfigError(f"the {slot} '{getattr(spec, slot).name}' {broken}; {example}", (slot,))
+    if broken := dict(_broken(small, tokens_BT)):
+        (law, said), *others = broken.items()
+        also = f" (and breaks {', '.join(other for other, _ in others)})" if others else ""
+        name = "plugin kda" if slot == "attention" and law in _STATE_LAWS else f"component {slot}"
+        example = f"`llama-ablate init {name}` writes one that obeys"
+        what = f"the {slot} '{getattr(spec, slot).name}' {said}{also}; {example}"
+        raise ConfigError(what, (slot,))
     return [
         f"The {slot} '{getattr(spec, slot).name}' {note}."
         for note in _list_notes(small, slot, tokens_BT)
@@ -451,7 +464,8 @@ def check(spec: ModelSpec, slot: str) -> list[str]:
 
 
 @torch.no_grad()
-def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[str]:
+def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
+    """Yield the name of each broken law, and how it is broken."""
     for law in LAWS:
         try:
             failure = breach(law, lambda: (_model(spec), tokens_BT))
@@ -460,7 +474,8 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[str]:
         if failure:
             first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
             statement = first.removeprefix("Check that ").removeprefix("Check ").rstrip(".")
-            yield f"{failure}; the law '{law.__name__}'" + f": {statement}" * bool(statement)
+            said = f"{failure}; the law '{law.__name__}'" + f": {statement}" * bool(statement)
+            yield law.__name__, said
 
 
 @torch.no_grad()

@@ -132,7 +132,9 @@ def check(choice: Choice) -> None:
     """Check an optimizer against every law. Raises ConfigError that names a broken law."""
     for law in LAWS:
         if failure := breach(law, lambda: (choice,)):
-            raise ConfigError(f"the optimizer '{choice.name}' {failure}")
+            hint = "; one whose step takes a closure has the attribute 'needs_closure = True'"
+            hint *= "'closure'" in failure
+            raise ConfigError(f"the optimizer '{choice.name}' {failure}{hint}")
 
 
 def _optimizer(choice: Choice) -> tuple[list[Weight], Optimizer]:

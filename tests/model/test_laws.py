@@ -363,7 +363,11 @@ def check(monkeypatch, spec):
         ),
         ("attention", Unremembered, "'cached' declares ['keys', 'values', 'more'], and given are"),
         ("attention", Leaking, "lets padding change the sequence after it"),
-        ("attention", with_state(Growing), "counts 264 bytes for 1 tokens, and keeps 1,040"),
+        (
+            "attention",
+            with_state(Growing),
+            "counts 264 bytes for a sequence of 1 tokens in float32, and keeps 520",
+        ),
         ("attention", Misspelt, "exempts 'blocks.0.attn.decay' from weight decay"),
         ("attention", FromZero, "decodes with a state to other logits"),
     ],
@@ -522,7 +526,7 @@ def test_a_mixer_that_knows_of_no_documents_is_refused_where_they_are_kept_apart
         "the attention 'theirs' lets a document see the one before it, and 'documents: mask' keeps "
         "them apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so; the "
         "law 'documents_apart': documents in one sequence have the logits that each has alone; "
-        "`llama-ablate init component attention` writes one that obeys"
+        "`llama-ablate init plugin kda` writes one that obeys"
     )
 
 
