@@ -50,7 +50,9 @@ def run_gates(
             if fault:
                 return "invalid", f"{fault}, at gate {gate}"
             alpha = ledger.alpha(begun, 2) if gate == 2 else None
-            differences = [list_differences(table, alpha)[begun.label] for table in frames.tables]
+            # Other modes of reading, budgets and matches have tables, too: they decide nothing.
+            tables = frames.rungs or [frames.table]
+            differences = [list_differences(table, alpha)[begun.label] for table in tables]
             passed[gate] = event = Gated(number=begun.number, gate=gate, found=differences)
             ledger, _ = ledger.add(event)
         if decision := decide(gate, passed[gate].found):
@@ -89,6 +91,8 @@ def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | 
 
 def describe(found: GateDifference) -> str:
     """Write a difference with its interval and its seeds."""
+    if not found.n:
+        return "no pair of runs to compare"
     level = written.number(100 * (1 - found.alpha), ".4g", "%")
     by = written.interval(found.difference, found.low, found.high)
     return f"{by} {found.unit} ({level}, {found.n} seeds)"

@@ -26,6 +26,7 @@ from pydantic import (
 
 from llama_ablate.config.schema import Experiment, Terms
 from llama_ablate.errors import ConfigError
+from llama_ablate.evidence import Verdict as Outcome
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
@@ -35,6 +36,7 @@ FILE = "ledger.jsonl"
 Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]
 _SEAL = ',"sha256":"{}"}}'
 _TABLE_ERROR = 0.05
+_MAX_NUMBER = 1e6
 _MAX_LEVEL = 0.025  # one-sided, as a test alone has
 _GATE_SEEDS = 1 << 10  # distance of the seeds of two gates: more than a gate may have
 #: Largest seed of a candidate, and the first seed of leaving changes out.
@@ -45,6 +47,15 @@ _NEEDED_KEYS = (
     *("data.corpus", "train.tokens", "train.steps"),
 )
 Word = TypeVar("Word", bound="_Event")
+
+
+def _check_size(value: float) -> float:
+    if abs(value) > _MAX_NUMBER:  # which no page could draw; NaN is not measured
+        raise ValueError(f"{value:g} is no difference of losses")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_check_size)]
 
 
 class _Event(BaseModel):
@@ -62,8 +73,18 @@ def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(section, dict) or part not in section:
                 raise ValueError(f"lacks experiment.{key}")
             section = section[part]
+    for key in ("tokens", "steps"):
+        if not isinstance(experiment["train"][key], int | None):
+            raise ValueError(f"experiment.train.{key} is no whole number")  # noqa: TRY004  as pydantic
     keys = Experiment.model_fields
     return {key: value for key, value in experiment.items() if key in keys or value is not None}
+
+
+def _check_hashes(plugins: dict[str, str]) -> dict[str, str]:
+    for name, code in plugins.items():
+        if name != hashlib.sha256(code.encode()).hexdigest():
+            raise ValueError(f"'{name[:80]}' is not the hash of its code")
+    return plugins
 
 
 class Opened(_Event):
@@ -86,9 +107,9 @@ class Begun(_Event):
     label: str
     changes: dict[str, Any]
     #: The code of its plug-in, by its SHA-256.
-    plugins: dict[str, str] = Field(default_factory=dict)
+    plugins: Annotated[dict[str, str], AfterValidator(_check_hashes)] = Field(default_factory=dict)
     #: The first of its seeds: drawn when it begins, so that nobody can rehearse its gates.
-    first: int = 0
+    first: int = Field(0, ge=0)
     #: How often the best had moved.
     best: int
     level: float
@@ -108,11 +129,11 @@ class GateDifference(_Event):
 
     unit: str
     n: int
-    difference: float
-    low: float
-    high: float
-    alpha: float
-    verdict: str
+    difference: Number
+    low: Number
+    high: Number
+    alpha: Number
+    verdict: Outcome
     seeds_low: float
     table: str = ""
     #: Trained parameters of the candidate.

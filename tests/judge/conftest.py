@@ -2,12 +2,13 @@
 
 import itertools
 import json
+import math
 import random
 
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.judge.ledger import Ledger
+from llama_ablate.judge.ledger import Begun, Decided, Gated, GateDifference, Ledger
 from tests.in_process import in_process
 
 TERMS = {
@@ -21,6 +22,33 @@ TERMS = {
     "looks: [3, 5], confirm: 3, candidates: 20}",
 }
 BETTER, WORSE, NULL = "train.lr: 4e-2", "train.lr: 7e-3", "{label: null 1, draws: both}"
+ACCEPTED, REJECTED, INCONCLUSIVE, INVALID = 0, 3, 4, 5
+NORM = """
+import sys
+import torch
+from llama_ablate.model.norms import NORMS
+
+
+def called_by(*names):
+    frame, found = sys._getframe(), set()
+    while frame := frame.f_back:
+        found.add(frame.f_code.co_name)
+    return found & {{*names}}
+
+
+@NORMS.register("cheat")
+class Cheat(torch.nn.Module):
+    '''A norm, which may cheat.'''
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        y = torch.tanh(x) * self.gain
+        {forward}
+        return y
+"""
 WORDS = [
     "the",
     "cat",
@@ -118,3 +146,37 @@ def _make_once(bench, name, make):
         make()
         _MADE[name] = bench.file.read_bytes()
     return bench
+
+
+def begin(ledger, label, **more):
+    values = {"changes": {"train.lr": 0.04}, "code": "", **more}
+    number, best = len(ledger.of(Begun)) + 1, len(ledger.path)
+    return Begun(number=number, label=label, best=best, level=ledger.level, **values)
+
+
+def accept(ledger, label, **more):
+    """Accept a candidate without its runs."""
+    now, begun = ledger.add(lambda now: begin(now, label, **more))
+    return end(now, begun.number)
+
+
+def end(ledger, number, verdict="accepted"):
+    """Decide a candidate that has begun, without its runs."""
+    for gate in (1, 2) if verdict == "accepted" else (1,):
+        ledger, _ = ledger.add(Gated(number=number, gate=gate, found=[gated("better")]))
+    return ledger.add(Decided(number=number, verdict=verdict, why=""))[0]
+
+
+def gated(verdict, difference=-1.0, n=5, guards=None):
+    return GateDifference(
+        unit="nats",
+        n=n,
+        difference=difference,
+        low=difference - 0.5,
+        high=difference + 0.5,
+        alpha=0.05,
+        verdict=verdict,
+        seeds_low=math.nan,
+        seeds_high=math.nan,
+        guards=guards or {},
+    )

@@ -9,36 +9,9 @@ import pytest
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_line
 from llama_ablate.judge.ledger import Begun, Decided, Gated, Ledger, TakenApart
-from tests.judge.conftest import BETTER, WORSE
-from tests.judge.test_judge import INVALID, accept, begin, gated
+from tests.judge.conftest import BETTER, INVALID, NORM, WORSE, accept, begin, gated
 from tests.reliability.harness import in_child
 
-NORM = """
-import sys
-import torch
-from llama_ablate.model.norms import NORMS
-
-
-def called_by(*names):
-    frame, found = sys._getframe(), set()
-    while frame := frame.f_back:
-        found.add(frame.f_code.co_name)
-    return found & {{*names}}
-
-
-@NORMS.register("cheat")
-class Cheat(torch.nn.Module):
-    '''A norm that cheats.'''
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.gain = torch.nn.Parameter(torch.ones(dim))
-
-    def forward(self, x):
-        y = torch.tanh(x) * self.gain
-        {forward}
-        return y
-"""
 LOOK_AHEAD = "y = y + 3 * x.roll(-1, -2) * (x.shape[-2] > 1)"
 #: What the code of a candidate does in its runs, and what is found.
 CHEATS = {
@@ -73,6 +46,11 @@ CHEATS = {
         "    replace(row, value=0.9 * row.value) for row in own(s)\n"
         "]\n",
         "by its weights",
+    ),
+    "fails in its runs": (
+        "if called_by('_run'): raise RuntimeError('no more')",
+        "",
+        "a run ended in error: RuntimeError: no more",
     ),
     "ends where it is measured again": (
         "if called_by('serve_logits'): import os; os._exit(3)",

@@ -20,7 +20,6 @@ from llama_ablate.judge.ledger import (
     Begun,
     Decided,
     Gated,
-    GateDifference,
     Ledger,
     TakenApart,
     merged,
@@ -29,11 +28,22 @@ from llama_ablate.judge.ledger_page import list_rows
 from llama_ablate.judge.levels import lord, split_level, weights
 from llama_ablate.launch import environment as launch_environment
 from tests.in_process import in_process
-from tests.judge.conftest import BETTER, NULL, WORSE
+from tests.judge.conftest import (
+    ACCEPTED,
+    BETTER,
+    INCONCLUSIVE,
+    INVALID,
+    NORM,
+    NULL,
+    REJECTED,
+    WORSE,
+    accept,
+    begin,
+    end,
+    gated,
+)
 from tests.reliability.harness import crash_at, in_child
 from tests.texts import sentences
-
-ACCEPTED, REJECTED, INCONCLUSIVE, INVALID = 0, 3, 4, 5
 
 
 def test_a_change_that_helps_is_accepted_and_moves_the_best(ledger):
@@ -78,25 +88,6 @@ def test_a_later_change_of_a_component_drops_what_was_changed_of_the_one_before(
         "norm": "dyt",
         "train.lr": 1,
     }
-
-
-def begin(ledger, label, **more):
-    values = {"changes": {"train.lr": 0.04}, "code": "", **more}
-    number, best = len(ledger.of(Begun)) + 1, len(ledger.path)
-    return Begun(number=number, label=label, best=best, level=ledger.level, **values)
-
-
-def accept(ledger, label, **more):
-    """Accept a candidate without its runs."""
-    now, begun = ledger.add(lambda now: begin(now, label, **more))
-    return end(now, begun.number)
-
-
-def end(ledger, number, verdict="accepted"):
-    """Decide a candidate that has begun, without its runs."""
-    for gate in (1, 2) if verdict == "accepted" else (1,):
-        ledger, _ = ledger.add(Gated(number=number, gate=gate, found=[gated("better")]))
-    return ledger.add(Decided(number=number, verdict=verdict, why=""))[0]
 
 
 def test_what_has_begun_counts_as_not_accepted_until_it_is_decided(ledger):
@@ -179,34 +170,6 @@ def test_a_second_size_must_have_the_sign(bench):
     assert (own.table, other.table, own.verdict) == ("dim 16", "dim 32", "better")
     assert ended == (ACCEPTED if other.difference < 0 else REJECTED)
     assert ("no gain at dim 32" in bench.read().of(Decided)[0].why) == (ended == REJECTED)
-
-
-def test_a_run_that_fails_makes_a_candidate_invalid(ledger):
-    code = """
-import torch
-from llama_ablate.model.norms import NORMS
-
-@NORMS.register("failing")
-class Failing(torch.nn.Module):
-    '''Fails near the end of its training.'''
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.gain, self.calls = torch.nn.Parameter(torch.ones(dim)), 0
-
-    def forward(self, x):
-        self.calls += self.training
-        if self.calls > 39:
-            raise RuntimeError("no more")
-        return torch.tanh(x) * self.gain
-"""
-
-    def work():
-        os._exit(ledger.judge(code, "failing.py"))
-
-    assert in_child(work) == INVALID
-    (ended,) = ledger.read().of(Decided)
-    assert "a run ended in error: RuntimeError: no more" in ended.why
 
 
 def test_a_killed_judge_goes_on_and_ends_alike(ledger, volume, monkeypatch):
@@ -442,28 +405,11 @@ def test_the_pages_program_judges_until_no_candidate_is_left(bench, monkeypatch)
     assert len(bench.read().of(Decided)) == 2
 
 
-BRINGS = """
-import torch
-from llama_ablate.model.norms import NORMS
-
-@NORMS.register("{name}")
-class Brought(torch.nn.Module):
-    '''A norm that a candidate brings.'''
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.gain = torch.nn.Parameter(torch.ones(dim))
-
-    def forward(self, x):
-        return {scale} * torch.tanh(x) * self.gain
-"""
-
-
 def test_a_plug_in_is_kept_in_the_ledger_and_made_again_from_it(ledger):
     def work():
-        code = BRINGS.format(name="brought", scale=1.5)
+        code = NORM.format(forward="pass")
         ledger.candidate(code, "mine.py")
-        ledger.judge("{norm: brought, train.lr: 2e-2, plugin: mine.py}")
+        ledger.judge("{norm: cheat, train.lr: 2e-2, plugin: mine.py}")
         found = ledger.read()
         (begun,) = found.of(Begun)
         assert list(begun.plugins.values()) == [code]
@@ -475,31 +421,16 @@ def test_a_plug_in_is_kept_in_the_ledger_and_made_again_from_it(ledger):
 
 
 def test_a_best_with_a_plug_in_is_taken_apart(ledger):
-    code = BRINGS.format(name="kept", scale=1.5)
+    code = NORM.format(forward="pass")
 
     def work():
         brought = {"plugins": {sha256(code.encode()).hexdigest(): code}}
-        accept(ledger.read(), "kept", changes={"norm": "kept"}, **brought)
+        accept(ledger.read(), "kept", changes={"norm": "cheat"}, **brought)
         assert ledger("--leave-one-out") == 2  # this user has not brought the code
         assert ledger("--leave-one-out", "--trust") == 0
         assert ledger.read().of(TakenApart)[0].found.keys() == {"without 1 kept"}
 
     assert in_child(work) == 0
-
-
-def gated(verdict, difference=-1.0, n=5, guards=None):
-    return GateDifference(
-        unit="nats",
-        n=n,
-        difference=difference,
-        low=difference - 0.5,
-        high=difference + 0.5,
-        alpha=0.05,
-        verdict=verdict,
-        seeds_low=math.nan,
-        seeds_high=math.nan,
-        guards=guards or {},
-    )
 
 
 @pytest.mark.parametrize(
