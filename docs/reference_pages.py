@@ -182,7 +182,7 @@ def _entries(slot: str) -> str:
         for name, option in row["options"].items():
             base = bases.get(name)
             options = own if base is None else inherited.setdefault(base, ({}, []))[0]
-            options[name] = components.written(option["default"])
+            options[name] = components.format_default(option["default"])
             if base and row["name"] not in inherited[base][1]:
                 inherited[base][1].append(row["name"])
         options = f" Options: {_defaults(own)}." if own else ""

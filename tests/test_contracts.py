@@ -123,7 +123,7 @@ def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
     assert cache.nbytes == 2 * 5 * laws.KEPT["gqa"] * 2 * 4
     for start in range(0, 24, 4):
         model(TOKENS[:, start : start + 4], cache)
-    assert (cache.length, [layer.held for layer in cache.layers]) == (24, [5, 5])
+    assert (cache.length, [layer.cached_tokens for layer in cache.layers]) == (24, [5, 5])
 
 
 @pytest.mark.parametrize("slot", SLOTS)

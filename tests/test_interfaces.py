@@ -128,7 +128,7 @@ def line(text, word):
         (NORMS, NORM, "x_BTD)", "x_BTD, dim)", f"{CALLED}forward(x_BTD), and it takes (self, x_"),
         (BLOCKS, BLOCK, "x_BTD, ctx, state", "x_BTD, ctx", f"{CALLED}forward(x_BTD, ctx, state)"),
         (BLOCKS, BLOCK, "attn, ffn", "attention, ffn", "supplies no size 'attention'"),
-        (POSITIONS, NORM, "", "", "it has no 'bias', 'embed', 'reach', 'rotate'"),
+        (POSITIONS, NORM, "", "", "it has no 'bias', 'embed', 'prepare', 'rotate'"),
         (INITS, INIT, "def bias", "def biases", "it has no 'bias'"),
         (INITS, INIT, "weight, kind, inputs, draw", "weight", f"{CALLED}weight(weight, kind, "),
         (LOSSES, LOSS, "def forward", "def loss", "it has no 'forward'"),

@@ -281,7 +281,9 @@ def positions_run_on(self, *arguments, _real=Context.__init__, **options):
     self.pos_T = torch.arange(self.start, self.start + self.new)
 
 
-def from_the_pieces_start(self, tokens_BT, start, state, pad_B, _real=decoder.Decoder._first):
+def from_the_pieces_start(
+    self, tokens_BT, start, state, pad_B, _real=decoder.Decoder._find_document_starts
+):
     """Forget where the document of a state began."""
     del state
     return _real(self, tokens_BT, start, None, pad_B)
@@ -405,12 +407,12 @@ FAULTS = {
         (laws.documents_apart, SINES | APART, "lets a document see the one before it"),
     ),
     "a state forgets where its document began": (
-        (decoder.Decoder, "_first", from_the_pieces_start),
+        (decoder.Decoder, "_find_document_starts", from_the_pieces_start),
         (laws.documents_apart, LLAMA | APART, "lets a document see the one before it"),
     ),
     "the bytes of a state lack a convolution's tail": (
         (Recurrent, "state_bytes", without_its_tail),
-        (laws.counted_bytes, GATED_DELTA, "bytes for 1 tokens, and keeps"),
+        (laws.counted_bytes, GATED_DELTA, "bytes for a sequence of length 1 in float32, and keeps"),
     ),
 }
 

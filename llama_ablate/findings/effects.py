@@ -258,19 +258,10 @@ def axes(table: TableFrames) -> list[AxisRow]:
     return sorted(rows, key=lambda row: -row.range)
 
 
-def largest_changes(table: TableFrames) -> list[FactorRow]:
-    """Return the largest change of each factor, the largest first."""
-    rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
-    first = {row.factor: row for row in reversed(rows)}
-    return [row for row in rows if row is first[row.factor]]
-
-
 def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    estimated, cells = (
-        find_contrasts(table),
-        [cell for cell in _cells(table) if table.losses[cell.id]],
-    )
+    estimated = find_contrasts(table)
+    cells = [cell for cell in _cells(table) if table.losses[cell.id]]
     every = math.prod(len({cell.levels[name] for cell in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."

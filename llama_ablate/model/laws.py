@@ -240,7 +240,7 @@ def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
         for _ in range(2):
             if state.nbytes != B * counted:
                 live = state.nbytes / B
-                sequence = f"a sequence of {length} tokens in {str(dtype).removeprefix('torch.')}"
+                sequence = f"a sequence of length {length} in {str(dtype).removeprefix('torch.')}"
                 return f"counts {counted:,} bytes for {sequence}, and keeps {live:,.0f}"
             if not state.length:
                 checked(tokens_BT[:, :length], state)

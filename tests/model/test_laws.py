@@ -366,7 +366,7 @@ def check(monkeypatch, spec):
         (
             "attention",
             with_state(Growing),
-            "counts 264 bytes for a sequence of 1 tokens in float32, and keeps 520",
+            "counts 264 bytes for a sequence of length 1 in float32, and keeps 520",
         ),
         ("attention", Misspelt, "exempts 'blocks.0.attn.decay' from weight decay"),
         ("attention", FromZero, "decodes with a state to other logits"),

@@ -175,7 +175,7 @@ def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
 @pytest.mark.full
 def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
     read = frames({f"v{n:02}": 0.1 * (n + 1) for n in range(16)})
-    shown = picture.cast(read)
+    shown = picture.choose_styles(read)
     assert set(shown.named) == {"base", "v00", "v01", "v02", "v03", "v04", "v15"}
     assert shown.remark.startswith("10 of 17 variants are thin and have no name")
 

@@ -71,11 +71,6 @@ def test_a_run_that_failed_takes_nothing_from_the_others(grid):
     losses[failed, 1] = losses[failed, 0] + (others[:, 1] - others[:, 0]).mean()
     means = losses.mean(1).reshape(2, 4, 5).mean((0, 2))
     assert rows["learned instead of rope"].difference == pytest.approx(means[3] - means[0])
-    assert {row.factor: row.verdict for row in effects.largest_changes(table)} == {
-        "position": "worse",
-        "feedforward": "worse",
-        "norm": "equivalent",
-    }
 
 
 def of_grid(losses, seeds=None, without=(), sizes=LEVELS, **more):

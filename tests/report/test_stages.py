@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.findings import stages, tuning
-from llama_ablate.findings.frames import TableFrames, _asked
+from llama_ablate.findings.frames import TableFrames, _hypothesis_labels
 from llama_ablate.findings.values import MeasuredValues, RunRow
 from llama_ablate.findings.winners import find_winners
 from tests import plans, tables
@@ -70,7 +70,7 @@ def show_runs(document, runs):
         [],
         pd.DataFrame(),
         lambda _run: [],
-        _asked(document, table),
+        _hypothesis_labels(document, table),
     )
 
 
@@ -155,7 +155,7 @@ GUARD = {"metric": "train_speed", "quantity": "train_speed", "worse": "lower", "
 )
 def test_a_variant_that_more_than_its_row_needs_has_all_seeds_and_its_row_stays(stated, kept):
     table = planned(**stated)
-    assert table.kept == kept
+    assert table.kept_variants == kept
     assert needed(table)["clear"] == (12 if "clear" in kept else 3)
     assert count_seeds(table, "reported")["clear"] == 3
     assert table.standings["clear"].row.interval.n == 3
@@ -221,7 +221,7 @@ def test_the_fewest_and_the_most_runs_of_a_plan():
     fewest, most = plan.run_bounds
     assert (len(fewest), len(most)) == (12 + 6, 12 + 24)
     assert fewest < most
-    plain = plans.show_runs("0", "1", "2")
+    plain = plans.of_runs("0", "1", "2")
     assert plain.run_bounds == ({"0", "1", "2"}, {"0", "1", "2"})
 
 
