@@ -19,26 +19,26 @@ PACKAGE = "llama_ablate"
 #: The most lines of code of each folder of the package, of its own modules, of the tests, and of
 #: all that stands beside them. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_610,
-    "llama_ablate/config": 1_770,
+    "llama_ablate/commands": 2_300,
+    "llama_ablate/config": 1_790,
     "llama_ablate/data": 2_610,
-    "llama_ablate/design": 1_640,
+    "llama_ablate/design": 1_660,
     "llama_ablate/evidence": 1_100,
     "llama_ablate/files": 330,
-    "llama_ablate/findings": 3_660,
-    "llama_ablate/interop": 1_540,
-    "llama_ablate/judge": 450,
-    "llama_ablate/launch": 1_590,
+    "llama_ablate/findings": 3_780,
+    "llama_ablate/interop": 1_550,
+    "llama_ablate/judge": 1_100,
+    "llama_ablate/launch": 1_620,
     "llama_ablate/measure": 910,
-    "llama_ablate/model": 2_970,
-    "llama_ablate/report": 3_830,
+    "llama_ablate/model": 3_020,
+    "llama_ablate/report": 3_890,
     "llama_ablate/results": 1_880,
     "llama_ablate/track": 360,
     "llama_ablate/training": 1_360,
-    "llama_ablate/*.py": 430,
-    "tests": 30_960,
+    "llama_ablate/*.py": 440,
+    "tests": 31_010,
     "scripts": 4_560,
-    "package": 28_760,
+    "package": 29_450,
 }
 #: Where scripts stand, beside package and tests.
 SCRIPTS = (
