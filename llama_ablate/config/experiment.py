@@ -207,8 +207,8 @@ def _override(marked: Marked, text: str) -> None:
         if depth + 1 < len(where):
             inner = _section(inner, part)
     inner[where[-1]] = given
-    for known in [w for w in marked.marks if w[: len(where)] == where]:
-        del marked.marks[known]
+    for below in [w for w in marked.marks if w[: len(where)] == where]:
+        del marked.marks[below]
     mark = Mark(f"--set {text}", 1, len(key) + 2)
     marked.marks[where] = mark
     for depth in range(1, len(where)):  # where a section stands that only this brings

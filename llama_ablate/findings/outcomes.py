@@ -55,11 +55,11 @@ def milder_outcomes(
 def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
     """Return milder outcomes among runs whose losses compare."""
     outcomes = {}
-    for run, own in group:
+    for run, curve in group:
         milder = [
             other
             for other, losses in group
-            if _severity(other) < _severity(run) and all(map(operator.ge, losses, own))
+            if _severity(other) < _severity(run) and all(map(operator.ge, losses, curve))
         ]
         if milder:
             mildest = min(milder, key=_severity)

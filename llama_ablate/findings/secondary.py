@@ -118,15 +118,15 @@ def judge_secondary(table: PairedTable) -> list[SecondaryRow]:
     rows = []
     for metric in metrics:
         relative = bool(metric.guard and metric.guard.is_relative)
-        differences_found: dict[str, Difference] = {}
-        for own, count in [(ranked, size), *((control, 1) for control in controls)]:
-            family = RowFamily([(v.id, base) for v in own], count, relative)
+        differences: dict[str, Difference] = {}
+        for group, count in [(ranked, size), *((control, 1) for control in controls)]:
+            family = RowFamily([(v.id, base) for v in group], count, relative)
             compared = compare_all(table, metric.name, family)
-            differences_found |= {variant: row for (variant, _), row in compared.items()}
-        beside = _means_by_quantity(table, metric.task) if metric.task else {}
+            differences |= {variant: row for (variant, _), row in compared.items()}
+        means = _means_by_quantity(table, metric.task) if metric.task else {}
         for variant in variants:
-            row = _row(table, metric, variant, differences_found.get(variant.id))
-            rows.append(filled(row, beside.get(variant.id, {})))
+            row = _row(table, metric, variant, differences.get(variant.id))
+            rows.append(filled(row, means.get(variant.id, {})))
     return rows
 
 
@@ -171,8 +171,8 @@ def _result(
     table: PairedTable, guard: Guard, name: str, variant: PlannedVariant, row: Difference
 ) -> str:
     """Return the test result of a guard for a variant."""
-    of_both = {variant.id, table.plan.baseline.id}
-    ended = {run.outcome for run in table.runs if run.variant in of_both}
+    both = {variant.id, table.plan.baseline.id}
+    ended = {run.outcome for run in table.runs if run.variant in both}
     if "pending" in ended and (not row.interval.n or len(table.experiment.looks) > 1):
         return "pending"
     if not row.interval.n:
@@ -220,7 +220,7 @@ def _guards(table: PairedTable) -> list[_Metric]:
     Of what was not measured on the reported split, those on that which would be reported of the
     others. A guard whose quantity was not measured has its own name.
     """
-    tasks, found = _tasks(table), []
+    tasks, metrics = _tasks(table), []
     for guard in table.experiment.guard:
         kind = (guard.metric, guard.quantity)
         rows = [row for row in table.metrics if (row.metric, row.quantity) == kind]
@@ -230,27 +230,29 @@ def _guards(table: PairedTable) -> list[_Metric]:
             for row in rows
             if "group" not in row.coordinates and row.coordinates.get("split", split) == split
         ) or [f"{guard.metric} {guard.quantity}"]
-        found += [_Metric(name, tasks[name].task if name in tasks else "", guard) for name in names]
-    return found
+        metrics += [
+            _Metric(name, tasks[name].task if name in tasks else "", guard) for name in names
+        ]
+    return metrics
 
 
 def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[str, float]]:
     """Return the means over runs of a task's quantities, by variant's id and by quantity."""
-    ranked = {run.id for own in table.at_point.values() for run in own.values()}
+    ranked = {run.id for runs in table.at_point.values() for run in runs.values()}
     rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
     return {
         id_: {
-            quantity: mean(row.value for row in own)
-            for quantity, own in grouped(of_variant, lambda row: row.quantity).items()
+            quantity: mean(row.value for row in group)
+            for quantity, group in grouped(measured, lambda row: row.quantity).items()
         }
-        for id_, of_variant in grouped(rows, lambda row: row.variant).items()
+        for id_, measured in grouped(rows, lambda row: row.variant).items()
     }
 
 
 def other_items(table: PairedTable) -> list[str]:
     """Name the tasks that runs of a table have answered with different items."""
-    of_task: dict[str, set[Coordinate]] = {}
+    by_task: dict[str, set[Coordinate]] = {}
     for row in table.metrics:
         if row.quantity == "items" and _PRINT in row.coordinates:
-            of_task.setdefault(str(row.coordinates[_TASK]), set()).add(row.coordinates[_PRINT])
-    return [task for task, prints in of_task.items() if len(prints) > 1]
+            by_task.setdefault(str(row.coordinates[_TASK]), set()).add(row.coordinates[_PRINT])
+    return [task for task, prints in by_task.items() if len(prints) > 1]

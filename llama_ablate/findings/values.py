@@ -275,8 +275,8 @@ def read_values(results: Results) -> Values:
                 samples=array("d", value.samples) if value.samples else (),
                 by_process=() if run else value.by_process,
             )
-            for metric, own in measured.items()
-            for value in own.rows
+            for metric, measurement in measured.items()
+            for value in measurement.rows
         ]
 
     first, runs, machines = None, {}, {}

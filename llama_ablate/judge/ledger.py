@@ -285,7 +285,8 @@ class Ledger:
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"][1:]))
-                said = f"{where}: {first['msg'].removeprefix('Value error, ')}".splitlines()[0]
+                message = first["msg"].removeprefix("Value error, ").splitlines()[0]
+                said = ": ".join(filter(None, (where, message)))
                 raise ConfigError(f"{file}:{number}: no event of this version: {said}") from None
             except ValueError as error:
                 said = str(error).removeprefix(f"{file}: ")

@@ -129,7 +129,8 @@ def describe_ledger(ledger: Ledger, rows: Sequence[CandidateRow]) -> list[str]:
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
     looks = ", ".join(map(str, terms.looks))
     shared = ", which the looks share" if len(terms.looks) > 1 else ""
-    size = f" and with {terms.size.changes}" if terms.size else ""
+    sizes = terms.size.changes.items() if terms.size else ()
+    size = "".join(f" and with {key} {value}" for key, value in sizes)
     experiment = ledger.opened.experiment
     texts = " and ".join(
         entry_text(data["corpus"]) for data in (experiment["data"], dict(terms.second))

@@ -74,8 +74,8 @@ class RemoteModel:
         if prefix:
             # Some sequences alone: what the others of the batch hold shows nothing either.
             some = sorted(secrets.SystemRandom().sample(range(count), -(-count // 2)))
-            whole, alone = logits[some, :prefix], self._ask(tokens[some, :prefix])
-            if not (whole - alone).abs().max() <= PREFIX_TOLERANCE * whole.abs().max():
+            given, alone = logits[some, :prefix], self._ask(tokens[some, :prefix])
+            if not (given - alone).abs().max() <= PREFIX_TOLERANCE * given.abs().max():
                 self.fault = "its predictions depend on the tokens that they predict"
                 raise ValueError(self.fault)
         return logits
