@@ -8,7 +8,7 @@ from llama_ablate.errors import ConfigError
 
 
 def script() -> NoReturn:
-    """Import the command line and run it; what goes wrong on the way there is one line, too."""
+    """Import the command line and run it; an import error is one line, too."""
     # Imports, plans and reports make a million objects and keep them: to look for cycles after
     # every 700, as Python does, takes a tenth of their time.
     gc.set_threshold(50_000)

@@ -64,12 +64,12 @@ class OpenedResults:
 
     @cached_property
     def headline(self) -> str:
-        """What the experiment answers, in a sentence."""
+        """Answer of the experiment, in a sentence."""
         return headline(self.frames)
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What limits the comparison, in whole sentences; of several experiments also how."""
+        """Limits of the comparison, in sentences; with several experiments also their differences."""
         if isinstance(self.frames, unions.UnionFrames):
             messages = [
                 f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)
@@ -79,22 +79,22 @@ class OpenedResults:
 
     @cached_property
     def tables(self) -> pd.DataFrame:
-        """One row for each table: its text, size, matching, budget, and how much has finished."""
+        """Table of the experiment's tables: text, size, matching, budget, and finished runs."""
         return self._over(columns.tables)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row for each table and run, with the numbers that were measured of it by name."""
+        """Table of runs, with the measured numbers by name; a run has a row in each table."""
         return self._over(columns.runs)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """One row for each table, run and point of its learning curve."""
+        """Table of the points of learning curves, by table and run."""
         return self._over(columns.curves)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row for each measured value of a run or a variant, with its coordinates."""
+        """Table of the measured values of runs and variants, with their coordinates."""
         return self._over(columns.metrics)
 
     def only(self, table: str | None = None) -> "OpenedResults":

@@ -31,7 +31,7 @@ class ConfigError(ValueError):
 
 
 class NotProvidedError(ConfigError):
-    """A component of a user's does not provide what is asked of it: that is unknown, never 0."""
+    """Missing part of a user's component: its value is unknown, never 0."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"not provided by '{name}': {what}")
@@ -59,7 +59,7 @@ def require(package: str, user: str) -> None:
 
 
 def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
-    """Return what is allowed, and what was probably meant, as the end of a sentence.
+    """Return the allowed names and the nearest match, as the end of a sentence.
 
     That is the name which is the same but for capitals and marks, or what other projects call so,
     or the nearest in letters; it may be one of those that are allowed `elsewhere`, as `train.lr`.
@@ -81,7 +81,7 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
 
 
 def _meant(text: str, names: Sequence[str]) -> list[str]:
-    """Return the names that a text probably stands for: mostly one, or none."""
+    """Find the names that a misspelt text resembles: mostly one, or none."""
     groups: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for name in names:

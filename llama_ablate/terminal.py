@@ -1,4 +1,4 @@
-"""What a terminal shows: its width, its colours, what is being done; control characters escaped."""
+"""Terminal output: width, colours, progress; control characters are escaped."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def _spelled(character: str) -> str:
 
 
 def say(text: str) -> None:
-    """Say in a line on standard error what is being done, where that is a terminal."""
+    """Print a status line on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{in_one_line(text)}\n")
         sys.stderr.flush()
@@ -147,7 +147,7 @@ def small_curve(values: Sequence[float], most: int = 16) -> str:
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """One bar for work that is counted in turns, shown from the first update on.
+    """Progress bar of counted work, shown from the first update on.
 
     `unit` is that of a size, such as bytes; without one, turns are counted.
     """
@@ -185,7 +185,7 @@ class Bar(AbstractContextManager["Bar"]):
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Return a function that shows a text in place of the one before, on a screen of its own.
+    """Return a function that redraws a text on the alternate screen.
 
     As many of its lines as the terminal has. Afterwards it shows again what it did before.
     """

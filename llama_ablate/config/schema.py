@@ -576,7 +576,7 @@ CostName = Literal[
 
 
 class AnswerKeys(Keys):
-    """What the first sentence of a report says, where the question alone does not tell."""
+    """Keys of a report's first sentence that the question alone does not decide."""
 
     #: The cost beside which differences in loss are read: "needs 1/4 of it and is equivalent".
     #: Unless given, the state bytes where `kv_cache` has a `context` and there is a margin.

@@ -255,7 +255,7 @@ class Table:
         return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
     def optimizer_bytes(self, variant: Variant, changes: Mapping[str, Any]) -> int:
-        """Return the bytes of a checkpoint besides the model's weights.
+        """Compute the bytes of a checkpoint without the model's weights.
 
         Raises ConfigError for options that do not fit each other, or the model.
         """

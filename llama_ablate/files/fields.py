@@ -1,4 +1,4 @@
-"""What names and numbers of stored results may be: whoever wrote a file, it is read as this."""
+"""Types of names and numbers in stored results, checked when a file is read."""
 
 import math
 from typing import Annotated, Any, TypeVar
@@ -62,7 +62,7 @@ Numbers = Annotated[tuple[float, ...], AfterValidator(_all_bounded)]
 
 
 def typed(kind: TypeAdapter[_T], stored: object, where: object) -> _T:
-    """Return what was stored as a type. Raises ConfigError, with the place, for anything else."""
+    """Validate a stored value as a type. Raises ConfigError, with the place, for anything else."""
     try:
         return kind.validate_python(stored)
     except ValidationError as error:

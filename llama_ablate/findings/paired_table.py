@@ -70,7 +70,7 @@ class Paired:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both numbers are equal in each pair."""
+        """Whether each pair has equal numbers."""
         return self.own == self.other
 
     def differences(self, *, relative: bool = False) -> list[float]:

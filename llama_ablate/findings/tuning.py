@@ -33,7 +33,7 @@ SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the 
 
 
 def reported_split(runs: Sequence[RunRow]) -> str:
-    """Return the reported split: all held-out text, else test where there is one."""
+    """Return the reported split: all held-out text, or test if points were chosen."""
     return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
 
 

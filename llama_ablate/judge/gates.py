@@ -128,7 +128,7 @@ def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str
 def train(
     values: Mapping[str, Any], root: Path, flags: Sequence[str], files: Sequence[Path]
 ) -> Frames:
-    """Run an experiment by `llama-ablate run` in a process of its own; return its results."""
+    """Run an experiment by `llama-ablate run` in a separate process; return its results."""
     source = experiment.from_mapping(values)
     name = source.experiment.slug
     file = disk.below(root, f"{name}.yaml")

@@ -1,4 +1,4 @@
-"""Imported by the fork server alone: what it says of a launcher that was killed."""
+"""Setup of the fork server: it stays silent about a killed launcher."""
 
 import sys
 from types import TracebackType

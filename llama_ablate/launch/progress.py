@@ -33,7 +33,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._measuring_began = 0.0
 
     def begin(self, stage: str, *, total: int, done: int, workers: int) -> None:
-        """Show a grid of `total` runs, of which `done` had finished before, in place of an earlier.
+        """Start the bar of a grid of `total` runs, `done` of them finished; it replaces any other.
 
         `stage` says which of an experiment's stages they are, where it has several.
         """

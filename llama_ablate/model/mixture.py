@@ -111,7 +111,7 @@ class MixtureOfExperts(nn.Module):
         self.step_share_N: Tensor | None = None
 
     def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
-        """Return the weighted sum of the chosen experts' outputs, and that of the shared ones."""
+        """Compute the weighted sum of the chosen experts' outputs, plus that of shared experts."""
         B, T, D = x_BTD.shape
         training = ctx.losses is not None
         x_MD = x_BTD.flatten(0, 1)
@@ -225,7 +225,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def _makes_code_for_sizes(x: Tensor) -> bool:
-    """Whether products of x are left to oneDNN: it makes and keeps code for every size of them."""
+    """Whether oneDNN computes products of x, which generates and caches code for every size."""
     is_cast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
     return x.device.type == "cpu" and dtype == torch.bfloat16

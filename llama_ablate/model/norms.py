@@ -13,7 +13,7 @@ from llama_ablate.errors import ConfigError
 
 
 class NormInterface(Protocol):
-    """What the model asks of a norm."""
+    """Interface of a norm."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return the normalised vectors, of any width."""

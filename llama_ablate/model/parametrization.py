@@ -31,7 +31,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Parametrization:
-    """Factors that a model of some width and depth has beside its base model."""
+    """Factors of a model's width and depth relative to its base model."""
 
     #: The model's dim and layers, over the base model's.
     width: float = 1.0
@@ -48,11 +48,11 @@ class Parametrization:
 
     @property
     def residual(self) -> float:
-        """The factor of what each sub-layer adds to the residual stream."""
+        """The factor of each sub-layer's output."""
         return 1 / self.depth
 
     def start(self, kind: Kind) -> float:
-        """Return the factor of initial weights, beside what the base model begins with."""
+        """Return the factor of initial weights, relative to the base model."""
         return self.width**-0.5 if kind in _MATRICES else 1.0
 
     def scale(self, kind: Kind, update: Update = "adaptive") -> Scale:
@@ -68,7 +68,7 @@ class Parametrization:
         return Scale(rate, 1 / rate, gradient) if self.complete else Scale(rate)
 
     def _gradient(self, kind: Kind) -> float:
-        """Return the size of a gradient's numbers beside the base model's."""
+        """Return the size of a gradient's elements, relative to the base model."""
         return self.logits * (self.residual if kind in _BLOCK_KINDS else 1.0)
 
 

@@ -46,7 +46,7 @@ class Position(nn.Module):
         return v_BKTE
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor | None:
-        """Return what is added to the scores, (H, T, S) or (B, H, T, S), or None."""
+        """Compute the bias of attention scores, (H, T, S) or (B, H, T, S), or None."""
         del pos_T, pos_S
         return None
 
@@ -151,7 +151,7 @@ class T5Bias(Position):
         self.table = Embedding(buckets, heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance back in time; the future shares that of 0."""
+        """Return the bucket of each distance back in time; the future has the bucket of 0."""
         distance = distance.clamp(min=0)
         ratio = math.log(self.max_distance / self.exact)
         buckets = self.table.num_embeddings - self.exact

@@ -62,7 +62,7 @@ class KVState(State):
         return min(self.length, self.room)
 
     def update(self, **new: Tensor) -> dict[str, Tensor]:
-        """Append tensors of new tokens, (B, heads, T, width); return those of all cached tokens.
+        """Append tensors of new tokens, (B, heads, T, width); return all cached ones.
 
         Raises ValueError for other names than were declared.
         """

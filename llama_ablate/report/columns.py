@@ -35,7 +35,7 @@ _NAMES = {**RENAMED, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:
-    """Describe the columns of rows, with those of the owner and some others first."""
+    """Describe the columns of rows, the owner's and some others first."""
     row_columns = {_NAMES.get(name, name): about for name, about in described(kind).items()}
     return {**_OWNER, **{name: row_columns[name] for name in first}, **row_columns, **_OWNER}
 
@@ -153,7 +153,7 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     columns = described(RunRow)
 
     def plain(run: RunRow) -> RunRow:
-        """Return a run with the numbers that have columns of their own."""
+        """Return a run with the numbers that have separate columns."""
         numbers = {**run.numbers, "loss": run.number(table.loss)}
         run = replace(run, numbers={name: numbers[name] for name in numbers if name not in columns})
         return filled(run, numbers)

@@ -66,7 +66,7 @@ def list_costs(row: ComparisonRow) -> list[VariantCost]:
 
 
 def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> VariantCost | None:
-    """Return the cost beside which an answer reads differences in loss.
+    """Choose the cost that an answer weighs against differences in loss.
 
     It is the stated one, `answer: {cost: NAME}`. Without any it is the state, where a margin says
     what is equal, and `kv_cache` asks for a context or nothing but the attention is varied. None

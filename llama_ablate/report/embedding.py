@@ -175,7 +175,7 @@ def write_steps(path: str, digits: int = 1) -> str:
 
 
 def _join_commands(path: str) -> list[tuple[str, list[str]]]:
-    """Return the commands of a path with their numbers; neighbours of one kind are one command."""
+    """Return the commands of a path with their numbers; equal neighbours are joined."""
     joined: list[tuple[str, list[str]]] = []
     for command, text in _COMMAND.findall(path):
         if command in "Zz":

@@ -251,7 +251,7 @@ _Placed = Sequence[tuple[MetricRow, float]]
 
 
 def _means(own: _Placed) -> list[Point]:
-    """Return means over seeds; a variant's own value is one of no seed.
+    """Compute means over seeds; a value of a variant has no seed.
 
     Where no value is below 0, as of shares, times and norms, no interval reaches below it. What is
     in nats may be a difference of losses, and keeps Student's interval.

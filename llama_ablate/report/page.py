@@ -180,7 +180,7 @@ class Group:
 
     @property
     def lead(self) -> str:
-        """The name of the figure beside its tables."""
+        """Name of the figure shown with its tables."""
         return self.figures[0].name if self.figures else ""
 
     @property

@@ -107,7 +107,7 @@ def _mark_decided(row: ComparisonRow) -> str:
 
 
 def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
-    """Yield the figures that stand beside printed tables, in their order: each once."""
+    """Yield the figures of printed tables, in their order, each once."""
     keys = [*dict.fromkeys(part.key for part in sections(frames) if part.printed)]
     drawings = (figure for figure in FIGURES.make(frames) if figure.name != LOSS_CURVES)
     every = [figure for figure in drawings if figure.part.section in keys]
@@ -261,7 +261,7 @@ def _describe_statistics(frames: Frames) -> str:
 
 
 def _list_limits(frames: Frames) -> list[str]:
-    """List what limits the comparison: rates at a grid's end, failing controls, what is open."""
+    """List limits of the comparison: rates at a grid's end, failing controls, open runs."""
     plans = [table.plan for table in frames.tables]
     experiment = frames.plan.experiment
     open_questions = {

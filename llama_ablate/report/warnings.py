@@ -68,7 +68,7 @@ def _few_tokens(table: PlannedTable) -> Iterator[str]:
 
 
 def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield what the variants of a table lack: rows, counts, rates of their own, bits per byte."""
+    """Yield warnings of missing rows, counts, tuned rates or bits per byte of a table."""
     base, variants = table.baseline, table.variants
     for variant in variants:
         for label in variant.covers:

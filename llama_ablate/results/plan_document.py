@@ -49,7 +49,7 @@ class StoredPart(BaseModel):
 
 
 class PlannedOverlap(StoredPart):
-    """Held-out text of a table that also stands in one text."""
+    """Overlap of a table's held-out text with another text."""
 
     documents: Count
     tokens: Count

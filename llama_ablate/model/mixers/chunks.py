@@ -29,7 +29,7 @@ def in_chunks(x_BTH: Tensor, number: int, length: int) -> Tensor:
 
 
 class Decays(NamedTuple):
-    """How much is left of what was there before, within chunks of C tokens."""
+    """Decay from earlier tokens to later ones, within chunks of C tokens."""
 
     #: From each token to each later one, (..., C, C): zero above the diagonal.
     between_CC: Tensor

@@ -30,7 +30,7 @@ def gated_delta_rule(
     kernel: Kernel = "math",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
+    """Compute each token's output, (B, T, H, P), and the final state, (B, H, E, P).
 
     `decay` is a logarithm, 0 or less; `beta` is from 0 to 1; keys are of length 1. A token of decay
     0 and beta 0 leaves the state as it is. Without a state it starts at zero, and so it does at a

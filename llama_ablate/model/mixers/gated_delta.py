@@ -65,7 +65,7 @@ class GatedDelta(Recurrent):
         return self.q, self.k, self.v, self.gate, self.step, self.beta
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: RecurrentState | None = None) -> Tensor:
-        """Return what each token reads of the matrix, gated and projected, (B, T, D)."""
+        """Read the matrix for each token, gate and project it, (B, T, D)."""
         B, T, _ = x_BTD.shape
         H, E, P = self.heads, self.key, self.value
         joined_BTe = project_fused(x_BTD, self.projections)

@@ -1,4 +1,4 @@
-"""What the recurrent mixers have in common: a matrix for each head, and a short convolution."""
+"""Base class of recurrent mixers: a matrix for each head, and a short convolution."""
 
 import math
 from abc import ABC, abstractmethod
