@@ -69,7 +69,7 @@ class OpenedResults:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Limits of the comparison, in sentences; with several experiments also their differences."""
+        """Limits of the comparison, in sentences; of several experiments also their differences."""
         if isinstance(self.frames, unions.UnionFrames):
             messages = [
                 f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)

@@ -798,7 +798,7 @@ class Experiment(Keys):
 
     @property
     def spend(self) -> tuple[float, ...]:
-        """The share of the error that each look may spend, where the file states it."""
+        """Share of the type I error spent at each look; empty unless stated."""
         return tuple(self.seeds.spend) if isinstance(self.seeds, Looks) else ()
 
     @property

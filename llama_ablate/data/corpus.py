@@ -352,7 +352,7 @@ def _loaded(
 
 
 def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str | None, Any]:
-    """Return the rows to read, by the split that they are for; None where they are to be split."""
+    """Return rows by split name; the key None marks rows still to split."""
     if split is not None:
         if split not in loaded:
             message = f"the data set '{dataset}' has no split '{split}'{nearest(split, loaded)}"

@@ -198,7 +198,7 @@ def _merged(parts: PieceModel) -> Any:
 
 
 def _unigram(parts: PieceModel) -> Any:
-    """Return a model that looks for the likeliest pieces.
+    """Build a unigram tokenizer from a SentencePiece model.
 
     The library takes every piece that it finds in a text, SentencePiece only normal ones. So the
     names of the others are cut first, at a place that no normal piece crosses. Raises ConfigError

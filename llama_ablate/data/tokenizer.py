@@ -225,7 +225,7 @@ class Chars(Tokenizer):
         return json.dumps({"kind": "chars", "characters": self.characters})
 
     def expressed(self) -> Any:
-        """Return a vocabulary of characters that refuses all others."""
+        """Build a character-level `tokenizers.Tokenizer` without an unknown token."""
         import tokenizers
 
         vocab = {character: i for i, character in enumerate(self.characters)}

@@ -273,7 +273,7 @@ def _from_hub(model: str) -> Tokenizer | None:
 
 
 def _check_hashes(files: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that has not the hash by which the hub's cache names it.
+    """Raise ConfigError if a file's hash differs from its hub cache name.
 
     That is git's SHA-1, or SHA-256 of a large file; a cache without links names it by neither.
     """

@@ -283,7 +283,7 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
 def sources_of(
     data: Data, own: tokens.Tokens, where: Where = ("data",)
 ) -> dict[str, tokens.Tokens]:
-    """Return the tokens of all sources of a mixture, with the tokenizer of `own`."""
+    """Return each mixture source's tokens by name, tokenized like `own`, the main corpus."""
     by_name = {"corpus": own}
     for name, entry in data.sources.items():
         try:

@@ -49,7 +49,7 @@ class Noise:
     text_df: float = math.inf
 
     def with_documents(self, factor: float) -> "Noise":
-        """Return the noise with so many times the documents."""
+        """Return the noise expected with `factor` times as many documents."""
         text = replace(self.text, se=self.text.se / math.sqrt(factor))
         return replace(self, text=text, text_df=self.text_df * factor)
 
@@ -221,7 +221,7 @@ def _draw(
 def _draw_texts(
     noise: Sequence[Noise], tables: int, generator: np.random.Generator, *, known: bool
 ) -> tuple[Array, Array, Array]:
-    """Draw the true errors of the text, (T, M), and their estimates with degrees of freedom."""
+    """Draw the text's true standard errors, their estimates (T, M), and degrees of freedom."""
     true = _draw_true([row.text for row in noise], tables, generator, known=known)
     df = np.array([row.text_df for row in noise])
     finite = np.where(np.isfinite(df), df, 1.0)

@@ -50,7 +50,7 @@ def compare(
 
 
 def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair, Difference]:
-    """Compare a number of all pairs of a family.
+    """Compare a metric for all variant pairs of a family.
 
     The interval of a loss against the baseline's is widened by the bias that the repeated baseline
     leaves possible. For `diverged` and `collapsed` the shares of all finished runs are compared.

@@ -260,7 +260,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("seeds to decide", optional=True)
     def show_seeds(self) -> str:
-        """Write how many seeds would decide the row; nothing where looks are planned."""
+        """Write the number of seeds needed for a verdict; "" with planned looks."""
         return "" if self.looks > 1 else seeds(self.seeds_low)
 
     @cell("over the floor (nats)", optional=True)

@@ -174,7 +174,7 @@ class PairedTable(ABC):
 
     @cached_property
     def numbers(self) -> frozenset[str]:
-        """The names of all numbers that were measured of runs."""
+        """Names of all metrics measured on runs."""
         return frozenset(name for run in self.planned for name in run.numbers)
 
     @cached_property
@@ -192,7 +192,7 @@ class PairedTable(ABC):
     @property
     @abstractmethod
     def standings(self) -> Mapping[str, Standing[Difference]]:
-        """The last look and the difference of each variant but the baseline, by id."""
+        """Last look and difference of each variant except the baseline, by id."""
 
     @property
     @abstractmethod

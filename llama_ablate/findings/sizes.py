@@ -59,7 +59,7 @@ def _estimate(found: Gap) -> Estimate:
 
 
 def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]:
-    """Fit each variant's gap over the seeds that all its sizes have."""
+    """Fit each variant's loss gap against size, over seeds common to all sizes."""
     ends = [point for point in points if not (point.branch or point.role)]
     base = {(point.rung, point.seed): point.loss for point in ends if point.baseline}
     paired = [
@@ -168,7 +168,7 @@ def by_length(table: TableFrames) -> list[LengthRow]:
 
 
 def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
-    """Compare each row's verdict with that at half the length.
+    """Compare each row's final verdict with its verdict at half the training.
 
     `same`; `turned` where better was worse; `was` with the word for any other; `undecided` where
     half the length did not decide. Empty without a branch near half of the length.

@@ -66,7 +66,7 @@ class Family:
     divided: bool = False
 
     def model(self, config: Config) -> dict[str, Any]:
-        """Build the `model` section of a config.json. Raises ConfigError."""
+        """Convert a Hugging Face config.json to our `model` section. Raises ConfigError."""
         model = copy.deepcopy(dict(self.parts))
         for key, value in self.fixed.items():
             if config.get(key, value) != value:

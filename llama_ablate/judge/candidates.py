@@ -153,7 +153,7 @@ def _begin(ledger: Ledger, label: str, changes: dict[str, Any], brought: dict[st
 def judge_candidate(
     ledger: Ledger, candidate: Candidate, flags: Sequence[str]
 ) -> tuple[Ledger, Begun]:
-    """Judge a candidate by both gates, resuming earlier work; return the ledger and its start."""
+    """Judge a candidate at both gates, resuming earlier work; return ledger and candidate."""
     begun = candidate.begun
 
     def begin(now: Ledger) -> Begun:
@@ -295,8 +295,8 @@ def _check_plans(
 ) -> None:
     """Raise ConfigError, located in the candidate's file, if a gate cannot be planned.
 
-    Gate two is planned on the first text: before gate one no process that loads a candidate's
-    code is given the second.
+    Gate two is planned on the first text: no process with a candidate's code is given the
+    second text before gate one.
     """
     _check_ledger_texts(ledger)
     first = ledger.gate(begun, 1)["data"]

@@ -144,9 +144,9 @@ def train(
 
 
 def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
-    """Say that an experiment was planned other than stated; "" where it was not.
+    """Return an error message if the plan differs from the ledger; "" otherwise.
 
-    A candidate's code planned it, too.
+    The candidate's code was loaded while it was planned, so the plan is not trusted.
     """
     expected = experiment.from_mapping(values).experiment
     expected = checks.guarded(expected, tuple(map(METRICS.resolve, expected.measure)))

@@ -339,7 +339,7 @@ class Ledger:
         return self.opened.terms
 
     def of(self, kind: type[Word]) -> list[Word]:
-        """Return its events of one kind."""
+        """Return the ledger's events of class `kind`."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @cached_property
@@ -354,7 +354,7 @@ class Ledger:
 
     @property
     def last_differences(self) -> Mapping[int, GateDifference]:
-        """Result of each candidate's last gate at the ledger's own size, by number."""
+        """Result of each candidate's last gate at the ledger's model size, by candidate number."""
         return {
             number: differences[-1]
             for number, differences in self.history.gates.items()

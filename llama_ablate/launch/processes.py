@@ -295,7 +295,7 @@ def _child(
 
 
 def leave_after(ended: Callable[[], object]) -> None:
-    """End this process soon after `ended` returns, which waits for the parent's end.
+    """Terminate this process soon after `ended` returns, which blocks until the parent ends.
 
     This process receives SIGTERM, as from a user: a worker then writes a checkpoint, other
     processes end. After GRACE_S it ends in any case.

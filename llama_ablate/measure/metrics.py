@@ -152,7 +152,7 @@ class Metrics(Registry):
 
 
 def _plain(value: Value) -> Value:
-    """Convert scalars of torch and numpy to Python's; raise TypeError for any other coordinate."""
+    """Convert torch and numpy scalars to Python's; raise TypeError for other coordinates."""
     coordinates = {key: scalar(coordinate) for key, coordinate in value.coordinates.items()}
     for key, coordinate in coordinates.items():
         if not isinstance(coordinate, str | int | float):

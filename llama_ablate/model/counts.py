@@ -68,9 +68,9 @@ class Counts:
 
     @property
     def work(self) -> float:
-        """FLOPs of training on a token, for predictions of time alone.
+        """Training FLOPs per token, used only to predict time.
 
-        Where they are not counted, two forward for each parameter that a token passes.
+        Without counts it is 6 per active parameter.
         """
         counted = not math.isnan(self.flops_per_token)
         return self.train_flops_per_token if counted else 6 * self.active_parameters

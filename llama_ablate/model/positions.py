@@ -160,7 +160,7 @@ class T5Bias(Position):
         return torch.where(distance < self.exact, distance, far)
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor:
-        """Return the head's entry for each pair's bucket, (H, T, S)."""
+        """Return each head's learned bias per query-key pair, (H, T, S)."""
         bias_TSH: Tensor = self.table(self.bucket(_distance(pos_T, pos_S)))
         return bias_TSH.movedim(-1, -3)
 

@@ -188,7 +188,7 @@ def _join_commands(path: str) -> list[tuple[str, list[str]]]:
 
 
 def _join(numbers: Iterable[float], digits: int) -> str:
-    """Write numbers with so many decimals at most, and no more signs than they need."""
+    """Write numbers compactly, with at most `digits` decimals."""
     each = tuple(numbers)
     text = f"%.{digits}f " * len(each) % each
     for pattern, short in _SHORTER if digits else _SHORTER[-2:]:

@@ -1,4 +1,4 @@
-"""The words of a report, each in plain English: for the page, and for docs/glossary.md.
+"""Glossary of report terms, for the page and docs/glossary.md.
 
 They stand in `glossary.txt`, an entry each: the word, a colon, what it means. Further lines of an
 entry are indented.

@@ -188,7 +188,7 @@ def _factors(table: TableFrames) -> str:
 
 
 def _steps(table: TableFrames) -> str:
-    """Write the effects of the steps of a path, and of all together."""
+    """Write each path step's effect, and the total effect."""
     rows = effects.steps(table)
     if not rows:
         return ""

@@ -74,7 +74,7 @@ class PageFigure:
 
     @property
     def title(self) -> str:
-        """Its name in words."""
+        """Figure title, from its file stem."""
         return self.stem.replace("_", " ")
 
 
@@ -213,7 +213,7 @@ def write(
 def write_live(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path, live: str
 ) -> Path:
-    """Write the page alone while runs train, with the first pictures; return its path.
+    """Write only the page, during training; return its path.
 
     The page says how far the runs are (`live`), and reloads itself.
     """
@@ -286,7 +286,7 @@ class PagePictures:
     def _embed(
         self, figure: PageFigure, made: Made[Picture], folder: Path | None, *, in_place: bool
     ) -> PageFigure:
-        """Draw a figure to its files and for the page; the answer's also for a phone."""
+        """Draw a figure for the page, and to files; the answer's figure also in a phone's width."""
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
         if folder is None:
             svg = plots.write_svg(drawing.figure)
@@ -519,7 +519,7 @@ def _speeds(frames: Frames) -> ShownTable:
 
 
 def _recipes(frames: Frames) -> ShownTable:
-    """List each variant's changes of its baseline's recipe, by table."""
+    """List each variant's recipe changes from the baseline, by table."""
     rows = []
     for table in frames.tables:
         for variant in table.plan.variants:

@@ -179,7 +179,7 @@ def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) ->
 
 
 def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
-    """Tag the names of rows with where each row stands: the page sorts them with its table."""
+    """Tag row names with their heights, so that the page can sort them."""
     height = drawing.figure.bbox.height
     marks, _left = choose_marks(panel)
     for y, (mark, text) in enumerate(zip(marks, axes.get_yticklabels(), strict=True)):

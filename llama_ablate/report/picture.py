@@ -173,7 +173,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Point:
-    """A mean along a line, with its interval over `n` seeds."""
+    """Point of a line: mean and interval over `n` seeds."""
 
     name: str
     x: float

@@ -29,7 +29,7 @@ def draw(
     keys: Mapping[str, str] | None = None,
     points: float = POINTS,
 ) -> Drawing:
-    """Draw a picture; `keys` are the page's keys of variants by label."""
+    """Draw a picture; `keys` maps variant labels to page keys."""
     with style(points), quiet():
         drawing = Drawing(blank(width / 72, 1), keys or {}, points)
         first = picture.panels[0]

@@ -222,7 +222,7 @@ def _note_expected(frames: Frames) -> str:
 
 
 def _note_ends(rows: Sequence[ComparisonRow]) -> str:
-    """Say how rows are judged whose runs, or whose baseline's, were too short or lost."""
+    """Explain the verdicts of rows with too-short or lost runs."""
     said = ""
     if any(row.too_short for row in rows):
         said += """Too short: a run of the variant or of the baseline ended near or above the loss

@@ -87,7 +87,7 @@ def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def few_documents(text: PlannedText) -> Iterator[str]:
-    """Yield a warning where a held-out split has few of many documents."""
+    """Yield a warning for small held-out splits of a large enough corpus."""
     held_out = {split: n for split, n in text.documents.items() if split != "train"}
     total = sum(text.documents.values())
     few = [f"the {split} split has {n}" for split, n in held_out.items() if n < DOCUMENTS]

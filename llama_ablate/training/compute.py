@@ -62,7 +62,7 @@ class Compute(ComputeSettings):
 
     @classmethod
     def of(cls, settings: ComputeSettings | None) -> "Compute":
-        """Create the compute of a plan's settings."""
+        """Create a Compute from a plan's settings."""
         assert settings is not None, "the compute is chosen before anything is launched"
         return cls.from_dict(settings.to_dict())
 

@@ -228,7 +228,7 @@ class _Run:
         return point
 
     def late_loss(self, state: _State) -> float:
-        """Return the mean loss over the latest steps, as many as between two curve points."""
+        """Return the mean loss of the last `point_every` steps."""
         late = state.losses[-self.point_every :]
         return sum(late) / len(late)
 

@@ -69,5 +69,5 @@ def _fall(warm: int, steps: int, decay: float) -> int:
 
 
 def _since(start: int, step: int, steps: int) -> float:
-    """Return the share of the steps from `start` on that is over: 0 before it."""
+    """Return the elapsed fraction of steps since `start`; 0 before it."""
     return max(0.0, (step - start) / max(1, steps - start))

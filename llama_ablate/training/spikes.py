@@ -23,7 +23,7 @@ def stability_values(losses: Sequence[float], norms: Sequence[float]) -> list[Va
 
 
 def spikes(values: Sequence[float]) -> float:
-    """Return the share of values that lie seven deviations or more above the 100 before them.
+    """Return the share of values over seven standard deviations above the preceding mean.
 
     The spike score of OLMo 2 (arXiv:2501.00656), with a shorter window and only upwards. NaN where
     there are no 100 values before any; a value that is not finite is a spike.

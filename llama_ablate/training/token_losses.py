@@ -65,7 +65,7 @@ def token_means(
 
 
 class _Means(torch.autograd.Function):
-    """Sum of means whose gradients are computed in the forward pass, for the backward pass."""
+    """Sum of mean losses, with gradients precomputed in the forward pass."""
 
     @staticmethod
     def forward(

@@ -34,7 +34,7 @@ class Source(Protocol):
 
     @property
     def chance(self) -> float:
-        """The accuracy of a guess at a determined symbol."""
+        """Chance accuracy on determined symbols."""
         ...
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:

@@ -117,7 +117,7 @@ class Attention(nn.Module, ABC):
 
 
 class MultiHead(Attention):
-    """Attention whose heads go out through one projection, `out`; options act before and after it.
+    """Multi-head attention with an output projection `out`, and options around it.
 
     `gate` multiplies a head's output by the sigmoid of a projection of the layer's input: one
     number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from
@@ -354,7 +354,7 @@ class Differential(SharedHeads):
         self.subtract = Linear(dim, heads, bias=bias)
 
     def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Subtract every second head from the one before, then finish them: (B, T, H / 2, P)."""
+        """Subtract gated odd heads from even heads, then finish: (B, T, H / 2, P)."""
         share_BTH1 = self.subtract(x_BTD).sigmoid().unsqueeze(-1)
         less_BTHP = mixed_BTHP[:, :, 0::2] - share_BTH1 * mixed_BTHP[:, :, 1::2]
         return super().finish_heads(less_BTHP, x_BTD, own)
