@@ -421,7 +421,7 @@ def test_a_plug_in_is_kept_in_the_ledger_and_made_again_from_it(ledger):
 
 
 def test_a_best_with_a_plug_in_is_taken_apart(ledger):
-    code = NORM.format(forward="pass")
+    code = NORM.format(forward="pass  # of another user")
 
     def work():
         brought = {"plugins": {sha256(code.encode()).hexdigest(): code}}

@@ -117,7 +117,7 @@ def test_a_feed_forward_network_may_keep_state(enter):
     ("component", "said"),
     [
         (Unadvanced, "has a state that counts 0 tokens where it has read 7"),
-        (Uncounted, "bytes for 1 tokens, and keeps"),
+        (Uncounted, "bytes for a sequence of length 1 in float32, and keeps"),
     ],
 )
 def test_the_state_of_a_feed_forward_network_is_under_the_laws(enter, component, said):
