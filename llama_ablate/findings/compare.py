@@ -1,4 +1,4 @@
-"""The one comparison: paired differences of a number between variants, with intervals and words.
+"""Comparison of variants: paired differences of a metric, with intervals and verdicts.
 
 Losses, tasks, guards, hypotheses, steps, lengths and speeds are all judged here. Runs are paired by
 seed, what was timed of a variant by process. The error of a loss has a part from the held-out text,
@@ -45,7 +45,7 @@ class RowFamily:
 def compare(
     table: PairedTable, metric: str, variant: str, against: str, family: RowFamily
 ) -> Difference:
-    """Compare a number of two variants, by their ids, as one of a family of comparisons."""
+    """Compare a metric of two variants, by id, as one of a family of comparisons."""
     return compare_all(table, metric, family)[variant, against]
 
 
@@ -97,13 +97,13 @@ def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> In
 
 
 def _scaled(paired: Paired, *, relative: bool) -> StandardError:
-    """Return the error from texts or items, of ratios as a share of the other's mean."""
+    """Return the error from texts or items, for ratios relative to the other's mean."""
     error = paired.error or StandardError(0.0, math.inf)
     return replace(error, se=error.se / fmean(paired.other.values())) if relative else error
 
 
 def bias_of(table: PairedTable, metric: str, variant: str, against: str) -> tuple[float, float]:
-    """Return the ends of the bias that is possible in a difference.
+    """Return the possible bias of a difference, as an interval.
 
     That of a loss against the baseline's is what all arms but the baseline may share.
     """
@@ -123,14 +123,14 @@ def scale_ends(ends: tuple[float, float], weight: float) -> tuple[float, float]:
 def count_ended(
     table: PairedTable, variant: str, against: str, seeds: Collection[int] | None = None
 ) -> tuple[Ended, Ended]:
-    """Count how the runs of two variants ended at their points, over the seeds of both."""
+    """Count the outcomes of two variants' runs over their common seeds."""
     own_runs, other = (table.at_point.get(id_, {}) for id_ in (variant, against))
     both = [seed for seed in own_runs if seed in other and (seeds is None or seed in seeds)]
     return Ended.of(own_runs[s].ended for s in both), Ended.of(other[s].ended for s in both)
 
 
 def _lost(table: PairedTable, variant: str, outcome: str) -> tuple[int, int]:
-    """Return how many runs of a variant ended so, of all that finished at any tuned point."""
+    """Count a variant's runs with an outcome, and all its finished runs."""
     runs = [run for run in table.runs if run.variant == variant and run.outcome in FINAL]
     return sum(run.outcome == outcome for run in runs), len(runs)
 

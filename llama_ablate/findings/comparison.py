@@ -212,7 +212,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("verdict", leading=True)
     def show_verdict(self) -> str:
-        """Write the verdict; of a better variant, also in what guarded number it is worse."""
+        """Write the verdict, with the broken guards of a better variant."""
         guarded = self.verdict == "better" and self.guard
         return f"{self.verdict}, {self.guard}" if guarded else self.verdict
 
@@ -233,7 +233,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("at half the length", leading=True, optional=True)
     def show_half(self) -> str:
-        """Write how the verdict at half the length of training compares."""
+        """Write how the verdict compares with that at half the training."""
         return self.half or ""
 
     @cell("learning rate", leading=True, optional=True)
@@ -243,7 +243,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("runs", optional=True)
     def show_runs(self) -> str:
-        """Write how the runs ended, where not all ended ok; of the lost also the share."""
+        """Write the runs' outcomes unless all are ok, with the share of lost runs."""
         if self.outcome.endswith(" ok") and "," not in self.outcome:
             return ""
         if not self.lost:
@@ -265,7 +265,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("over the floor (nats)", optional=True)
     def show_excess(self) -> str:
-        """Write the loss above the best possible one."""
+        """Write the excess loss."""
         return number(self.excess_nats, f"+.{self.places}f")
 
     def _is_in_nats(self) -> bool:
@@ -288,7 +288,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("active", when=lambda row: row.active_parameters != row.parameters)
     def show_active(self) -> str:
-        """Write the parameters that a token passes."""
+        """Write the active parameters."""
         return f"{self.active_parameters:,}"
 
     @cell("matched to", when=lambda row: abs(row.residual) > 0)
@@ -303,7 +303,7 @@ def differences(
     seeds: Mapping[str, Collection[int]],
     shares: Mapping[str, float],
 ) -> dict[str, Difference]:
-    """Compare the loss of each variant with the baseline's, by the variant's id.
+    """Compare each variant's loss with the baseline's, by variant id.
 
     `seeds` are those that count of a variant, by default all, and `shares` the parts of its error
     that each spends. The intervals of the table's rows hold all at once, as many as were planned; a
@@ -425,7 +425,7 @@ def _row(
 
 
 def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
-    """Say of each variant that is worse in guarded numbers, in which, by its label."""
+    """Name the broken guards of each variant, by its label."""
     worse = grouped((row for row in guards if row.result == "worse"), lambda row: row.label)
     return {
         label: f"worse in {', '.join(r.measure for r in guards)}" for label, guards in worse.items()
@@ -453,7 +453,7 @@ def count_outcomes(values: Iterable[str]) -> str:
 def _verdict(
     table: PairedTable, at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
-    """Return a variant's verdict: `failed` or `pending` where no seed is paired.
+    """Return a variant's verdict, `failed` or `pending` without a paired seed.
 
     `every` and `of_base` are the outcomes of all its runs and of all the baseline's.
     """
@@ -472,7 +472,7 @@ def _verdict(
 
 
 def _p_of_lost(row: Difference) -> float:
-    """Return the p of the share of lost runs against the baseline's, corrected for the rows."""
+    """Compute the p value of the share of lost runs, corrected for the number of rows."""
     variant_ended, other = row.own, row.other
     if not ((variant_ended.lost or other.lost) and variant_ended.runs and other.runs):
         return math.nan
@@ -483,7 +483,7 @@ def _p_of_lost(row: Difference) -> float:
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
-    """Return the mean of a number over runs, of a split's first; NaN where no run has it."""
+    """Compute the mean of a metric over runs, on a split if measured there; NaN without any."""
     split_name = f"{split}_{name}"
     chosen = split_name if has_number(runs, split_name) else name
     return mean_number(runs, chosen)

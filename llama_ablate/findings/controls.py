@@ -1,4 +1,4 @@
-"""Controls of an experiment: the repeated baseline, and a change of known harm.
+"""Controls of an experiment: the repeated baseline and the positive control.
 
 The baseline trained again under another name bounds the bias that all other arms may share. A
 positive control shows whether harm of the margin's size would be seen; it changes no verdict.

@@ -39,12 +39,12 @@ class DiagnosticRow(Row):
 
     @cell("variance")
     def show_variance(self) -> str:
-        """Write whose variance it is."""
+        """Write the source of the variance: the row's own, or pooled."""
         return "" if math.isnan(self.df) else "pooled" if self.pooled else "own"
 
     @cell("level")
     def show_level(self) -> str:
-        """Write the level at which the interval holds alone."""
+        """Write the confidence level of the interval alone."""
         return number(100 * (1 - self.alpha), ".4g", "%")
 
     look: float | None = column("which of the looks the row is from", default=None)
@@ -71,7 +71,7 @@ class DiagnosticRow(Row):
 
     @cell("runs that pairing saves", when=_has_pairs)
     def saved(self) -> str:
-        """Write what pairing saves: a rough figure."""
+        """Write the seeds that pairing saves, as a rough figure."""
         times = self.pairing_saves or math.nan
         return f"over {_MAX_SAVED}x" if times > _MAX_SAVED else number(times, ".1f", "x")
 

@@ -85,7 +85,7 @@ class FactorRow(DifferenceRow):
 
     @cell("its effect", leading=True, optional=True)
     def in_words(self) -> str:
-        """Write what one factor does at either level of another."""
+        """Describe one factor's effect at each level of another."""
         if not self.changed or math.isnan(self.difference):
             return ""
         form = f"+z.{decimals(self.low, self.high)}f"
@@ -158,7 +158,7 @@ class StepRow(Row):
 
     @cell("all so far [95%]", leading=True)
     def so_far(self) -> str:
-        """Write what all steps so far change, with the interval."""
+        """Write the cumulative effect, with its interval."""
         return str(Estimate(self.cumulative, self.cumulative_low, self.cumulative_high))
 
     @cell("p of the step, corrected")
@@ -187,7 +187,7 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 @_once_a_table
 def factors(table: TableFrames) -> list[FactorRow]:
-    """List the effects of a grid of factors: each change, and two together.
+    """List the main effects and two-way interactions of a factorial design.
 
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
@@ -214,7 +214,7 @@ def factors(table: TableFrames) -> list[FactorRow]:
 
 @_once_a_table
 def axes(table: TableFrames) -> list[AxisRow]:
-    """Return how far the levels of each factor lie apart, the largest range first.
+    """Return the range of each factor's levels, the largest first.
 
     The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
     by for sure, at most what any pair may. Where those of two do not meet, one surely matters more.
@@ -259,7 +259,7 @@ def axes(table: TableFrames) -> list[AxisRow]:
 
 
 def confounding(table: TableFrames) -> str:
-    """Say which effects the cells of a factorial design cannot tell apart."""
+    """List the confounded effects of a fractional design."""
     estimated = find_contrasts(table)
     cells = [cell for cell in _cells(table) if table.losses[cell.id]]
     every = math.prod(len({cell.levels[name] for cell in cells}) for name in cells[0].levels)
@@ -290,7 +290,7 @@ def confounding(table: TableFrames) -> str:
 
 @_once_a_table
 def steps(table: TableFrames) -> list[StepRow]:
-    """Return the effect of each step of a path, and of all steps up to it together.
+    """Return each path step's effect, and the cumulative effect.
 
     None for other designs. Marginal is against the step before; cumulative is the difference from
     the baseline, as the comparison has it. The verdict is the interval's, unless how a variant's
@@ -324,7 +324,7 @@ def steps(table: TableFrames) -> list[StepRow]:
 
 @_once_a_table
 def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
-    """Compare each step of a path with the step before it, by the ids of both.
+    """Compare each path step with the step before it, by their ids.
 
     The intervals hold for all steps at once. The first step is a row of the comparison too: it has
     that row's interval, as one number has one. Empty for other designs.
@@ -356,7 +356,7 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 @_once_a_table
 def find_contrasts(table: TableFrames) -> list[Contrast]:
-    """Return the effects of a grid of factors; of other designs none.
+    """Estimate the contrasts of a factorial design; none for other designs.
 
     None while a cell without a loss may still get one, and with looks before the last. Over the
     seeds that two cells or more have, and the cells that have one of those. Each is widened by the
@@ -409,7 +409,7 @@ def find_contrasts(table: TableFrames) -> list[Contrast]:
 
 
 def _losses(table: TableFrames) -> dict[str, dict[int, float]]:
-    """Return the reported losses by variant's id and by seed, of all that has ended ok."""
+    """Return the reported losses of ok runs by variant id and seed."""
     losses: dict[str, dict[int, float]] = {variant.id: {} for variant in table.plan.variants}
     for variant, runs_by_seed in table.at_point.items():
         for seed, run in runs_by_seed.items():
@@ -465,7 +465,7 @@ def _row(
     table: TableFrames,
     rate: str,
 ) -> FactorRow:
-    """Return an effect with its interval and verdict: of cells that it adds, less the others."""
+    """Return the row of an effect, with interval and verdict."""
     named, contrast = _name_effect(effect, names, found), found.get(effect)
     interval = contrast.interval if contrast else NOTHING
     word, why = _UNKNOWN, "its combinations were not run, or failed"
@@ -491,7 +491,7 @@ def _row(
 
 
 def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
-    """Return the cells, by id, that an effect adds and that it takes."""
+    """Return the ids of an effect's positive and negative cells."""
     by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for variant in cells:
         at = [variant.levels[name] for name in effect.factors]
@@ -501,7 +501,7 @@ def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[
 
 
 def name_effect(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
-    """Write an effect by its factors, and where one has more than two levels by those, too."""
+    """Name an effect by its factors, with levels if a factor has more than two."""
     named = [
         name if len(names[name]) == 2 else f"{name} {names[name][on]} for {names[name][off]}"
         for name, (off, on) in zip(effect.factors, effect.levels, strict=True)

@@ -1,4 +1,4 @@
-"""An experiment's results: each table's rows, and what follows from them, computed once."""
+"""Results of an experiment: the tables' rows and derived rows, each computed once."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ _SAME_LENGTH = 0.02
 
 
 class CurvePoint(NamedTuple):
-    """A loss along a run."""
+    """Point of a run's loss curve."""
 
     run: RunRow
     #: How much text was read by then, in tokens, or in bytes where variants differ in their tokens.
@@ -52,7 +52,7 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class LossPoint:
-    """The loss of a run at its end, or at a branch of it."""
+    """Loss of a run at its end, or at the end of a branch."""
 
     label: str
     baseline: bool
@@ -75,7 +75,7 @@ class TableFrames(PairedTable):
 
     @cached_property
     def standings(self) -> dict[str, Standing[Difference]]:
-        """The last look and the difference of each variant but the baseline, by id."""
+        """Last look and difference of each variant except the baseline, by id."""
         return stages.find_standings(self)
 
     @cached_property
@@ -95,7 +95,7 @@ class TableFrames(PairedTable):
 
     @property
     def guards(self) -> list[SecondaryRow]:
-        """The rows of guarded numbers: whether a variant is worse there."""
+        """Rows of guarded metrics, with the guards' results."""
         return [row for row in self.secondary if row.result]
 
     def branches(self, split: str | None = None) -> dict[int, str]:
@@ -113,7 +113,7 @@ class TableFrames(PairedTable):
 
     @cached_property
     def lengths(self) -> "dict[int, TableFrames]":
-        """The table after fewer tokens: its reported runs, each with the loss at a branch of it.
+        """Tables at shorter training lengths, from the losses at branches.
 
         The level of their intervals is divided by the number of branches. Empty where variants
         differ in their tokens, of which branches tell nothing.
@@ -135,7 +135,7 @@ class TableFrames(PairedTable):
         )
 
         def at(run: RunRow, of: Sequence[str]) -> RunRow:
-            """Return a reported run with the loss at the first branch of some that it has."""
+            """Return a reported run with its loss at the first of some branches."""
             losses = (loss for name in of if not math.isnan(loss := run.number(name)))
             numbers = {**run.numbers, self.loss: next(losses, math.nan)}
             return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")
@@ -189,7 +189,7 @@ class TableFrames(PairedTable):
         return points
 
     def differences(self) -> dict[str, list[float]]:
-        """Return each variant's losses minus the baseline's, over the seeds that both finished."""
+        """Return each variant's paired loss differences from the baseline."""
         base = self.plan.baseline.id
         return {
             variant.label: self.pair(self.loss, variant.id, base).differences()
@@ -214,7 +214,7 @@ class TableFrames(PairedTable):
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """All tables of an experiment: what sections and figures are made from."""
+    """All tables of an experiment, the input of sections and figures."""
 
     plan: PlanDocument
     #: Where the results are, as a command is given it.
@@ -249,7 +249,7 @@ class Frames:
 
     @property
     def table(self) -> TableFrames:
-        """The first table, which a section or figure made for every table uses."""
+        """First table, or the table of a section or figure."""
         return self.tables[0]
 
     def only(self, table: TableFrames) -> "Frames":
@@ -262,12 +262,12 @@ class Frames:
         return {table.plan.name: table for table in self.tables}
 
     def named(self, name: str | None) -> TableFrames:
-        """Return the table of a name, the first for None. Raises ConfigError for no table's."""
+        """Return the table of a name, the first for None. Raises ConfigError for an unknown name."""
         return find_table(self.by_name, name)
 
     @property
     def stage(self) -> stages.Stage:
-        """The stage of the experiment, where earlier runs decide which are needed."""
+        """Stage of an experiment with a race or looks."""
         runs = [run for table in self.tables for run in table.marked_runs]
         return stages.find_stage(self.plan.experiment, runs)
 
@@ -297,7 +297,7 @@ class Frames:
 
     @cached_property
     def ladder(self) -> Sequence[LossPoint]:
-        """The points of all sizes, a rung each. None for an experiment without `sizes`."""
+        """Loss points of all model sizes; empty for an experiment without `sizes`."""
         return [point for rung in self.rungs for point in rung.points]
 
 

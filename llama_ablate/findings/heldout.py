@@ -1,4 +1,4 @@
-"""Held-out text: its size, and its part of the error of every difference."""
+"""Held-out text: its size, and its share of the error of differences."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from llama_ablate.terminal import plural
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:
-    """Return the half width due to the text alone, as with infinitely many seeds.
+    """Compute the half width due to the text alone, as with infinitely many seeds.
 
     NaN where it is decided, where seeds could still decide it, and where the text's part is unknown
     or 0.
@@ -63,7 +63,7 @@ class SplitRow(Row):
 
     @cell("error between")
     def between(self) -> str:
-        """Write between how many pieces of text the error is computed."""
+        """Write the number of text clusters that the error is computed over."""
         unit = self.cluster.removesuffix("s")
         return f"{self.clusters} {plural(self.clusters, unit)}" if self.clusters else "-"
 
@@ -115,7 +115,7 @@ def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
 
 
 def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
-    """Return the least and the most that the text has of the variance of a difference."""
+    """Return the smallest and largest share of the text in the variance of differences."""
     variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
     shares = [
         text_part / (text_part + seed_part)

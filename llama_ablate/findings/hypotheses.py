@@ -86,7 +86,7 @@ class HypothesisRow(Row):
 
 @dataclass(frozen=True)
 class _Tested:
-    """The difference that a hypothesis is about, with the family and the word of its row."""
+    """Difference tested by a hypothesis, with the family and verdict of its row."""
 
     found: Difference
     family: str
@@ -163,7 +163,7 @@ def _ids(entry: Hypothesis, frames: Frames) -> Pair:
 
 
 def _pair(entry: Hypothesis, table: TableFrames) -> Pair:
-    """Return the ids of a hypothesis' variant and of that which it is compared with."""
+    """Return the ids of a hypothesis' variant and its comparison variant."""
     ids = {variant.label: variant.id for variant in table.plan.variants}
     return ids[entry.variant], ids[_against(entry, table)]
 
@@ -210,7 +210,7 @@ def _test_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
 
 
 def _test_apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
-    """Compare what no row of a table does: another number, or a pair of other variants."""
+    """Compare variants or metrics of a hypothesis that no table row compares."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
     difference = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
     several = family > 1
@@ -220,7 +220,7 @@ def _test_apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
 def _result(
     entry: Hypothesis, table: TableFrames, tested: _Tested, test: Expectation
 ) -> tuple[str, str]:
-    """Return the result of a hypothesis, and the reason where there is none."""
+    """Return the result of a hypothesis, or the reason for a missing result."""
     difference, pair = tested.found, _pair(entry, table)
     if missing := _missing(entry, table, tested):
         return missing, ""
@@ -244,7 +244,7 @@ def _result(
 
 
 def _with_lost_runs(found: Difference, test: Expectation) -> str:
-    """Return the result of a hypothesis about losses where runs diverged or collapsed.
+    """Return the result of a loss hypothesis with diverged or collapsed runs.
 
     Whoever lost more of them is worse, as a row of a table is; else the seeds that both kept decide
     where they say no more for an arm than its lost seeds let it be.
@@ -292,7 +292,7 @@ def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None)
 
 
 def _guarded(entry: Hypothesis, table: TableFrames) -> str:
-    """Name the guarded number in which a variant with better loss is worse; else ""."""
+    """Name the broken guard of a variant with better loss; else ""."""
     if entry.direction != "better" or entry.against is not None:
         return ""
     return next((r.guard for r in table.comparison if r.label == entry.variant), "")
@@ -350,7 +350,7 @@ def explain_undecidable(table: TableFrames) -> str:
 
 
 def _unit(entry: Hypothesis, table: TableFrames) -> str:
-    """Return the unit of a hypothesis' number where it is a loss; else none."""
+    """Return the unit of a hypothesis' loss; "" for other metrics."""
     if loss_split(table, entry.measure):
         return table.unit.name
     return NATS.name if (entry.measure or "").endswith("_nats") else ""

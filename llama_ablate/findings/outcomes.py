@@ -24,7 +24,7 @@ _LOSS = "validation_loss_nats"
 def milder_outcomes(
     runs: Iterable[Ran], curve: Curves, tables: Sequence[PlannedTable]
 ) -> dict[str, tuple[str, str]]:
-    """Return the outcome and reason of each run that counts as less than its own, by id.
+    """Return milder outcomes, with reasons, of runs that a worse run does better than, by id.
 
     Whether a run collapsed or diverged is told from its own curve. One that is flat near chance may
     still be better all along than one that falls from above: so that it is never called worse, it
@@ -93,7 +93,7 @@ class Lost(NamedTuple):
 
     @classmethod
     def of(cls, each: Sequence[bool]) -> "Lost":
-        """Count those that did."""
+        """Count the runs with an outcome."""
         return cls(sum(each), sum(each) / len(each), *share(sum(each), len(each)))
 
     def __format__(self, form: str) -> str:

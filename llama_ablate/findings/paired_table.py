@@ -120,7 +120,7 @@ class PairedTable(ABC):
 
     @cached_property
     def has_learned(self) -> bool:
-        """Whether some arm came clearly below the loss of token frequencies.
+        """Whether some variant's loss is clearly below the unigram loss.
 
         Arms that have come no further than those are alike in that.
         """
@@ -133,17 +133,17 @@ class PairedTable(ABC):
 
     @property
     def equivalence(self) -> float | None:
-        """The margin within which rows are equivalent; None where no arm has learned the text."""
+        """Equivalence margin; None if no variant has learned the text."""
         return self.margin if self.has_learned else None
 
     @property
     def experiments(self) -> Mapping[str, str]:
-        """The name of the experiment that each variant's row is from, by the variant's id."""
+        """Experiment names of the rows, by variant id."""
         return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
 
     @cached_property
     def split(self) -> str:
-        """The split that is reported: all held-out text, or test where points were chosen."""
+        """Reported split: all held-out text, or test if points were chosen."""
         return tuning.reported_split(self.planned)
 
     @property
@@ -179,7 +179,7 @@ class PairedTable(ABC):
 
     @cached_property
     def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
-        """The runs at each variant's point, by its id and by seed, once its trials have ended."""
+        """Runs at each variant's tuned point, by id and seed, once its trials have ended."""
         unfinished = tuning.unfinished(self.planned)
         reported_runs = [
             r for r in self.planned if r.use == "reported" and r.variant not in unfinished
@@ -201,12 +201,12 @@ class PairedTable(ABC):
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
-        """The interval that decides about each variant's difference from the baseline, by id."""
+        """Interval of each variant's difference from the baseline, by id."""
         return {id_: standing.row.interval for id_, standing in self.standings.items()}
 
     @property
     def kept_variants(self) -> set[str]:
-        """Ids of the variants that run to the last look in any case."""
+        """Ids of variants that always run to the last look."""
         variants = [v for v in self.plan.variants if not v.role]
         if self.experiment.guard or self.plan.baseline.levels:
             return {variant.id for variant in variants}
@@ -224,7 +224,7 @@ class PairedTable(ABC):
 
     @cached_property
     def ranked(self) -> Sequence[RunRow]:
-        """The reported runs of the variants that were tried at every tuned point."""
+        """Reported runs of variants that were tried at every tuned point."""
         return [run for run in self.reported if run.variant in self.at_point]
 
     def ended_of(self, variant: str) -> Ended:
@@ -243,7 +243,7 @@ class PairedTable(ABC):
     def pair(
         self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
     ) -> Paired:
-        """Pair a number of two variants, by their ids, by seed or by process."""
+        """Pair a metric of two variants, by seed or by timing process."""
         own_samples, other = samples(self, variant, metric), samples(self, against, metric)
         shared = [key for key in own_samples if key in other and (seeds is None or key in seeds)]
         answers = [self.answers.get(metric, {}).get(id_, {}) for id_ in (variant, against)]
@@ -297,7 +297,7 @@ class PairedTable(ABC):
 
 
 def samples(table: PairedTable, variant: str, metric: str) -> Samples:
-    """Return a variant's samples of a number: by seed, or by process of a paired timing.
+    """Return a variant's samples of a metric, by seed or by timing process.
 
     Runs that diverged or collapsed have those alone that describe the training.
     """
@@ -315,7 +315,7 @@ def samples(table: PairedTable, variant: str, metric: str) -> Samples:
 
 
 def loss_split(table: PairedTable, metric: str | None) -> str:
-    """Return the split of a loss in the table's unit by its name; "" for any other number."""
+    """Return the split of a loss in the table's unit; "" for other metrics."""
     return next((s for s in SPLITS if (metric or table.loss) == f"{s}_{table.unit.number}"), "")
 
 
@@ -326,7 +326,7 @@ def describes_training(table: PairedTable, metric: str) -> bool:
 
 
 def is_timed(table: PairedTable, metric: str | None) -> bool:
-    """Return whether a number is a speed or a time, which several processes took."""
+    """Return whether a metric is a speed or a time, sampled by several processes."""
     return any(len(row.by_process) > 1 for row in table.metrics.named.get(metric or "", ()))
 
 
@@ -352,7 +352,7 @@ def losses_by_document(
 
 
 def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocument:
-    """Return total bits in place of nats, and bytes in place of tokens.
+    """Convert total nats to bits, and tokens to bytes.
 
     A document's share of the split's bytes is taken to be its share of the baseline's tokens. Runs
     that have other documents than the baseline's are left out.
@@ -374,7 +374,7 @@ def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocume
 def text_error_of(
     weights: Mapping[int, Mapping[str, float]], documents: ByDocument
 ) -> StandardError | None:
-    """Return the text's part of the error of a weighted sum of variants' losses, by seed.
+    """Compute the text's error of a weighted sum of variants' losses.
 
     None where a variant has no losses by document for one of them, or other documents than the
     rest.
@@ -392,7 +392,7 @@ def text_error_of(
 
 
 def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
-    """Return the scores of each item in some runs, by the name of their mean."""
+    """Return item scores of runs, by the name of the mean."""
     seeds = {run.id: run.seed for run in runs}
     rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
     prints = {_task_key(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}

@@ -38,7 +38,7 @@ _MAX_SEEDS = 500  # worth suggesting
 
 @dataclass(frozen=True)
 class Pilot:
-    """Noise of a table's rows, read off finished runs."""
+    """Noise of a table's rows, estimated from finished runs."""
 
     #: By label; of any other row, `rest`.
     rows: Mapping[str, Noise]
@@ -51,12 +51,12 @@ class Pilot:
 
     @staticmethod
     def can_be(table: TableFrames) -> bool:
-        """Return whether some variant has two seeds that the baseline has too."""
+        """Return whether some variant shares two seeds with the baseline."""
         return bool(_noisy_rows(table))
 
     @classmethod
     def of(cls, pilot: TableFrames, root: object) -> "Pilot":
-        """Read the noise off the runs and documents of finished results.
+        """Estimate the noise from the runs and documents of finished results.
 
         Raises ConfigError where no variant has two seeds that the baseline has too.
         """
@@ -109,7 +109,7 @@ class Promise:
 
 
 def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
-    """Simulate a plan's rows, all of them different by an effect."""
+    """Simulate a plan's rows, each with the same true effect."""
     experiment = plan.experiment
     documents, factor = _text_of(plan, pilot)
     count = len(experiment.seed_list)
@@ -184,7 +184,7 @@ def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, 
 
 
 def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
-    """Return the documents of the text that is reported, and how many times the pilot's.
+    """Return the reported text's number of documents, and its ratio to the pilot's.
 
     Where something is chosen by validation, test text is reported.
     """
@@ -197,7 +197,7 @@ def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
 def _design(
     plan: PlanDocument, pilot: Pilot
 ) -> tuple[list[str], Callable[[int, float], DrawnTables]]:
-    """Return the names of a plan's rows, and what draws its tables: by seeds and documents."""
+    """Return the names of a plan's rows, and a simulator by seeds and documents."""
     table = plan.tables[0]
     factors = list(table.baseline.levels)
     if factors:
@@ -226,7 +226,7 @@ def _design(
 def _scaled(
     looks: Sequence[int], shares: Sequence[float], last: int
 ) -> tuple[list[int], list[float]]:
-    """Return looks with another last number of seeds, and the error of each."""
+    """Scale looks to another final number of seeds, with their error shares."""
     spent: dict[int, float] = {}
     for look, share in zip(looks, shares, strict=True):
         seeds = max(2, round(look * last / looks[-1]))
@@ -248,7 +248,7 @@ def _together(
     row: int,
     documents: int,
 ) -> dict[str, int | None] | None:
-    """Return the least of more documents with which some number of seeds is enough."""
+    """Find the fewest documents with which some number of seeds is enough."""
     for times in DOCUMENTS[1:]:
 
         def with_more(seeds: float, times: float = factor * times) -> DrawnTables:

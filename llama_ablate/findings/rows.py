@@ -1,4 +1,4 @@
-"""Rows of tables: frozen dataclasses, whose fields and cells say how every rendering shows them.
+"""Rows of tables: frozen dataclasses whose fields declare their columns in every rendering.
 
 A field made by `column` is a column of the table as data: of its data frame, its CSV and
 `docs/python.md`. With a `head` it is a column of the table as people read it too, on the page, in
@@ -95,7 +95,7 @@ def keys() -> dict[str, Key]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: of the variant of its `label` or `variant`, where it is about one."""
+    """Row of a table; its `label` or `variant` names a variant, if any."""
 
     #: Fields and cells in the order in which people read them; those not named stand behind.
     ORDER: ClassVar[Sequence[str]] = ()
@@ -152,7 +152,7 @@ def _in_order(kind: type[Row]) -> "list[Field[Any]]":
 
 
 def shared(kind: type[Row], other: object) -> dict[str, Any]:
-    """Return those columns of a kind of row that another row has too, by name."""
+    """Return the columns of a row class that another row has, by name."""
     return {
         field.name: getattr(other, field.name)
         for field in fields(kind)
@@ -167,13 +167,13 @@ def means(kind: type[Row]) -> list[str]:
 
 
 def filled(row: Filled, known: Mapping[str, float]) -> Filled:
-    """Return a row with its columns that are found by name (`means`), of those that are known."""
+    """Fill a row's `means` columns from known values."""
     common: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
     return replace(row, **common)
 
 
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
-    """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
+    """Return rows as a data frame, with the columns of `kind` if there are none.
 
     Columns stand in the order of `ORDER` too, named as in `columns`. One that is None in all rows
     is left out. Of `keys` each is a column, with an underscore where another has its name.
@@ -201,7 +201,7 @@ def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
-    """Return things by a key, in the order in which each key comes first."""
+    """Group items by a key, in order of first appearance."""
     groups: dict[Key, list[Thing]] = {}
     for item in things:
         groups.setdefault(key(item), []).append(item)
@@ -209,14 +209,14 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, l
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of those numbers that are not missing; NaN of none."""
+    """Compute the mean of the numbers that are not NaN."""
     array = np.array([*values], float)
     count = np.count_nonzero(~np.isnan(array))
     return float(np.nansum(array) / count) if count else math.nan
 
 
 def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
-    """Return rows with their numbers written as people read them, the leading columns first."""
+    """Format rows for people, the leading columns first."""
     import pandas as pd
 
     columns_shown: list[tuple[bool, str, list[str]]] = []
@@ -230,12 +230,12 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
 
 def leading(rows: Sequence[Row]) -> list[str]:
-    """Return the heads of the columns that lead the others."""
+    """Return the heads of the leading columns."""
     return [_head(declared, rows) for declared in _list_columns(rows).values() if declared.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the descriptions of the columns that people read, by their heads."""
+    """Return the descriptions of the formatted columns, by head."""
     return {_head(declared, rows): declared.about for declared in _list_columns(rows).values()}
 
 

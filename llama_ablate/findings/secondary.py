@@ -1,4 +1,4 @@
-"""Other metrics than the loss: accuracies on tasks, and numbers that the experiment file guards."""
+"""Metrics other than the loss: task accuracies and guarded metrics."""
 
 import math
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ class SecondaryRow(DifferenceRow):
 
 @dataclass(frozen=True)
 class _Metric:
-    """A number that is compared, with its task or its guard."""
+    """Compared metric, with its task or its guard."""
 
     name: str
     task: str = ""
@@ -102,7 +102,7 @@ class _Metric:
 
 
 def judge_secondary(table: PairedTable) -> list[SecondaryRow]:
-    """Return one row for each number and variant: how it differs, and whether a guard holds.
+    """Compare each metric and variant with the baseline, and test the guards.
 
     The intervals of all rows hold at once, over variants and numbers (Bonferroni); a control's
     holds alone. Runs that diverged or collapsed have no accuracy: an arm that lost some is not
@@ -191,7 +191,7 @@ def _result(
 
 
 def _bound(guard: Guard) -> float:
-    """Return how much harm is allowed; of a share the logarithm of the ratio."""
+    """Return the allowed harm; for a percentage the logarithm of the ratio."""
     size = margins.read(guard.worse_by)[0]
     if not guard.is_relative:
         return size
@@ -204,7 +204,7 @@ def percent(logarithm: float) -> float:
 
 
 def _tasks(table: PairedTable) -> dict[str, _Metric]:
-    """Return the accuracy of each task, by the name of its number."""
+    """Return the accuracy metric of each task, by name."""
     return {
         row.name: _Metric(row.name, str(row.coordinates[_TASK]))
         for row in table.metrics
@@ -237,7 +237,7 @@ def _guards(table: PairedTable) -> list[_Metric]:
 
 
 def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[str, float]]:
-    """Return the means over runs of a task's quantities, by variant's id and by quantity."""
+    """Compute the means of a task's quantities, by variant id and quantity."""
     ranked = {run.id for runs in table.at_point.values() for run in runs.values()}
     rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
     return {
@@ -250,7 +250,7 @@ def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[st
 
 
 def other_items(table: PairedTable) -> list[str]:
-    """Name the tasks that runs of a table have answered with different items."""
+    """List the tasks whose items differ between runs."""
     by_task: dict[str, set[Coordinate]] = {}
     for row in table.metrics:
         if row.quantity == "items" and _PRINT in row.coordinates:

@@ -94,7 +94,7 @@ class RateRow(Row):
 
 
 def optima(frames: Frames) -> list[RateRow]:
-    """Find the best learning rate of each variant at each size, and how far it moves.
+    """Find each variant's best learning rate at each size, and its shift over sizes.
 
     Empty where `by_rate` is.
     """
@@ -185,7 +185,7 @@ def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
 
 
 def contrary(rows: Sequence[LengthRow]) -> dict[str, int]:
-    """Find the most tokens at which each decided row had the contrary verdict, by name."""
+    """Find the largest token count at which a decided row had the opposite verdict, by name."""
     last = {row.name: row.verdict for row in rows if row.end}
     counts: dict[str, int] = {}
     for row in rows:

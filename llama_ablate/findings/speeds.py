@@ -1,4 +1,4 @@
-"""Speeds of variants: of their runs, or timed in pairs, and their share of a device's peak."""
+"""Speeds of variants, from their runs or timed in pairs, and MFU."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 
 
 class Ratio(NamedTuple):
-    """Speed relative to the baseline's, with an interval where it was timed in pairs."""
+    """Speed relative to the baseline's, with an interval if timed in pairs."""
 
     ratio: float = math.nan
     low: float = math.nan
@@ -68,7 +68,7 @@ def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
 
 
 def _as_run(table: PairedTable) -> Speeds:
-    """Return the training speed of each variant as its runs were trained: the median over runs.
+    """Return each variant's median training speed over its runs.
 
     Their ratio to the baseline's has no interval, as runs were not timed in pairs.
     """
@@ -91,7 +91,7 @@ def _as_run(table: PairedTable) -> Speeds:
 
 
 def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return the batch and context of a speed of decoding with the cache; None of any other."""
+    """Return batch and context of a cached decoding speed; None for other metrics."""
     batch, context = at.get("batch"), at.get("context")
     if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
         return batch, context
@@ -117,7 +117,7 @@ def _ratio(found: Timing, text: float) -> Ratio:
 
 
 def find_peak(machines: pd.DataFrame) -> float:
-    """Return the peak FLOP/s of the one device that all runs used; NaN where it is not known."""
+    """Return the peak FLOP/s of the runs' common device; NaN if unknown."""
     if machines.empty or "processors" not in machines:
         return math.nan
     devices = {

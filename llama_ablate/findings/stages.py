@@ -22,7 +22,7 @@ from llama_ablate.results import FINAL
 
 @dataclass(frozen=True)
 class Stage:
-    """The runs that an experiment is known to need by now, and the most that may come."""
+    """Runs needed so far, and the largest number that may be needed."""
 
     name: str
     runs: frozenset[str]
@@ -104,7 +104,7 @@ def mark(table: PairedTable) -> list[RunRow]:
 
 
 def find_stage(experiment: Experiment, runs: Sequence[RunRow]) -> Stage:
-    """Return the stage that the marked runs of an experiment's tables have come to."""
+    """Find the current stage from the marked runs of all tables."""
     pending = [run for run in runs if run.is_needed and run.outcome not in FINAL]
     looks = experiment.looks
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}

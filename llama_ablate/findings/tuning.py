@@ -38,7 +38,7 @@ def reported_split(runs: Sequence[RunRow]) -> str:
 
 
 def first_split(measured: Iterable[object]) -> str:
-    """Return that split which is reported, of those on which a number was measured; "" for none."""
+    """Return the reported split among the splits of a metric; "" for none."""
     return min((str(s) for s in measured if s in SPLITS), key=SPLITS.index, default="")
 
 
@@ -51,7 +51,7 @@ def point(tuned: Mapping[str, object]) -> str:
 
 
 def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
-    """Mark the runs that are trials of a point at which their variant is not reported.
+    """Mark the runs at points where their variant is not reported as trials.
 
     `repeated` are variants that are at another's point, by their ids and its.
     """
@@ -106,7 +106,7 @@ def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
 
 
 def unfinished(runs: Sequence[RunRow]) -> set[str]:
-    """Return the variants, by id, that have not been tried at every point with every seed.
+    """Return the ids of variants with unfinished trials.
 
     Where nothing is tuned there is one point, and what has not finished is merely pending. Where a
     race chooses the points it is its seeds that count.
@@ -115,7 +115,7 @@ def unfinished(runs: Sequence[RunRow]) -> set[str]:
 
 
 class Rate(NamedTuple):
-    """A loss of a variant and a seed at a learning rate, best over what else is tuned."""
+    """Loss of a variant and seed at a learning rate, best over other tuned keys."""
 
     variant: str
     label: str
@@ -125,7 +125,7 @@ class Rate(NamedTuple):
 
 
 def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
-    """Return the number `name`, a loss, by variant, seed and learning rate.
+    """Return the loss `name` by variant, seed and learning rate.
 
     A run that diverged, or collapsed without a loss that was measured, has the cap, as has a loss
     beyond it.
@@ -217,7 +217,7 @@ class TuningRow(Row):
 
     @cell("LR sensitivity [95% interval]")
     def sensitive(self) -> str:
-        """Write the learning-rate sensitivity; nothing where no rate was tuned."""
+        """Write the learning-rate sensitivity; "" without a tuned rate."""
         is_known = not math.isnan(self.sensitivity)
         return written.interval(self.sensitivity, self.low, self.high, sign="") if is_known else ""
 

@@ -1,4 +1,4 @@
-"""Several experiments that share a baseline and a text, as one: their rows in one table.
+"""Union of experiments that share a baseline and a text, in one table.
 
 Every row keeps the pairs that its own experiment made: it is compared with the baseline's runs of
 that experiment, of the same seed, machine and precision. What is shared is the family: the
@@ -166,7 +166,7 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
 
 
 def remarks(frames: UnionFrames) -> list[str]:
-    """Say how the rows of several experiments may be compared with each other, and how not."""
+    """List the limits of comparing rows from different experiments."""
     sentences = [sentence for table in frames.tables for sentence in _remarks(table)]
     return [*dict.fromkeys(sentences), *frames.left_out]
 
@@ -201,7 +201,7 @@ def _remarks(table: UnionTable) -> list[str]:
 
 
 def _shared_runs(table: UnionTable) -> str:
-    """Say how far apart the losses are of the baseline's runs that all experiments have."""
+    """Describe the spread of the baseline's losses in runs common to all experiments."""
     base = table.plan.baseline.id
     losses = [part.losses.get(base, {}) for part in table.parts]
     shared = sorted(set.intersection(*map(set, losses)))
@@ -231,7 +231,7 @@ def _by_experiment(parts: Sequence[TableFrames], values: Sequence[str]) -> str:
 
 
 def _difference(a: TableFrames, b: TableFrames) -> str:
-    """Return the first thing that keeps two tables from being one; empty where nothing does."""
+    """Return the first difference that forbids joining two tables; "" for none."""
     mine, other = a.plan.baseline, b.plan.baseline
     if mine.id != other.id:
         models = [

@@ -1,4 +1,4 @@
-"""The long table of an experiment: every measured value, and every run that may have some.
+"""Long table of an experiment: every measured value, and every planned run.
 
 All findings are functions of these rows and of the plan. They are built once, from the records of
 the finished runs and the metrics of variants.
@@ -110,7 +110,7 @@ class RunRow(Row):
 
 
 def mean_number(runs: Iterable[RunRow], name: str) -> float:
-    """Return the mean of a number over the runs that have it; NaN where none has."""
+    """Compute the mean of a metric over runs; NaN without any."""
     return mean(run.number(name) for run in runs)
 
 
@@ -121,7 +121,7 @@ def has_number(runs: Iterable[RunRow], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttemptRow(Row):
-    """A metric that was tried on a run, or on a variant (then `run` is empty)."""
+    """Attempt to measure a metric on a run, or on a variant (then `run` is empty)."""
 
     table: str = column("name of the table", default="")
     variant: str = column("hash of the variant")
@@ -180,7 +180,7 @@ class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - what is made of 
 
 @dataclass(frozen=True)
 class Values:
-    """Rows of all tables, by the variant and the run (with its way of reading) or ""."""
+    """Values of all tables, by variant and by run and document mode."""
 
     environment: Environment | None
     compute: Mapping[str, object]
@@ -351,7 +351,7 @@ def _by_name(measured: Sequence[MetricRow]) -> dict[str, float]:
 
 
 def _machine(record: Record) -> dict[str, str]:
-    """Return the hardware and software of a run; unlike ones are not quite comparable."""
+    """Return the hardware and software of a run."""
     compute, environment = record.compute, record.environment
     plugins: dict[str, str] = environment.get("plugins", {})
     return {
@@ -383,7 +383,7 @@ def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[s
 
 
 def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
-    """Yield means over both splits of values measured on each, by tokens or bytes."""
+    """Yield values averaged over both splits, weighted by tokens or bytes."""
     by_name = {row.name: row for row in rows}
     sizes = np.array([text.size(part)[:2] for part in HELD_OUT_SPLITS], float)
     tokens, size = sizes.T

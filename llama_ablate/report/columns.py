@@ -1,4 +1,4 @@
-"""The frames that `llama_ablate.open` gives, and `runs.csv` and `curves.csv`: tidy, units in names.
+"""Tidy data frames of `llama_ablate.open`, `runs.csv` and `curves.csv`.
 
 Their columns are described here, once: `docs/python.md` is made from it, and a test holds the
 frames to it. Names stay; others are added behind them.

@@ -1,4 +1,4 @@
-"""Costs of variants, for the answer and for the picture of costs; less is better."""
+"""Costs of variants, for the answer and the cost picture; less is better."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ SAME_COST = 0.02  # of a cost, within which variants do not differ
 
 @dataclass(frozen=True)
 class VariantCost:
-    """A cost: how an experiment file names it, its axis in a picture, and its values."""
+    """Cost metric: its name in experiment files, its picture axis, and its values."""
 
     name: CostName
     axis: Axis
@@ -29,7 +29,7 @@ class VariantCost:
 
 
 def list_costs(row: ComparisonRow) -> list[VariantCost]:
-    """Return every cost of a table that has such a row, the telling ones first."""
+    """List the measured costs of a table, those that differ first."""
 
     def count(
         name: CostName, field: str, title: str, words: str, form: str = "count"

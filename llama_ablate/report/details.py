@@ -30,7 +30,7 @@ ShownPart = tuple[str, dict[str, Any]]
 
 
 def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> ShownPart:
-    """Show a variant: its architecture, its runs, and everything measured of it.
+    """Show a variant: its architecture, runs, and measured values.
 
     Without `everything` the text has at most 25 lines; the values are the same.
     """
@@ -146,7 +146,7 @@ def run(results: Results, run_id: str) -> ShownPart:
 
 
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
-    """Compare B with A: what differs in the architecture, and every number, paired by seed."""
+    """Compare B with A: architecture differences and every metric, paired by seed."""
     changed = changes(table, a, b)
     numbers = _numbers(table, a, b)
     names = ["measure", a.label, b.label]
@@ -181,7 +181,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
 
 
 def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[object]]:
-    """Return what differs between two variants' architectures and training."""
+    """List the differences between two variants' architectures and training."""
     both = {key: [a.model.get(key), b.model.get(key)] for key in {**a.model, **b.model}}
     changed: dict[str, list[object]] = {
         k: [old, new] for k, (old, new) in both.items() if old != new
@@ -203,7 +203,7 @@ _Both = tuple[list[float], list[float], Interval]
 
 
 def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, _Both]:
-    """Return the numbers of both over the same seeds; per token only of the same tokens."""
+    """Return both variants' metrics over common seeds; per-token metrics need common tokens."""
     texts = [table.plan.text_of(v).fingerprint for v in (a, b)]
     kinds = ("_nats", "perplexity", "_byte", "_s") if texts[0] == texts[1] else ("_byte", "_s")
     paired = {}
@@ -257,7 +257,7 @@ def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
 
 
 def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
-    """Say which runs diverged or collapsed, and so have no numbers here."""
+    """List the diverged or collapsed runs, which have no metrics here."""
     unstable = [run for run in table.reported if run.outcome in UNSTABLE]
     ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
     return [
@@ -276,7 +276,7 @@ def _over_seeds(values: Sequence[float]) -> str:
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:
-    """Leave out of two components the options that both have alike."""
+    """Drop equal options from two components."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return old, new
     alike = {key for key in old if key != "name" and key in new and old[key] == new[key]}
@@ -289,7 +289,7 @@ def _architecture(model: Mapping[str, object]) -> str:
 
 
 def describe_computing(frames: Frames) -> str:
-    """Say on what, and in which precision, the runs of all tables computed."""
+    """Describe the device and precision of all runs."""
     machines = pd.concat([table.machines for table in frames.tables])
 
     def named(what: str, key: str) -> str:

@@ -34,7 +34,7 @@ LETTER = 0.62  # of its points that a letter is wide, on average
 
 @dataclass
 class Drawing:
-    """A figure, and the attributes of its artists in the page by their gids."""
+    """Figure, with page attributes of its artists by gid."""
 
     figure: Figure
     keys: Mapping[str, str]
@@ -49,14 +49,14 @@ class Drawing:
         return float(self.figure.bbox.width)
 
     def tag(self, artist: Artist, name: str, title: str, **more: str) -> None:
-        """Give an artist its variant, and a title that is shown on hover."""
+        """Tag an artist with its variant and its hover title."""
         gid = f"a{len(self.about)}"
         artist.set_gid(gid)
         attributes = {"data-v": self.keys[name]} if name in self.keys else {}
         self.about[gid] = attributes | {"title": visible(title)} | more
 
     def measure(self, text: str) -> float:
-        """Return how many pixels a line of text is wide."""
+        """Measure the width of a line of text in pixels."""
         canvas = self.figure.canvas
         assert isinstance(canvas, FigureCanvasAgg)
         renderer: Any = canvas.get_renderer()  # type: ignore[no-untyped-call] # as matplotlib has it
@@ -83,7 +83,7 @@ class Drawing:
 def shorten_names(
     names: Sequence[str], most: int, fits: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
-    """Return names of at most so many letters, no two alike: a number tells shortened ones apart.
+    """Shorten names to a number of letters, and number those that would be equal.
 
     A longer name that `fits` stays as it is.
     """
@@ -140,7 +140,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def rule_axis(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) -> None:
-    """Write the numbers along an axis that has room for so many letters.
+    """Choose the tick labels of an axis with room for a number of letters.
 
     Few places have each its own.
     """

@@ -73,7 +73,7 @@ def pack(text: str) -> str:
 
 
 class Sheet:
-    """Pictures of one page, and the letters that they share."""
+    """Pictures of a page, with their shared glyphs."""
 
     def __init__(self) -> None:
         self._letters: dict[tuple[str, str], str] = {}  # ids by transform and outline
@@ -109,7 +109,7 @@ class Sheet:
 
     @property
     def letters(self) -> str:
-        """The letters of all pictures added so far, as an element that shows nothing."""
+        """Glyphs of all pictures added so far, as a hidden element."""
         paths = "".join(
             f'<path id="{name}" transform="{transform}" d="{path}"/>'
             for (transform, path), name in self._letters.items()
@@ -139,7 +139,7 @@ class Sheet:
                 element.attrib |= attributes
 
     def _share_letters(self, root: ET.Element) -> dict[str, str]:
-        """Take the letters out of a picture; return their ids in the page by those they had."""
+        """Move a picture's glyphs to the page; return their new ids by their old ids."""
         names = {}
         for parent in root.iter():
             for defs in parent.findall("defs"):
@@ -154,7 +154,7 @@ class Sheet:
 
 
 def write_steps(path: str, digits: int = 1) -> str:
-    """Write a path in steps from point to point, rounded so that no error adds up."""
+    """Write a path in relative steps, rounded without accumulating errors."""
     point = start = np.zeros(2)
     steps, last = "", ""
     for command, numbers in _join_commands(path):
@@ -197,7 +197,7 @@ def _join(numbers: Iterable[float], digits: int) -> str:
 
 
 def _read_attributes(element: ET.Element) -> dict[str, str]:
-    """Return an element's attributes, and those that its style sets."""
+    """Return an element's attributes, including those of its style."""
     attributes = {}
     for key, value in element.attrib.items():
         if key == "style":
@@ -211,7 +211,7 @@ def _read_attributes(element: ET.Element) -> dict[str, str]:
 
 @cache
 def _turn_into_attribute(declaration: str) -> tuple[str, str]:
-    """Return a declaration of a style as an attribute."""
+    """Convert a style declaration to an attribute."""
     key, _, value = map(str.strip, declaration.partition(":"))
     if key in _NUMBERS:
         return key, _join([float(value)], 2)

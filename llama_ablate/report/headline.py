@@ -1,4 +1,4 @@
-"""The headline of a report: the answer, its scale, and what limits it."""
+"""Headline of a report: the answer, its scale, and its limits."""
 
 import math
 from collections import Counter
@@ -73,12 +73,12 @@ def further(frames: Frames) -> str:
 
 
 def list_limits(frames: Frames) -> list[str]:
-    """List what limits the answer: failing controls, reversals with length, an unknown bias."""
+    """List limits of the answer: failing controls, reversals with length, an unknown bias."""
     return [sentence for part in (_controls, _list_reversals, _bias) for sentence in part(frames)]
 
 
 def _best_rates(frames: Frames) -> Iterator[str]:
-    """Yield where the best learning rates lie over a ladder, unless its question is another."""
+    """Yield the best learning rates over model sizes, unless the question is another."""
     best = sizes.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
         return
@@ -118,7 +118,7 @@ def _tables(frames: Frames) -> Iterator[str]:
 
 
 def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
-    """Yield in how many tables a variant is what, and between which differences."""
+    """Yield counts of a variant's verdicts over tables, and the range of differences."""
     every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
     for label, rows in grouped(every, lambda row: row.label).items():
         counted = Counter(row.verdict for row in rows)
@@ -132,7 +132,7 @@ def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
 
 
 def _scope(frames: Frames) -> Iterator[str]:
-    """Yield on which text the answer was measured, at what size, and with how many seeds."""
+    """Yield the scope of the answer: text, model size, and number of seeds."""
     plans = [table.plan for table in frames.tables]
     texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     parameters = written.ends((plan.baseline.parameters for plan in plans), shorten_number)
@@ -148,14 +148,14 @@ def _scope(frames: Frames) -> Iterator[str]:
 
 
 def _variants(table: TableFrames) -> str:
-    """Say how the variants of a table compare with its baseline."""
+    """Yield the verdicts of a table's variants."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
     findings = [_make_finding(row, table) for row in rows]
     return _describe(findings, table, _VARIANT, _name_baseline(table)) or "nothing yet"
 
 
 def _factors(table: TableFrames) -> str:
-    """Say which axes of a grid matter, or what its factors do, alone and two together."""
+    """Yield the verdicts of a grid's axes, factors and interactions."""
     rows = effects.factors(table)
     if not rows:
         return ""
@@ -212,7 +212,7 @@ def _steps(table: TableFrames) -> str:
 
 
 def _at_a_cost(table: TableFrames) -> str:
-    """Say which variants need less of the cost that is asked for, and are as good.
+    """Yield the variants that are as good at less of the asked cost.
 
     The cheapest come first, then those that are not as good. Nothing where no cost is asked for, or
     where the file states none and none is as good.
@@ -245,7 +245,7 @@ def _at_a_cost(table: TableFrames) -> str:
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
-    """Yield how the hypotheses came out; of many, only how often."""
+    """Yield the hypotheses' results; counts if there are many."""
     rows = hypotheses.results(frames)
     if len(rows) > _MAX_HYPOTHESES:
         counted = Counter(row.result for row in rows)
@@ -273,7 +273,7 @@ def _explain(row: HypothesisRow) -> str:
 
 
 def _guards(frames: Frames) -> Iterator[str]:
-    """Yield the variants that are better in loss and worse in a guarded number."""
+    """Yield the variants with better loss and a broken guard."""
     named = []
     for table in frames.tables:
         better = [row.label for row in table.comparison if row.verdict == "better"]
@@ -298,7 +298,7 @@ def _controls(frames: Frames) -> Iterator[str]:
 
 
 def _list_reversals(frames: Frames) -> Iterator[str]:
-    """Yield which verdicts were the contrary at a shorter length."""
+    """Yield the verdicts that were reversed at a shorter length."""
     reversals = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables

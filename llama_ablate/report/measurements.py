@@ -1,4 +1,4 @@
-"""All measured values: means of variants, missing ones, and a picture a metric."""
+"""Measured values: means of variants, missing values, and a picture for each metric."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def average(frames: Frames) -> pd.DataFrame:
 
 
 def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
-    """Return the mean over runs of each measured value, one row a value, one column a variant.
+    """Return the means of measured values over runs, by value (rows) and variant (columns).
 
     Of more than twelve variants the first, the lowest and the highest are shown.
     """
@@ -152,7 +152,7 @@ class _Quantity(NamedTuple):
 def _picture(
     metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: LineStyles
 ) -> Picture:
-    """Return a panel for each quantity of a metric, and over what their intervals are."""
+    """Return a panel for each quantity of a metric, and a description of the intervals."""
     counts = [point.n for quantity in quantities for point in quantity.points]
     bars = over(counts)
     if not any(counts):
@@ -236,7 +236,7 @@ def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
 
 
 def _follows(rows: Sequence[MetricRow], coordinate: str, along: str) -> bool:
-    """Return whether a coordinate is known from another."""
+    """Return whether one coordinate determines another."""
     both = {(row.coordinates[along], row.coordinates[coordinate]) for row in rows}
     return len(both) == len({at for at, _ in both})
 

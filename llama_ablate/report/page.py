@@ -1,4 +1,4 @@
-"""The report's files: tables, figures, Markdown, and one page that stands alone.
+"""Files of a report: tables, figures, Markdown, and a self-contained page.
 
 The first screen of the page is question, answer, limits, one picture and one table in the same
 order; the loss curves follow, and all else is folded below to a line. Two pictures stand in the
@@ -106,7 +106,7 @@ class ShownTable:
 
     @cached_property
     def alike(self) -> dict[int, str]:
-        """The columns that say one thing in all rows that say anything there, and what."""
+        """Columns with a single value in all rows, and that value."""
         columns_alike = {}
         for at, head in enumerate(self.columns[1:], 1):
             texts = [row[at] for row in self.rows if row[at]]
@@ -140,7 +140,7 @@ class ShownTable:
         return 1 if head == _SPEED else 3 if head == "n" else 2
 
     def _measure(self, column: int) -> float:
-        """Return about how many pixels a column takes: of its cells, and of the words above."""
+        """Estimate a column's width in pixels, from its cells and its head."""
         words = (len(word) + 3 for word in self.columns[column].split())
         mark = 0 if column else 22  # the line in a variant's colour before its name
         return mark + _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
@@ -153,7 +153,7 @@ class ShownTable:
         return [re.split("[,:]", word)[0] for word in words]
 
     def kind(self, column: int, cell: str) -> str:
-        """Return the classes of a cell: a verdict's name, and how text stands."""
+        """Return the CSS classes of a cell: its verdict and alignment."""
         judged = cell and self.columns[column] in _JUDGED
         verdict = cell.split(maxsplit=1)[0].rstrip(":,") if judged else ""
         word = "why" if len(cell) > _LONG else "word long" if len(cell) > _LONG // 2 else "word"
@@ -170,7 +170,7 @@ class ShownTable:
 
 @dataclass(frozen=True)
 class Group:
-    """Sections of one kind with their figures, one section a table."""
+    """Sections of one kind with their figures, one section for each table."""
 
     id: str
     title: str
@@ -278,7 +278,7 @@ class PagePictures:
                 yield replace(figure, html=f"<p>{escape(why)}</p>")
 
     def _stands(self, figure: PageFigure) -> bool:
-        """Return whether a figure is unpacked: the answer's, or the loss curves."""
+        """Return whether a figure is shown without unpacking: the answer's, or the loss curves."""
         is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
         self._has_lead |= is_lead
         return is_lead or figure.name == LOSS_CURVES

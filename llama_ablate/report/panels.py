@@ -199,7 +199,7 @@ def _name_verdicts(panel: Dots) -> list[Artist]:
 
 
 def find_small(effects: Iterable[Estimate]) -> float | None:
-    """Return how far from 0 the small of some effects reach, where larger ones hide them.
+    """Find the extent of small effects that a larger effect would hide; None if none.
 
     None unless half of them reach no farther than an eighth of the largest; all that reach less
     than half as far as the largest count as small then.
@@ -354,7 +354,7 @@ def _draw_line(
 
 
 def _zoom(axes: Axes, panel: Lines) -> None:
-    """Leave out of sight the first quarter of training, in which losses are far apart."""
+    """Zoom on the last three quarters of training, where losses are close."""
     places = [(point.x, point.at) for point in panel.points]
     places += [(x, Estimate(tick.value)) for x, tick in panel.ticks]
     early = max(x for x, _ in places) / 4
@@ -409,7 +409,7 @@ def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> No
 
 
 def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
-    """Name each point of a panel, where no name lies over another one, or over a point."""
+    """Name each point of a panel, if its name overlaps no other name or point."""
     visible = [mark for mark in panel.marks if axes.viewLim.containsy(mark.at.value)]
     names = [mark.name for mark in panel.marks]
     short = drawing.shorten(names, 150 * drawing.points / POINTS)
@@ -447,7 +447,7 @@ def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
 
 
 def _box_bars(axes: Axes, panel: Costs, mark: Dot) -> Iterator[Bbox]:
-    """Yield where the intervals of a mark are drawn."""
+    """Yield the boxes of a mark's intervals."""
     (x, left, right), (y, low, high) = mark.cost[panel.cost], mark.at
     for ends in (((left, y), (right, y)), ((x, low), (x, high))):
         if np.isfinite(ends).all():

@@ -70,7 +70,7 @@ def files(frames: Frames) -> dict[str, bytes]:
 
 
 def tabulate(frames: Frames) -> pd.DataFrame:
-    """Return variants as rows: of one table its columns, of several a group of columns for each.
+    """Tabulate variants as rows, with a group of columns for each table.
 
     Columns that say the same of all variants are left out. Controls are no rows.
     """
@@ -290,7 +290,7 @@ def _component(entry: object) -> str:
 
 
 def write_rate(frames: Frames) -> str:
-    """Write the learning rate of all variants; of several the least and the most."""
+    """Write the variants' learning rate, or the smallest and the largest."""
     shared = frames.plan.experiment.train.lr
     each = {v.train.get("lr", shared) for v in frames.table.plan.variants if not v.role}
     return ends(each, "{:g}".format) + ", by variant" * (len(each) > 1)

@@ -16,7 +16,7 @@ Maker = Callable[[Frames], Part | Mapping[str, Part] | None]
 
 @dataclass(frozen=True)
 class Made(Generic[Part]):
-    """A part of a report, with its name and its table ("" for all tables)."""
+    """Part of a report, with its name and its table ("" for all tables)."""
 
     #: Of several parts by one maker it ends in the part's own.
     name: str

@@ -76,7 +76,7 @@ def style_variants(plan: PlanDocument) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class LineStyles:
-    """The lines of a picture: their styles by name, and those that its legend names."""
+    """Lines of a picture: their styles by name, and the names in its legend."""
 
     styles: Mapping[str, Style]
     named: Collection[str]
@@ -96,7 +96,7 @@ class LineStyles:
         )
 
     def without(self, name: str) -> "LineStyles":
-        """Return the cast without one line."""
+        """Return the styles without one line."""
         styles = {key: style for key, style in self.styles.items() if key != name}
         return LineStyles(styles, [label for label in self.named if label != name])
 
@@ -119,7 +119,7 @@ def choose_styles(frames: Frames) -> LineStyles:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its title, and how its numbers are written."""
+    """Axis: its title and number format."""
 
     title: str
     #: `count` (1.2M), `bytes` (4 KiB), or as they are.
@@ -133,7 +133,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Dot:
-    """An estimate of something that has a name, with its verdict where it has one."""
+    """Named estimate, with its verdict if any."""
 
     name: str
     at: Estimate
@@ -147,7 +147,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Tick:
-    """The value of one run, of a seed."""
+    """Value of one run."""
 
     name: str
     value: float
@@ -158,7 +158,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Dots:
-    """A row for each of some names: its mark with the interval, and a tick for each seed."""
+    """Panel of rows: a mark with its interval and a tick for each seed."""
 
     marks: Sequence[Dot]
     x: Axis
@@ -185,7 +185,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line for each of some names along a number, with intervals."""
+    """Panel of lines along a number, with intervals."""
 
     points: Sequence[Point]
     x: Axis
@@ -206,7 +206,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Costs:
-    """Marks against one cost."""
+    """Panel of marks against a cost."""
 
     marks: Sequence[Dot]
     cost: str

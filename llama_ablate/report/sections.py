@@ -121,7 +121,7 @@ class SectionKind(Generic[Kind]):
 
 
 def _name_row(row: Row) -> str:
-    """Return the variant that a row is about, or else the effect or step; "" for none."""
+    """Return the variant, effect or step of a row; "" for none."""
     names = (getattr(row, name, "") for name in ("variant", "label", "effect", "step"))
     return next((str(name) for name in names if name), "")
 
@@ -158,7 +158,7 @@ def _factors(frames: Frames, *, of_two: bool) -> Sequence[FactorRow]:
 
 
 def _design(frames: Frames) -> str:
-    """Return how a comparison is read: `factors`, `path`, or `plain`."""
+    """Return the kind of comparison: `factors`, `path`, or `plain`."""
     if effects.factors(frames.table):
         return "factors"
     return "path" if frames.plan.experiment.variants.design == "path" else "plain"
@@ -210,7 +210,7 @@ def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
 
 
 def _note_expected(frames: Frames) -> str:
-    """Say which half width was to be expected before the first run, and which the rows have."""
+    """Describe the expected and the actual half widths."""
     table, margin = frames.table, frames.table.margin
     halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
     if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
@@ -237,7 +237,7 @@ def _note_ends(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _note_looks(frames: Frames) -> str:
-    """Say how seeds come: by looks that were planned, or how many more would decide."""
+    """Describe the planned looks, or the seeds that would decide open rows."""
     experiment = frames.plan.experiment
     if len(experiment.looks) == 1:
         return """Seeds that are added after a look at the results make false verdicts more likely,
@@ -252,7 +252,7 @@ def _note_looks(frames: Frames) -> str:
 
 
 def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
-    """Return differences by length, a column a length, and what half of it says."""
+    """Lay out differences with a column for each length, and the verdict at half the length."""
     order = list(dict.fromkeys(row.name for row in rows))
     columns = {"row": order}
     for tokens in sorted({row.tokens for row in rows}):
@@ -298,7 +298,7 @@ def _note_hypotheses(frames: Frames, _rows: Sequence[Row]) -> str:
 
 
 def _date_hypotheses(frames: Frames) -> str:
-    """Say when the hypotheses were stated, as far as that is known."""
+    """Describe when the hypotheses were stated, as far as known."""
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions or versions[0].after_runs:
         return "It is not known whether they were stated before the runs."

@@ -30,7 +30,7 @@ def size(count: float, digits: int = 3) -> str:
 
 
 def shorten_number(value: float) -> str:
-    """Write a number in a few letters: 0.003, 64, 1.2M."""
+    """Write a number in few characters: 0.003, 64, 1.2M."""
     if 1e4 <= value < 1e6 and not value % 1024:
         return f"{value:,.0f}"
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
@@ -142,7 +142,7 @@ def markdown(cells: pd.DataFrame) -> str:
 
 
 def literal(text: str) -> str:
-    """Return text for a line of Markdown, in which it makes no tag and no link."""
+    """Escape text for a line of Markdown."""
     text = terminal.visible(text)
     return " ".join(text.replace("<", "&lt;").replace("](", "]\\(").replace("]:", "]\\:").split())
 

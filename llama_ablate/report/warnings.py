@@ -1,4 +1,4 @@
-"""Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
+"""Warnings: limits of an experiment's comparison, in whole sentences."""
 
 import math
 from collections import Counter
@@ -38,7 +38,7 @@ def warnings(frames: Frames) -> list[str]:
 
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
-    """Return what limits a table's comparison and is known before any run, in whole sentences."""
+    """Return the limits of a table's comparison that are known before any run."""
     text_warnings = (*few_documents(table.text), *_overlaps(table.text))
     return [
         *_few_tokens(table),
@@ -57,7 +57,7 @@ def _warn_of_table(table: TableFrames) -> Iterator[str]:
 
 
 def _few_tokens(table: PlannedTable) -> Iterator[str]:
-    """Yield a warning where runs are so short that their losses say little of the architecture."""
+    """Yield a warning for runs too short to compare architectures."""
     per_parameter = table.tokens_per_run / table.baseline.parameters
     if per_parameter < 1:
         yield (
@@ -118,7 +118,7 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
 
 
 def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield how rows are evaluated where they read unlike text, and which are not paired by it.
+    """Yield a note on rows that read different held-out text, which are not paired by it.
 
     Nothing where all variants read one text in one way, in the same order.
     """
@@ -136,7 +136,7 @@ def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def _few_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield a warning where few seeds are to decide rows that each rest on those alone."""
+    """Yield a warning for rows that few seeds decide alone."""
     ranked = [variant for variant in table.variants if not (variant.baseline or variant.role)]
     wanted = _MIN_SEEDS_ALONE if len(ranked) == 1 else _MIN_SEEDS
     seeds = experiment.looks[-1]
@@ -160,14 +160,14 @@ def _other_items(table: TableFrames) -> Iterator[str]:
 
 
 def _undecidable(table: TableFrames) -> Iterator[str]:
-    """Yield why no difference of losses can be decided in a table."""
+    """Yield the reason why a table cannot decide loss differences."""
     if why := explain_undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         yield f"Differences of losses{where} cannot be decided: {why}."
 
 
 def _outcomes(table: TableFrames) -> Iterator[str]:
-    """Yield how many runs have not finished, and which have no loss to compare."""
+    """Yield the number of unfinished runs, and the runs without a loss."""
     runs = [run for run in table.runs if run.use not in ("trial", "race")]
     if pending := sum(run.outcome == "pending" for run in runs):
         yield f"{pending} of {len(runs)} planned runs have not finished."
@@ -253,7 +253,7 @@ def _changed(frames: Frames) -> Iterator[str]:
 
 
 def list_speed_limits(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yield which speeds have wide intervals, or differ for the same code."""
+    """Yield the speeds with wide intervals, or with differences for the same code."""
     for name, title in (("train", "training"), ("decode", "decode")):
         of = {row: getattr(row, f"{name}_speed") for row in rows}
         hint = f"`llama-ablate measure DIR {name}_speed --again` measures them again."
@@ -317,7 +317,7 @@ def _name_metric(entry: Entry) -> str:
 
 
 def list_tuning_limits(table: TableFrames) -> Iterator[str]:
-    """Yield where a grid was too narrow, and which variants were not tried at all of it."""
+    """Yield the grids that were too narrow, and the variants with missing trials."""
     where = f" in '{table.plan.name}'" if table.plan.name else ""
     for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
         if row.finished < row.trials:
