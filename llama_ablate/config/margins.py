@@ -20,6 +20,6 @@ def read(stated: object) -> tuple[float, str]:
 
 
 def loss_margin(stated: object) -> float | None:
-    """Return a margin in a unit of losses; None for another, and for one that is not above 0."""
+    """Return a positive margin in a unit of losses; None for any other."""
     size, unit = read(stated)
     return size if size and unit in LOSS_UNITS else None

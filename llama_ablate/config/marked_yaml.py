@@ -1,4 +1,4 @@
-"""YAML in which every value knows its file, line and column, without YAML 1.1's traps.
+"""YAML with the file, line and column of every value, without YAML 1.1's traps.
 
 PyYAML reads `1e-4` as text, a bare `no` as False, `1:30` as ninety, and lets the last of two equal
 keys win in silence. So its parser is used, and the values are made here: `1e-4` is a number, and
@@ -38,7 +38,7 @@ _CONTROL = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010f
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a file, counted from 1."""
+    """Line and column in a file, counted from 1."""
 
     file: str
     line: int
@@ -103,7 +103,7 @@ def parse(text: str, file: str) -> Marked:
 
 
 def scalar(text: str) -> Any:
-    """Give an unquoted word its value: number, true or false, null, or the text itself.
+    """Parse an unquoted word: number, true or false, null, or text.
 
     Raises ValueError for a number with more digits than any has.
     """
@@ -151,7 +151,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _composed(text: str, file: str) -> yaml.MappingNode:
-    """Return the one mapping that a text holds. Raises ConfigError for anything else."""
+    """Compose a text's single mapping. Raises ConfigError for anything else."""
     try:
         loader = _Loader(text, file)
     except yaml.reader.ReaderError as error:
@@ -238,6 +238,6 @@ def _mark(file: str, at: Any) -> Mark:
 
 
 def _behind(text: str, file: str) -> Mark:
-    """Return the place where a text ends."""
+    """Return the position of a text's end."""
     lines = text.split("\n")
     return Mark(file, len(lines), len(lines[-1]) + 1)

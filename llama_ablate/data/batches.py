@@ -92,7 +92,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class TextMixture:
-    """Windows of several tokens, each with its share of the rows, and how many of its first tokens.
+    """Mixture of windows: each source's tokens, share of the rows, and token limit.
 
     A row is the same row of a source's own batch. So one source with a share of 1 has its batches,
     and of two mixtures the rows are equal for which both have drawn the same source.

@@ -33,7 +33,7 @@ _SHUFFLED = 1000  # rows of a stream that are held to draw the next one from
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source of text: documents, which are read anew, in the same order, at each call."""
+    """Source of text: its documents, in the same order at each call."""
 
     documents: Callable[[], Iterable[Document]]
     #: Shares of training, validation and test text, for documents that belong to no split: one
@@ -64,7 +64,7 @@ class Corpus:
             )
 
     def shares(self, count: int) -> Sequence[float]:
-        """Return the shares of the splits, of so many documents or more."""
+        """Return the shares of the splits, for a corpus of at least `documents` documents."""
         if self.splits is not None:
             return self.splits
         several = min(_MAX_HELD_OUT, MIN_HELD_OUT / count) if count > 1 else 0.0
@@ -173,7 +173,7 @@ def files(
 def _named(
     path: str, train: str | None, validation: str | None, test: str | None
 ) -> dict[str | None, list[Path]]:
-    """Return the files of each split, or under None those that are to be split."""
+    """Return files by split; the key None marks files still to split."""
     if train is None and validation is None and test is None:
         paths = _expand(path)
         readers.check_alike(paths, path, "path")
@@ -189,7 +189,7 @@ def _named(
 
 
 def refuse_missing(choice: Choice) -> None:
-    """Raise ConfigError for a corpus of local files that are not there; reads none of them."""
+    """Raise ConfigError for missing local files of a corpus, without reading any."""
     if choice.name == "files":
         named = _named(*(choice[option] for option in ("path", *SPLITS)))
         readers.check([file for of in named.values() for file in of])
@@ -197,7 +197,7 @@ def refuse_missing(choice: Choice) -> None:
 
 
 def _expand(path: str) -> list[Path]:
-    """Return the files that a path names: one, all of a folder, or those that fit a pattern."""
+    """List the files of a path: a file, a folder, or a pattern."""
     try:
         root = Path(path).expanduser()
         is_pattern = any(c in path for c in "*?[") and "\0" not in path  # no name holds a NUL
@@ -273,7 +273,7 @@ def hub(
 
 
 def _refuse(error: ConfigError) -> Iterator[Document]:
-    """Raise an error when documents are read: the tokens may be here from another day."""
+    """Defer an error until documents are read, since the tokens may exist already."""
     raise error
     yield
 
@@ -300,7 +300,7 @@ def check_reachable(dataset: str) -> None:
 def _builder(
     dataset: str, subset: str | None, revision: str | None, data_files: str | Sequence[str] | None
 ) -> "datasets.DatasetBuilder":
-    """Return what reads a data set; that asks the hub or its cache."""
+    """Return the builder of a data set, from the hub or its cache."""
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
@@ -321,7 +321,7 @@ def _builder(
 
 
 def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
-    """Return the subsets of a data set, where one was not found."""
+    """List the subsets of a data set, after one was not found."""
     import datasets
 
     if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
@@ -335,7 +335,7 @@ def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
 def _loaded(
     builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
 ) -> "dict[str, Any]":
-    """Return the rows of each split, read as they are iterated over."""
+    """Return the rows of each split, streamed."""
     import datasets
 
     try:

@@ -1,4 +1,4 @@
-"""Encode the text of a split, chunk by chunk, in a pool of processes where there is enough text."""
+"""Encode the text of a split, chunk by chunk, in a process pool for long texts."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ _tokenizer: Tokenizer  # of a process of the pool
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a split's text, in bytes, and its tokens."""
+    """Part of a split's text, in bytes, with its tokens."""
 
     start: int
     stop: int
@@ -38,7 +38,7 @@ class Chunk:
 
 
 def kind_of(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the integer type in which the tokens of a vocabulary are stored."""
+    """Return the integer type for the tokens of a vocabulary."""
     return np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
 
 
@@ -78,7 +78,7 @@ def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
 
 
 def changed(text: str, back: str) -> str:
-    """Say where a text first differs from what its tokens decode to."""
+    """Describe the first difference between a text and its decoded tokens."""
     at = max(0, next(i for i, (a, b) in enumerate(zip_longest(text, back)) if a != b) - 8)
     return f"{text[at : at + 24]!r} becomes {back[at : at + 24]!r}"
 

@@ -65,7 +65,7 @@ def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str,
 
 
 def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
-    """Return of each document of a split the index of the first that equals it."""
+    """Return the index of the first equal document, for each document of a split."""
     count, hashes = own.document_counts[split], own.hashes(split)
     if count == 1 or len(hashes) != count:
         return np.arange(count)
@@ -80,7 +80,7 @@ def _is_in(own: Tokens, split: str, other: Tokens, there: str) -> NDArray[np.boo
 
 
 def _count(own: Tokens, masks: Mapping[str, NDArray[np.bool_]]) -> Overlap:
-    """Count the documents and tokens of held-out splits that stand elsewhere."""
+    """Count the documents and tokens of held-out splits that another text contains."""
     documents, tokens = 0, 0.0
     for split, is_there in masks.items():
         documents += int(is_there.sum())

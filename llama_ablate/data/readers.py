@@ -83,7 +83,7 @@ Size = Annotated[str | None, BeforeValidator(_check_size)]
 
 @dataclass(frozen=True)
 class Document:
-    """A text in pieces, which can be read again and again, and the split that it belongs to.
+    """Document: its text in pieces, which can be read repeatedly, and its split.
 
     Where it belongs to none, `key` decides (the text itself, where that is None).
     """
@@ -94,11 +94,11 @@ class Document:
 
     @property
     def whole(self) -> Iterable[str]:
-        """Its pieces, with the end that is left out where it is cut."""
+        """All pieces, including the part that a cut leaves out."""
         return self.pieces.pieces if isinstance(self.pieces, _Cut) else self.pieces
 
     def cut(self, most: int) -> "tuple[Document, int]":
-        """Return the document, cut to at most so many bytes of UTF-8, and how many it has then."""
+        """Cut the document to at most `most` bytes; return it with its size."""
         size = 0
         for piece in self.pieces:
             size += len(piece.encode())
@@ -109,7 +109,7 @@ class Document:
 
 @dataclass(frozen=True)
 class _Cut:
-    """The pieces of a text up to so many bytes of UTF-8."""
+    """Pieces of a text up to a number of bytes."""
 
     pieces: Iterable[str]
     most: int
@@ -126,7 +126,7 @@ class _Cut:
 
 
 def limited(documents: Iterable[Document], most: int | None) -> Iterator[Document]:
-    """Yield documents up to so many bytes of UTF-8, the last one cut; all without a limit."""
+    """Yield documents up to `most` bytes in total, the last one cut; all without a limit."""
     for document in documents:
         if most is None:
             yield document
@@ -155,7 +155,7 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
 
 
 def check(files: Iterable[Path]) -> None:
-    """Raise ConfigError for files that cannot be texts; reads no more than how they begin."""
+    """Raise ConfigError for files that are no text, from their first bytes."""
     for file in files:
         try:
             if not file.is_file():
@@ -169,7 +169,7 @@ def check(files: Iterable[Path]) -> None:
 
 
 def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
-    """Raise ConfigError where files that a folder or a pattern names are of several kinds."""
+    """Raise ConfigError if a folder's or pattern's files are of several kinds."""
     kinds: dict[str, Path] = {}
     for file in files:
         kinds.setdefault(_KINDS.get(_suffix(file), "text"), file)
@@ -183,13 +183,13 @@ def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
 
 
 def total_size(files: Sequence[Path]) -> int | None:
-    """Return the bytes of text in files; None where they are packed, so that it is not known."""
+    """Return the bytes of text in files; None for compressed files."""
     packed = {*_OPENERS, ".parquet"}
     return None if packed & {f.suffix for f in files} else sum(f.stat().st_size for f in files)
 
 
 def state(files: Iterable[Path]) -> str | None:
-    """Return what changes with every write to one of the files; None where that is not certain."""
+    """Return a value that changes with every write to a file; None if unreliable."""
     digest = sha256()
     for file in files:
         try:
@@ -220,7 +220,7 @@ def read_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
 
 
 def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: str) -> str:
-    """Return the column to read: the stated one, else the only one that holds text, and say so.
+    """Return the column to read: the stated one, or the only text column.
 
     `texts` are the columns of text among the `known` ones.
     """
@@ -238,7 +238,7 @@ def _suffix(file: Path) -> str:
 
 
 def _check_beginning(file: Path, head: bytes) -> None:
-    """Raise ConfigError for a file whose name says otherwise than its content."""
+    """Raise ConfigError if a file's ending contradicts its content."""
     name = f"the file '{file}'"
     for magic, packed in _MAGIC.items():
         kind, _, ending = packed.partition(", ")
@@ -266,7 +266,7 @@ def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class _TextFile:
-    """The text of a file, in pieces. Raises ConfigError for one that holds none."""
+    """Text of a file, in pieces. Raises ConfigError for an empty file."""
 
     file: Path
     name: str

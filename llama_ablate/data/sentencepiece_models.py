@@ -23,7 +23,7 @@ _FIRST = "<s>"
 
 @dataclass(frozen=True)
 class Piece:
-    """An entry of a model's vocabulary; its id is its place."""
+    """Entry of a model's vocabulary; its index is its id."""
 
     text: str
     score: float
@@ -45,7 +45,7 @@ class PieceModel:
 
     @property
     def unknown(self) -> int:
-        """Id of the piece for characters that no piece has."""
+        """Id of the piece for unknown characters."""
         return next(i for i, piece in enumerate(self.pieces) if piece.kind == UNKNOWN)
 
 
@@ -97,7 +97,7 @@ def from_llama2c(data: bytes, saved: str) -> Pieces:
 
 
 def _parse_model(data: bytes) -> PieceModel:
-    """Parse a model; fields that it leaves out have the format's defaults."""
+    """Parse a model, with the format's defaults for missing fields."""
     fields = _parse_message(data)
     trainer, normalizer = (_parse_message(fields.get(n, [b""])[-1]) for n in (2, 3))
     pieces = []
@@ -151,7 +151,7 @@ def _parse_message(data: bytes) -> dict[int, list[Any]]:
 
 
 def _expressed(parts: PieceModel, saved: str) -> Pieces:
-    """Return a model as the library's tokenizer. Raises ConfigError for features that it lacks."""
+    """Convert a model to a `tokenizers.Tokenizer`. Raises ConfigError for unsupported features."""
     import tokenizers
     from tokenizers import decoders, normalizers
 

@@ -42,7 +42,7 @@ class Item:
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """The texts that are scored after the context."""
+        """Texts to score after the context."""
         return tuple(self.delimiter + choice for choice in self.choices)
 
 
@@ -61,7 +61,7 @@ class Task:
 
     @property
     def chance(self) -> float | None:
-        """The accuracy of who guesses; None for last words, which can be anything."""
+        """Chance accuracy; None for last words, which can be any word."""
         if self.kind == "last words":
             return None
         return sum(1 / len(item.choices) for item in self.items) / len(self.items)
@@ -96,7 +96,7 @@ def checked_choices(choices: Any) -> tuple[str, ...]:
 
 
 def checked_answer(answer: Any, choices: Sequence[str]) -> int:
-    """Return which choice is right: its place, counted from 0, or its text.
+    """Return the index of the right choice, stated as an index or a text.
 
     Raises ConfigError where none is.
     """

@@ -75,13 +75,13 @@ class Text:
             yield self.read(split, start, stop)
 
     def is_blank(self, split: str) -> bool:
-        """Return whether a split holds nothing but white space."""
+        """Return whether a split contains only white space."""
         return split not in self.sizes or all(
             not piece.replace(SEPARATOR, "").strip() for piece in self.pieces(split)
         )
 
     def chunks(self, split: str) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of bytes that are encoded at a time.
+        """Yield the byte ranges of the chunks to encode.
 
         Each holds whole documents and the separators behind them; a document of more than 16 MiB
         is cut.
@@ -94,7 +94,7 @@ class Text:
                 start = stop
 
     def sample(self, split: str, pieces: int, size: int) -> Iterator[str]:
-        """Yield up to so many pieces of so many bytes, evenly spaced, without the separators."""
+        """Yield evenly spaced pieces of a text, without the separators."""
         last = max(0, self.sizes[split] - size)
         for start in sorted({last * i // max(1, pieces - 1) for i in range(pieces)}):
             yield from self.read(split, start, start + size).split(SEPARATOR)
@@ -106,7 +106,7 @@ def write(
     update: Update = lambda *_: None,
     left_out: Mapping[str, frozenset[int]] = NOTHING,
 ) -> Text:
-    """Write the text of a corpus into a folder. `update` gets the bytes so far, and about how many.
+    """Write the text of a corpus into a folder; `update` gets the bytes so far and the total.
 
     Documents whose hashes are `left_out` of their split are not written.
     Raises ConfigError where a document cannot be read.
@@ -140,7 +140,7 @@ def write(
 
 
 def hash_document(pieces: Iterable[str]) -> int:
-    """Return a hash of a text in which white space does not count; 0 for a blank one."""
+    """Hash a text without its white space; 0 for a blank text."""
     digest, is_blank = blake2b(digest_size=8), True
     for piece in pieces:
         text = "".join(piece.split())
@@ -150,7 +150,7 @@ def hash_document(pieces: Iterable[str]) -> int:
 
 
 def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
-    """Yield the documents that are kept, with their splits.
+    """Yield the documents to keep, with their splits.
 
     Where the shares add to less than 1, the rest is left out; a split without a share is train.
     """
@@ -214,7 +214,7 @@ def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
 
 
 def _chunk(opened: BinaryIO, start: int) -> int:
-    """Return where the chunk ends that begins at a byte."""
+    """Return the end of the chunk that begins at a byte."""
     opened.seek(start)
     block = opened.read(_BLOCK)
     if len(block) < _BLOCK:
@@ -233,7 +233,7 @@ def _chunk(opened: BinaryIO, start: int) -> int:
 
 
 def _character(block: bytes) -> int:
-    """Return where the last character of a block begins."""
+    """Return the start of a block's last character."""
     return next(i for i in range(len(block) - 1, -1, -1) if block[i] & 0xC0 != 0x80)
 
 

@@ -121,7 +121,7 @@ def check_new(text: TableText, others: Sequence[TableText], where: Where) -> Non
 def check_droppable(
     own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]], where: Where
 ) -> None:
-    """Refuse to leave out all documents of a held-out split, or its single one."""
+    """Refuse to leave out all documents of a held-out split, or its only one."""
     for split, documents in stands.items():
         if len(documents) == 1 and own.document_counts[split] == 1:
             raise ConfigError(

@@ -145,7 +145,7 @@ def forecast(
 
 
 def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate the seconds of the timed metrics: processes that start, and turns in each."""
+    """Estimate the seconds of the timed metrics, from processes and turns in each."""
     choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
     paired = sum(is_paired(choice) for choice in choices)
     turns = ROUNDS * len(plan.variant_ids)
@@ -227,7 +227,7 @@ def estimate_peak_bytes(
 
 
 def _activations(spec: ModelSpec) -> float:
-    """Count the input and output numbers of all blocks' linear layers per token.
+    """Count the input and output elements of all blocks' linear layers per token.
 
     An expert is weighted by the share of tokens routed to it.
     """

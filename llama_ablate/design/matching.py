@@ -23,7 +23,7 @@ Cost = Callable[[ModelSpec], int]
 
 @dataclass(frozen=True)
 class Knob:
-    """A size that a cost grows with, and the multiples that it is rounded to, coarsest first."""
+    """Model size that a budget is matched by, and its rounding multiples, coarsest first."""
 
     name: str
     resize: Callable[[ModelSpec, int], ModelSpec]
@@ -45,7 +45,7 @@ HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8,
 
 
 def _option(name: str) -> Knob:
-    """Return the knob of a mixer's option, in every layer that has a value for it or a default."""
+    """Return the knob of a mixer's option, in every layer with that option."""
 
     def resize(spec: ModelSpec, size: int) -> ModelSpec:
         if name == "window" and size >= spec.context:
@@ -60,7 +60,7 @@ def _option(name: str) -> Knob:
 
 
 def _has(choice: Choice, option: str) -> bool:
-    """Return whether a component has a size of this name: without a window, none is put in."""
+    """Return whether a component has a size of this name; a missing window is not added."""
     options = dict(choice.options)
     return option in options and (option != "window" or options[option] is not None)
 
@@ -71,7 +71,7 @@ _STATE_KNOBS = {name: _option(name) for name in ("latent", "key_dim", "state", "
 
 
 def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
-    """Return the sizes that may be solved for a budget, in the order in which they are tried.
+    """Return the sizes to solve for a budget, in order.
 
     For the cache the latent, or head_dim where there is none; for the state what its mixers have of
     latent, width of a recurrence's keys, and window, then head_dim; else the feed-forward width.
@@ -89,7 +89,7 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
-    """Return the spec with a size at which it costs the target: the first knob that can do it.
+    """Return the spec with the first size that can be solved for the target cost.
 
     The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose own
     size does as well keeps it. Raises ConfigError where no knob reaches the target, with what each
@@ -126,7 +126,7 @@ def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
 
 
 def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
-    """Return the size at which a cost is the target, by the secant method.
+    """Solve for the size with the target cost, by the secant method.
 
     Two counts give that of an affine cost, and a third shows that it is one: at the round size
     that is tried first anyway. A matrix that is as high as it is wide makes it quadratic. Raises

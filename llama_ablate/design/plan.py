@@ -1,4 +1,4 @@
-"""Make the plan of an experiment: tokens prepared, variants count_variant, tables and run ids."""
+"""Make the plan of an experiment: prepare tokens, count variants, build tables and runs."""
 
 import contextlib
 import itertools
@@ -141,7 +141,7 @@ def make(source: ExperimentFile) -> Plan:
 
 
 def _resolved(experiment: Experiment) -> Experiment:
-    """Return an experiment whose train config has its entries in their shortest form."""
+    """Return an experiment whose train config has entries in their shortest form."""
     try:
         train = resolve_train(experiment.train)
     except ConfigError as error:
@@ -150,7 +150,7 @@ def _resolved(experiment: Experiment) -> Experiment:
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
-    """Open the tokens of a planned text; make them again where they are damaged or elsewhere.
+    """Open the tokens of a planned text; prepare damaged or missing ones again.
 
     Raises ConfigError where the corpus has changed since.
     """
@@ -274,7 +274,7 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
-    """Return the learning rate of a size, if it is scaled from the first size's."""
+    """Return a size's learning rate, if it is scaled from the first size's."""
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
     return {"lr": train.lr * first_dim / at.model.dim}

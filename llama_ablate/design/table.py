@@ -93,7 +93,7 @@ def points(experiment: Experiment) -> list[Point]:
 
 
 def by_loss(spec: ModelSpec) -> bool:
-    """Return whether the experts of a mixture are balanced by a loss, of the whole step."""
+    """Return whether a loss over the whole step balances the experts of a mixture."""
     networks = (dict(choice.options) for choice in spec.feedforward.choices)
     return any(of.get("balance") == "loss" and of["balance_weight"] for of in networks)
 
@@ -182,7 +182,7 @@ class Table:
     def _identity(
         self, variant: Variant, point: Point
     ) -> tuple[dict[str, Any], list[object], list[object]]:
-        """Return the changes of `train` at a point, and the parts of the id before and after."""
+        """Return a point's changes of `train`, and the parts of the id before and after them."""
         changes = {**self.train, **variant.train, **point}
         train = self.experiment.train.with_changes(changes)
         trained = [variant.spec.identity(), train.identity("tokens", "steps")]
@@ -193,7 +193,7 @@ class Table:
         return changes, what, [variant.reseed, *balanced, *_foreign_code(variant.spec, train)]
 
     def _read(self, variant: Variant) -> list[object]:
-        """Return what identifies the text that a variant reads, and how it is evaluated."""
+        """Return the identity of a variant's text and of its evaluation."""
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
         data = self.data_of(variant)
         evaluated = readings != [data.documents] and {"evaluated": readings}
@@ -205,7 +205,7 @@ class Table:
         return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
 
     def mixture_of(self, variant: Variant) -> list[PlannedSource]:
-        """Return the sources of a variant's mixture, and how often its runs pass over each.
+        """Return the sources of a variant's mixture, with the passes over each.
 
         Raises ConfigError where it takes less than a window of one.
         """
@@ -230,7 +230,7 @@ class Table:
         return self.text_of(variant).data.with_changes(variant.data)
 
     def steps_of(self, variant: Variant) -> int:
-        """Return how many steps a variant's runs take within the budget. Raises ConfigError."""
+        """Return the steps of a variant's runs within the budget. Raises ConfigError."""
         share = self._cost(self.baseline) / self._cost(variant)
         if self.budget != "seconds":  # else the cost is a step's, and not a token's
             share *= self._tokens_per_step(self.baseline) / self._tokens_per_step(variant)

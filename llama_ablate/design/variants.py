@@ -100,7 +100,7 @@ class Variant:
         return next(reversed(list(self.varied.values())), ("model",))
 
     def place(self, key: str) -> Where | None:
-        """Return the place in the file that sets a key, or an option of it; None where none does.
+        """Return the place in the file that sets a key or one of its options; None if none does.
 
         An option is asked for as `position.theta`; of a slot its last change counts.
         """
@@ -121,7 +121,7 @@ class Variant:
         return digest([self.spec.identity(), dict(self.train), self.reseed, *identity])
 
     def is_base(self, spec: ModelSpec) -> bool:
-        """Return whether it is the unchanged base, whose architecture is given."""
+        """Return whether the variant is the unchanged base, given its architecture."""
         return self.spec == spec and not (self.train or self.data or self.text or self.reseed)
 
 
@@ -142,7 +142,7 @@ class TableText:
 
     @property
     def bytes_per_token(self) -> float:
-        """The mean over the training split."""
+        """Mean bytes per token of the training split."""
         return self.tokens.bytes["train"] / self.tokens.counts["train"]
 
     def planned(self) -> PlannedText:
@@ -240,7 +240,7 @@ def _variant(
 
 
 def _with_separator(variant: Variant, data: Data, separator: int | None) -> Variant:
-    """Return a variant that keeps documents apart in training, where its data say so."""
+    """Return a variant with its data's document mask in training."""
     if data.with_changes(variant.data).documents == "continue":
         return variant
     own_separator = variant.text.tokens.separator if variant.text else separator
@@ -437,7 +437,7 @@ def _fraction(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
 
 
 def half_fraction(factors: int) -> list[tuple[int, ...]]:
-    """Return the runs of a 2^(k-1) design, each a tuple of levels 0 and 1, the all-0 run first.
+    """Return the runs of a 2^(k-1) design as tuples of levels 0 and 1, the all-0 run first.
 
     The last factor is the sum of the others modulo two, so that the product of all signs is the
     same in every run: resolution k, which for five factors or more keeps main effects and two-way
@@ -460,7 +460,7 @@ DESIGNS: dict[str, Callable[[list[list[Change]]], Iterable[tuple[Change, ...]]]]
 
 
 def change_of(key: str, level: Any, where: Where) -> Change:
-    """Return the change that a level makes: a value, or one with a label.
+    """Parse an axis value, optionally labelled, into a change.
 
     A component's label stands beside its name, `{label: local, name: mha, window: 64}`; that of any
     other value beside `value`, `{label: wide, value: 128}`.
@@ -523,7 +523,7 @@ def exclusion(
 
 
 def _level_names(change: Change) -> list[Any]:
-    """Return what `exclude` may call a level: its label, its component's name."""
+    """Return the names of a level for `exclude`: its label and its component's name."""
     value = change.value
     name = value.get("name") if isinstance(value, Mapping) else value
     return [change.label or (name if isinstance(name, str) else _name(change)), name]
@@ -668,7 +668,7 @@ def section_of(spec: ModelSpec, model: Model) -> Model:
 
 
 def count_windows(model: Model, change: Change) -> int:
-    """Return into how many windows of another context the base's are cut."""
+    """Return the base's context divided by another context."""
     if model.context % change.value:
         divisors = [n for n in range(1, model.context) if model.context % n == 0]
         raise ConfigError(
@@ -680,7 +680,7 @@ def count_windows(model: Model, change: Change) -> int:
 
 
 def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
-    """Return where `model` names the base's own component, and loses options that the base set.
+    """Find components that `model` names again, which resets the base's options.
 
     `base` is the base's `model` section. In a file an entry stands for a whole component, so what
     it does not give has the component's default.
@@ -734,7 +734,7 @@ def resolve_train(train: Train) -> Train:
 def resolve_train_key(
     train: Train, key: str, value: Any, where: Where, *, tuned: bool = False
 ) -> Any:
-    """Return the value that a key of `train` gets, as plain JSON.
+    """Resolve the value of a key of `train`, as plain JSON.
 
     An entry that names the config's own component changes only the options that it gives. Raises
     ConfigError for a key that may not vary, and for a value that it cannot have.

@@ -1,4 +1,4 @@
-"""Effects of the axes of a grid, one against another level and two together, by least squares.
+"""Main effects and two-way interactions of a grid, by least squares.
 
 Letters in names: C cells, S seeds, E effects.
 """
@@ -32,7 +32,7 @@ _ROUNDING = 1e-9  # singular values and weights below it are 0
 
 
 class FactorEffect(NamedTuple):
-    """A change of one factor from a level to another, or of two factors together."""
+    """Main effect of a change of one factor, or interaction of two."""
 
     factors: Factors
     #: From which level to which each of them changes.
@@ -41,7 +41,7 @@ class FactorEffect(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """Effect of a change of one factor, or of two together, with its interval."""
+    """Estimated main effect or interaction, with its interval."""
 
     effect: FactorEffect
     #: Simultaneous over the design's contrasts; `pooled` unless the effect varies over seeds.
@@ -58,7 +58,7 @@ class Contrast:
 
 
 def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) -> list[FactorEffect]:
-    """Return all changes of one factor, and of two from the levels that most cells have.
+    """List all main effects, and interactions from the levels that most cells have.
 
     `levels` gives each cell's level of each factor. A factor of L levels has L (L - 1) / 2 changes,
     two have (L - 1) (M - 1) together. Of levels that as many cells have the first counts.
@@ -82,7 +82,7 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
 def weights(
     levels: Mapping[str, Sequence[int]], factors: Sequence[str]
 ) -> dict[FactorEffect, NDArray[np.float64]]:
-    """Return the weights of the cells, (C,), of each effect that the cells can tell.
+    """Return the cell weights, (C,), of each estimable effect.
 
     The change of one factor is that of the least squares fit of a sum of one number for each level;
     of two, the difference of differences of the fit that has one for each pair of levels, too: what
@@ -163,7 +163,7 @@ def estimate_effects(
 
 
 def _find_varying(own: Array, own_df: float, others: Array, others_df: float) -> NDArray[np.bool_]:
-    """Return where an effect's sum of squares over seeds is larger than the others' (F test)."""
+    """Find effects that vary over seeds more than the others (F test)."""
     if own_df <= 0 or others_df < 1:
         return np.zeros(own.shape, bool)
     least = np.where(own > 0, own, 1.0) * _ROUNDING  # instead of a division by 0
@@ -262,7 +262,7 @@ def _aliases(
     coded: Sequence[NDArray[np.float64]],
     factors: Factors,
 ) -> dict[FactorEffect, tuple[Factors, ...]]:
-    """Return for each effect the other factors whose interaction could be all of it."""
+    """Return the aliases of each effect: interactions of other factors."""
     aliases: dict[FactorEffect, tuple[Factors, ...]] = dict.fromkeys(found, ())
     rows = len(coded[0])
     signs = dict(zip(factors, (coding[:, 1:] - coding[:, :1] for coding in coded), strict=True))

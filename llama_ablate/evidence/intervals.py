@@ -32,7 +32,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean difference with its confidence interval; NaN where nothing tells of the noise."""
+    """Mean difference with its confidence interval; NaN if the noise is unknown."""
 
     mean: float
     low: float
@@ -54,11 +54,11 @@ class Interval:
     pooled: bool
 
     def __neg__(self) -> "Interval":
-        """Return the interval of the difference taken the other way round."""
+        """Return the interval of the negated difference."""
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     def at(self, alpha: float) -> "Interval":
-        """Return the interval that spends another error."""
+        """Return the interval at another type I error."""
         if not (self.seed_se > 0 or self.text_se > 0):
             return self
         errors = self.seed_se, self.seed_df, self.text_se, self.text_df
@@ -118,7 +118,7 @@ class Estimates:
     text_df: Array
 
     def intervals(self, n: Sequence[int], alpha: float, times: ArrayLike) -> list[Interval]:
-        """Return the intervals of one table's rows, at alpha / `times`."""
+        """Return the intervals of one table's rows at error alpha / `times`."""
         times = np.broadcast_to(np.asarray(times, float), self.mean.shape)
         low, high, p = self.mean - self.half, self.mean + self.half, times * self.p
         columns = [self.mean, low, high, n, np.minimum(p, 1.0), alpha / times, self.df]
@@ -290,7 +290,7 @@ def _estimate_rows(
 
 
 def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
-    """Bound the bias that all arms but the baseline may share, by the baseline trained again.
+    """Bound the bias common to all arms except the baseline, from the repeated baseline.
 
     `repeated` are the differences of the baseline, trained under another name with nothing changed,
     from itself: all 0 where nothing is at fault and the arithmetic is deterministic; else Student's
@@ -315,7 +315,7 @@ def power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:
 
 
 def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = ALPHA) -> int:
-    """Return how many paired seeds show an effect with a power of `wanted`, at least 2.
+    """Return the number of paired seeds that shows an effect with power `wanted`, at least 2.
 
     Raises ValueError for an effect of zero, which no number of seeds shows.
     """
@@ -331,7 +331,7 @@ def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = A
 
 
 def seeds_needed(interval: Interval, distance: float) -> int | None:
-    """Return the fewest seeds that would move an interval's end over a distance; None if unknown.
+    """Return the fewest seeds that move an interval's end by a distance; None if unknown.
 
     With a power of 0.8 at the interval's own level, for the lower end of the 95% interval of the
     deviation over seeds (chi-squared). None below five seeds, which say too little of it, where the

@@ -9,7 +9,7 @@ from llama_ablate.evidence.text_error import StandardError
 
 
 def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardError:
-    """Return the error of a mean difference of scores that is due to the choice of items.
+    """Compute the standard error of a mean score difference over the choice of items.
 
     `differences_SF` are variant minus baseline, by seed and item. Seeds and items are crossed, as
     seeds and documents are in `text_error`, which this equals for documents of one length; by
@@ -52,7 +52,7 @@ def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
 
 
 def least_error(items: int) -> float:
-    """Return the least error of a difference of accuracies over some items.
+    """Return the smallest standard error of an accuracy difference over some items.
 
     That of one more item won and one more lost (Agresti & Min 2005, Statistics in Medicine 24):
     two variants that answer all items alike would not answer all that there are alike.

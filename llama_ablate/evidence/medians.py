@@ -49,7 +49,7 @@ class Timing:
 
 
 def timing(turns: Turns) -> Timing:
-    """Return the typical one of positive values, each process being one observation.
+    """Compute the typical value of positive timings, with processes as observations.
 
     Turns of a process share its place in memory and the minutes in which it ran, so that their
     spread says nothing of a later measurement (Kalibera and Jones 2013, "Rigorous benchmarking in
@@ -75,7 +75,7 @@ def _timing(turns: Turns, mean: float, half: float) -> Timing:
 
 
 def relative_spread(turns: Turns) -> float:
-    """Return how far the middle half of all turns lies apart, over their median.
+    """Return the interquartile range of all turns, over their median.
 
     NaN for fewer than three turns.
     """
@@ -87,7 +87,7 @@ def relative_spread(turns: Turns) -> float:
 
 
 def ratio(numerator: Turns, denominator: Turns) -> Timing:
-    """Return the typical ratio of values taken in the same turn: what drifts cancels out."""
+    """Compute the typical ratio of values from the same turns, in which drift cancels."""
     return compare_column({"": numerator, "base": denominator}, "base")[""]
 
 

@@ -56,7 +56,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class DrawnTables:
-    """Drawn tables of rows without a difference, (T, M): their means and half widths."""
+    """Simulated tables of rows without a true difference, (T, M): means and half widths."""
 
     #: The least effect that leaves out 0 on its own side, at one of the looks.
     needed: Array
@@ -64,11 +64,11 @@ class DrawnTables:
     halves: Array
 
     def power(self, effect: float) -> Array:
-        """Return the chance of each row to leave out 0 on the side of a true effect, (M,)."""
+        """Return each row's power, (M,): an interval above or below 0 on the effect's side."""
         return np.asarray((abs(effect) > self.needed).mean(0), float)
 
     def detectable(self, wanted: float = WANTED) -> Array:
-        """Return the true effect that each row shows with a power, (M,)."""
+        """Return each row's detectable effect at a power, (M,)."""
         return np.quantile(self.needed, wanted, axis=0)
 
     def half_widths(self) -> Array:
@@ -182,7 +182,7 @@ def with_looks(
 def _at_looks(
     values_TMN: Array, text_se: Array, text_df: Array, seeds_TM: NDArray[np.int_], level: Array
 ) -> Estimates:
-    """Estimate tables whose rows have their own numbers of seeds."""
+    """Estimate tables whose rows have different numbers of seeds."""
     taken = np.arange(values_TMN.shape[-1]) < seeds_TM[..., None]
     return estimate(np.where(taken, values_TMN, math.nan), text_se, text_df, level)
 
@@ -194,7 +194,7 @@ def fewest(
     row: int,
     wanted: float = WANTED,
 ) -> float:
-    """Return the smallest of some sizes with which a row shows an effect; infinite for none.
+    """Return the smallest size at which a row shows an effect; infinite for none.
 
     `draw` returns tables of a size: so many seeds, or so many times the documents.
     """

@@ -12,7 +12,7 @@ Counts = tuple[int, int]
 
 @cache
 def share(hits: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Return the exact interval of a share (Clopper & Pearson 1934, Biometrika 26)."""
+    """Compute the exact interval of a share (Clopper & Pearson 1934, Biometrika 26)."""
     from scipy import special
 
     low = special.betaincinv(hits, n - hits + 1, alpha / 2) if hits else 0.0

@@ -41,11 +41,7 @@ def f_quantile(share: float, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[n
 
 
 def noncentral_above(t: float, df: float, centre: float) -> float:
-    """Return the chance that |t| exceeds a value where t is noncentral, about `centre`.
-
-    Its square is noncentral F with 1 and `df` degrees of freedom and noncentrality centre^2. Far
-    from 0 its numerator is nearly constant, and what is left is the chi-squared below.
-    """
+    """Return the probability that a noncentral Student's t exceeds a value in size."""
     from scipy import special
 
     if centre > _MAX_CENTRE:
@@ -56,7 +52,7 @@ def noncentral_above(t: float, df: float, centre: float) -> float:
 def not_negative(
     mean: ArrayLike, half: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of intervals about means of what cannot be below 0: shares, times, norms.
+    """Return interval ends for means of nonnegative values: shares, times, norms.
 
     `half` is half of Student's interval. That of the square root of the mean (delta method),
     carried back, has the same width where the mean is far from 0, and reaches farther up near it.

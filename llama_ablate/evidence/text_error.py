@@ -30,7 +30,7 @@ class StandardError:
 
 
 def clusters(documents: ArrayLike, predictions: int, context: int) -> NDArray[np.int64]:
-    """Return where the clusters of a split begin, as indices of its predictions.
+    """Return the start of each cluster of a split, as an index of its predictions.
 
     `documents` are the predictions at which documents begin, the first at 0. Clusters are the
     documents; of fewer than 20, the windows of `context` predictions. More than 64 are joined, in
@@ -53,7 +53,7 @@ def kind(documents: int) -> str:
 
 
 def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> StandardError:
-    """Return the standard error of a difference of losses that is due to the held-out text.
+    """Compute the standard error of a loss difference over the choice of held-out text.
 
     `differences_SF` are total nats, variant minus baseline, by seed and document; `tokens_F` the
     predicted tokens of each document. The estimate is the sum over documents divided by the sum of

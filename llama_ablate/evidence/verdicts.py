@@ -1,4 +1,4 @@
-"""Verdicts of rows and results of hypotheses, from intervals and from how the runs ended."""
+"""Verdicts of rows and results of hypotheses, from intervals and run outcomes."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ Result = Literal["supported", "refuted", "undecided"]
 
 @dataclass(frozen=True)
 class Ended:
-    """Counts of the finished runs of one side of a comparison, by how they ended."""
+    """Counts of one side's finished runs, by outcome."""
 
     runs: int
     diverged: int
@@ -51,7 +51,7 @@ class Ended:
 
 
 def verdict(interval: Interval, margin: float | None = None) -> Verdict:
-    """Return where an interval of `variant - baseline` lies, lower being better.
+    """Return the verdict of an interval of `variant - baseline`, lower being better.
 
     `equivalent` where it is exactly 0, and within the margin, though it leave out 0: a difference
     that is certain, and too small to matter. `inconclusive` where it lies on both sides of 0, or
@@ -65,7 +65,7 @@ def verdict(interval: Interval, margin: float | None = None) -> Verdict:
 
 
 def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) -> Verdict:
-    """Return the verdict of a row whose runs, and whose baseline's, ended so.
+    """Return the verdict of a row from its interval and both sides' run outcomes.
 
     `diverged` or `collapsed` where all of its runs did and none of the baseline's, or more of them
     at the interval's own level (Fisher's exact test). `too short` where a run of either is. Where
@@ -83,7 +83,7 @@ def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) ->
 
 
 def _lost_more(own: Ended, base: Ended, level: float) -> bool:
-    """Return whether so many more of a variant's runs were lost that they decide."""
+    """Return whether a variant lost significantly more runs."""
     if own.lost * base.runs <= base.lost * own.runs:
         return False
     all_and_none = own.lost == own.runs and not base.lost
@@ -92,7 +92,7 @@ def _lost_more(own: Ended, base: Ended, level: float) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference with its interval, and how the runs of both sides ended."""
+    """Difference with its interval, and the run outcomes of both sides."""
 
     interval: Interval
     own: Ended
@@ -101,7 +101,7 @@ class Difference:
     why_not: str = ""
 
     def __neg__(self) -> "Difference":
-        """Return the difference taken the other way round."""
+        """Return the negated difference."""
         return Difference(-self.interval, self.other, self.own, self.why_not)
 
     def judged(self, margin: float | None = None) -> Verdict:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: with as many decimals as their intervals bear out."""
+"""Formatted numbers, with as many decimals as their intervals justify."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,19 +10,19 @@ _LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decim
 
 
 def number(value: float | None, form: str, unit: str = "") -> str:
-    """Write a number, or a dash where it is not known."""
+    """Format a number; a dash for NaN or None."""
     return "-" if value is None or math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def plain(value: float, digits: int) -> str:
-    """Write a number with so many digits, from 1,000 on as a whole number; a dash for NaN."""
+    """Format a number with some digits, from 1,000 on as a whole number; a dash for NaN."""
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
-    """Write the least and the most of some numbers; once, where they look the same."""
+    """Format the range of some numbers; one number if both ends look the same."""
     ordered = sorted(values)
     return " to ".join(dict.fromkeys(map(form, (ordered[0], ordered[-1]))))
 
@@ -83,7 +83,7 @@ def measured(difference: float, low: float, high: float, unit: str) -> str:
 
 
 def describe_ratio(ratio: float, low: float, high: float) -> str:
-    """Write a ratio of speeds with its interval; a star marks one that leaves out 1."""
+    """Format a ratio of speeds with its interval; a star marks an interval without 1."""
     text = times(ratio, low, high)
     return text.replace("x", "x*", 1) if low > 1 or high < 1 else text
 
@@ -133,5 +133,5 @@ def p_value(p: float) -> str:
 
 
 def seeds(fewest: float) -> str:
-    """Write how many seeds would decide; nothing where that is not known."""
+    """Format the number of seeds that would decide; "" if unknown."""
     return "" if math.isnan(fewest) else f"at least {fewest:.0f} seeds"

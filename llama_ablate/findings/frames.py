@@ -262,7 +262,7 @@ class Frames:
         return {table.plan.name: table for table in self.tables}
 
     def named(self, name: str | None) -> TableFrames:
-        """Return the table of a name, the first for None. Raises ConfigError for an unknown name."""
+        """Return the table of a name, the first for None. Raises ConfigError for other names."""
         return find_table(self.by_name, name)
 
     @property

@@ -1,4 +1,4 @@
-"""The METRICS registry: how metrics are registered, checked and taken."""
+"""The METRICS registry: registration, checks and measurement of metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -85,7 +85,7 @@ class Metrics(Registry):
         return self._per[name]
 
     def worse(self, name: str) -> Mapping[str, Worse]:
-        """Return which is worse of a metric's quantities, as far as it says so."""
+        """Return the worse direction of a metric's quantities, as declared."""
         return self._worse.get(name, {})
 
     def timed(self, name: str) -> bool:

@@ -99,7 +99,7 @@ def _check_decode(
 
 
 def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]:
-    """Return the contexts to decode in: those given, or half and all of the training context."""
+    """Return the contexts to decode in: as given, or half and all of the training context."""
     usual = [length for length in (spec.context // 2, spec.context) if length > new]
     for length in context or usual or [spec.context]:
         if length <= new:
@@ -186,12 +186,12 @@ def _decode_seconds(
 
 
 def _typical(work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float) -> float:
-    """Return the median seconds of a call, after one that warms up."""
+    """Return the median seconds of a call, after a warm-up."""
     return _median(lambda: seconds_of(work, synchronize), at_least_s)
 
 
 def _median(timed: Callable[[], float], at_least_s: float) -> float:
-    """Return the median of timings that together take some seconds, after one that warms up."""
+    """Return the median of timings over some seconds, after a warm-up."""
     timed()
     times = [timed()]
     while sum(times) < at_least_s:

@@ -66,7 +66,7 @@ def activations(subject: Subject) -> Iterator[Value]:
 
 @METRICS.add("expert_load", per="run", worse={"load_max_over_mean": "higher"})
 def expert_load(subject: Subject) -> Iterator[Value]:
-    """Load of the experts of each layer: the share of the choices of tokens that each one gets.
+    """Load of each layer's experts: the share of routed tokens that each expert gets.
 
     Over at most 16,384 held-out tokens. By layer also the largest load over the mean (1 is even,
     the number of experts the worst at one expert a token) and the entropy of the shares;

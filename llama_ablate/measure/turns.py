@@ -49,7 +49,7 @@ def measure_arms(
     limit_s: float = math.inf,
     report: Callable[[int], None] = lambda _calls: None,
 ) -> list[dict[str, Measurement]]:
-    """Return the metrics of each arm by name: of every value the median and its samples.
+    """Measure the metrics of each arm: the median and the samples of every value.
 
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
     for an arm has no values there and is not tried again; the others go on. One that is Unmeasured
@@ -82,7 +82,7 @@ def measure_arms(
 
 
 def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str) -> float:
-    """Return half the widest interval of speeds over their baselines', as a share.
+    """Return the half width of the widest interval of relative speeds.
 
     `bases` is the place of each arm's baseline. Decoding without a cache does not count.
     """
@@ -125,7 +125,7 @@ def _medians(values: Sequence[Value]) -> Value:
 def _combined(
     parts: Sequence[Measurement], combine: Callable[[Sequence[Value]], Value]
 ) -> Measurement:
-    """Return measurements as one: the values of each name combined, and a reason if one has one."""
+    """Combine measurements: the values of each name, and a reason if any has one."""
     by_name: dict[str, list[Value]] = {}
     for value in chain(*(part.rows for part in parts)):
         by_name.setdefault(value.name, []).append(value)

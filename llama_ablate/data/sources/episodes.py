@@ -1,4 +1,4 @@
-"""Episodes: sequences of one layout that state something and ask for what follows from it.
+"""Episodes: sequences of one layout that state facts, then ask for their consequences.
 
 A function draws many at once, and says of each place how many symbols may stand there: the floor of
 a token is the logarithm of that. `depo` and `mano` are small relatives of the tasks of that name in
@@ -27,7 +27,7 @@ _NAMES = 1 << 10  # keys, values, residues: each episode shuffles them all
 
 
 class DrawnEpisodes(NamedTuple):
-    """Some episodes, all of one layout of L symbols."""
+    """Drawn episodes, all of one layout of L symbols."""
 
     symbols: Symbols  # (N, L), each from 0 to `alphabet` - 1
     alphabet: int
@@ -56,12 +56,12 @@ class Episodes:
 
     @cached_property
     def layout(self) -> DrawnEpisodes:
-        """Example episode; all episodes have its alphabet, ways and chance."""
+        """Example episode; all episodes have its alphabet, branching factors and chance."""
         return self.draw(np.random.default_rng(0), 1)
 
     @property
     def alphabet(self) -> int:
-        """The mark and the symbols of episodes."""
+        """Size of the alphabet: the mark and the symbols of episodes."""
         return 1 + self.layout.alphabet
 
     @property
@@ -94,17 +94,17 @@ class Episodes:
         return np.concatenate(parts).ravel()[:length]
 
     def floor(self, windows: Symbols) -> Nats:
-        """Return the logarithm of the ways of each place; 0 in a window without a mark."""
+        """Return the log branching factor of each place; 0 in a window without a mark."""
         has_mark = (windows == 0).any(1, keepdims=True)
         return np.where(has_mark, np.log(np.maximum(self._count_branches(windows), 1)), 0.0)
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return the answers of episodes that begin in the window; elsewhere -1."""
+        """Return the answers of episodes that begin in the window; -1 elsewhere."""
         begun = np.logical_or.accumulate(windows == 0, 1)[:, :-1]
         return np.where(begun & (self._count_branches(windows) == 0), windows[:, 1:], -1)
 
     def _count_branches(self, windows: Symbols) -> Symbols:
-        """Return the ways of each predicted symbol, as the window's first mark has them."""
+        """Return the branching factor of each predicted symbol, from the window's first mark."""
         first = (windows == 0).argmax(1)[:, None]
         places = (np.arange(1, windows.shape[1]) - first) % self.length
         return np.asarray(np.append(1, self.layout.ways)[places])
@@ -191,5 +191,5 @@ def _at(of: Symbols, places: Symbols) -> Symbols:
 
 
 def _in_turn(*columns: Symbols) -> Symbols:
-    """Return one column of each in turn: a1 b1 a2 b2."""
+    """Interleave the columns of two arrays: a1 b1 a2 b2."""
     return np.stack(columns, -1).reshape(*columns[0].shape[:-1], -1)

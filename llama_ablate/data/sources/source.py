@@ -1,4 +1,4 @@
-"""Synthetic sources whose best possible loss is exact, and that ask for a skill.
+"""Synthetic sources with an exact entropy rate, each of which tests a skill.
 
 `floor` is, for every token of a window, the loss of a predictor that knows the source and sees the
 window so far: no model is better except by chance. A model's loss minus this floor on the same
@@ -69,7 +69,7 @@ def within(least: int, most: int, **counts: int) -> None:
 
 
 def share(**shares: float) -> None:
-    """Raise ConfigError for an option that is no share."""
+    """Raise ConfigError for an option that is not between 0 and 1."""
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} {value:g}: must be from 0 to 1", (name,))

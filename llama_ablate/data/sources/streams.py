@@ -71,7 +71,7 @@ _STREAM = {
 
 
 def _register(name: str, declared: Callable[..., Any], make: Callable[..., Source]) -> None:
-    """Register the corpus of a source, whose options are what is declared with a default."""
+    """Register the corpus of a source; its options are the parameters with defaults."""
 
     def corpus(**options: Any) -> Corpus:
         stream_options = {key: options.pop(key) for key in _STREAM}
