@@ -41,7 +41,11 @@ def f_quantile(share: float, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[n
 
 
 def noncentral_above(t: float, df: float, centre: float) -> float:
-    """Return the probability that a noncentral Student's t exceeds a value in size."""
+    """Return the probability that a noncentral Student's t, about `centre`, exceeds `t` in size.
+
+    Its square is noncentral F with 1 and `df` degrees of freedom and noncentrality centre^2. Far
+    from 0 the numerator is nearly constant, which leaves a chi-squared probability.
+    """
     from scipy import special
 
     if centre > _MAX_CENTRE:
