@@ -42,7 +42,7 @@ class _Parser(ArgumentParser):
             raise ArgumentError(action, f"there is no '{value}'{hint}")
 
     def known(self) -> list[str]:
-        """Return the options that it takes, `--set` and the like."""
+        """Return the names of this command's options, such as `--set`."""
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 

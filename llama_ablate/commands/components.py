@@ -62,7 +62,7 @@ def listing(slot: str | None = None) -> list[dict[str, Any]]:
 
 
 def text(rows: list[dict[str, Any]], width: int) -> str:
-    """Return the listing for a terminal of so many columns."""
+    """Format the listing for a terminal of some width."""
 
     def wrapped(line: str, first: str, more: str) -> str:
         return textwrap.fill(line, width, initial_indent=first, subsequent_indent=more)

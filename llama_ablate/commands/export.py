@@ -1,4 +1,4 @@
-"""The command `export`: a model as a Hugging Face checkpoint in a folder."""
+"""The command `export`: write a model as a Hugging Face checkpoint."""
 
 import sys
 from dataclasses import dataclass

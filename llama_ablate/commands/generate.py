@@ -1,4 +1,4 @@
-"""The command `generate`: text from a model, printed as it comes."""
+"""The command `generate`: stream text from a model."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ EXAMPLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(PromptOptions):
-    """The model, the prompt, and how tokens are drawn."""
+    """Options: the model, the prompt, and the sampling."""
 
     prompt: str = option(..., "the text to continue; - reads standard input", "TEXT")
     max_tokens: int = option(128, "maximum number of new tokens (default: 128)", "N", count)

@@ -1,4 +1,4 @@
-"""The command `help`: how to begin, all commands, or what exit codes mean."""
+"""The command `help`: first steps, all commands, or exit codes."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol

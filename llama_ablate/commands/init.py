@@ -75,7 +75,7 @@ def run(options: InitOptions) -> Answer:
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Write files where none is: all, or none of them."""
+    """Write new files: all, or none of them."""
     files: list[Path] = []
     try:
         for file, text in texts.items():

@@ -27,7 +27,7 @@ CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(Options):
-    """The candidate, its ledger, and what starts the runs."""
+    """Options: the candidate, its ledger, and the launch of runs."""
 
     candidate: Path | None = argument(
         "CANDIDATE",

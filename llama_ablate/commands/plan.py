@@ -1,4 +1,4 @@
-"""The command `plan`: what `run` would do, without training."""
+"""The command `plan`: show what `run` would do, without training."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +107,7 @@ def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
 def _power(
     effect_asked: str, pilot: "tuple[Pilot, Path] | None", predicted: "Forecast"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
-    """Return what `--power` asks for, as values and for a terminal.
+    """Compute the power analysis of `--power`, as values and for a terminal.
 
     Raises ConfigError without a pilot, and for an effect in another unit than the losses.
     """
@@ -167,7 +167,7 @@ def _margin(
 
 
 def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
-    """Raise ConfigError for an equivalence in losses that a pilot's noise does not let be shown."""
+    """Raise ConfigError for a loss equivalence that the pilot's noise makes impossible to show."""
     from llama_ablate.findings import power
 
     for i, entry in enumerate(plan.hypotheses):
@@ -185,7 +185,7 @@ def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
 
 
 def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":
-    """Return the noise of a pilot and its folder: as stated, else that of the experiment's name.
+    """Return the pilot's noise and folder: the stated one, or the experiment's own results.
 
     Raises ConfigError for a stated pilot without noise, and for one whose losses compare in another
     unit.

@@ -31,7 +31,7 @@ _NICEST = 19
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ResultsOptions):
-    """The results, and whether a paper is written of them."""
+    """Options: the results, and whether to write a paper's files."""
 
     others: tuple[Path, ...] = argument(
         "MORE", "with --paper, further results with the same baseline", (), nargs="*"
@@ -97,7 +97,7 @@ def _watch(results: "Results") -> "Results":
 
 
 def describe_progress(results: "Results") -> tuple[int, int, str]:
-    """Return how many runs have ended, how many are needed by now, and both in words."""
+    """Return the number of ended runs, of needed runs, and a description of both."""
     from llama_ablate.commands.shared import progress
     from llama_ablate.commands.status import find_asked, list_needed
 

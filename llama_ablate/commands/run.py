@@ -323,7 +323,7 @@ def check_launcher(launch: LaunchOptions) -> None:
 
 
 def _live_page(options: RunOptions, store: "Store") -> "AbstractContextManager[None]":
-    """Return what writes the page while runs train, to be used inside `with`."""
+    """Return a context manager that updates the page while runs train."""
     from llama_ablate.launch.live_page import renew_page
 
     return nullcontext() if options.no_page else renew_page(store.root)
@@ -336,7 +336,7 @@ def _launcher(
     ranks: int,
     plan: "Plan",
 ) -> "AbstractContextManager[Launcher]":
-    """Return the launcher of `--launcher`, to be used inside `with`."""
+    """Return a context manager of the launcher that `--launcher` names."""
     workers = launch.workers and min(launch.workers, len(plan.runs))
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray

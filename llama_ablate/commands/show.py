@@ -136,7 +136,7 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
 
 
 def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":
-    """Return no more of the results than tells of a variant: of thousands of runs a few are read.
+    """Restrict results to the runs that describe a variant, to read few of thousands.
 
     Those are its own, and where one was lost all of that seed, beside which it counts. Where stages
     decide which runs are reported, everything is needed.

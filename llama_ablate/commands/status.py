@@ -1,4 +1,4 @@
-"""The command `status`: how many runs finished, failed or are pending, and how far they are."""
+"""The command `status`: count finished, failed and pending runs, with their progress."""
 
 import shutil
 import time
@@ -84,7 +84,7 @@ def _is_short(run: "RunStatus") -> bool:
 
 
 def find_asked(results: "Results") -> Collection[str]:
-    """Return the runs that are asked for by now: of a race or of looks not all that are planned."""
+    """Return the runs needed by now; a race or looks need only some of the planned runs."""
     if not results.plan.experiment.is_staged:
         return results.plan.runs
     from llama_ablate.findings.frames import Frames
@@ -93,7 +93,7 @@ def find_asked(results: "Results") -> Collection[str]:
 
 
 def list_needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
-    """Return the runs that are asked for or known, with their outcomes as a report counts them."""
+    """Return the needed and finished runs, with the outcomes that a report counts."""
     runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
     if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
         return runs
@@ -124,7 +124,7 @@ def _listed(counts: "Counter[str]") -> str:
 
 
 def _watched(results: "Results") -> "Results":
-    """Draw how far the runs are, until all have ended or an interrupt; return the last look."""
+    """Draw the progress until all runs have ended or an interrupt; return the last state."""
     failed, ended = 0, [""]
     needed: Collection[str] = ()
     with terminal.screen() as draw:

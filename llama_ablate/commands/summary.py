@@ -72,7 +72,7 @@ def _values(name: str, options: SummaryOptions) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return summaries side by side: the components and sizes in which families differ."""
+    """Tabulate summaries side by side, by components and sizes."""
     import pandas as pd
 
     from llama_ablate.config.labels import entry_text

@@ -91,7 +91,7 @@ def _follow(follower: "Follower", name: str) -> None:
 
 
 def _start_follower(root: Path, name: str) -> None:
-    """Send while a launcher works, until standard input ends; say what fails on its terminal.
+    """Send records until standard input ends; report failures on the launcher's terminal.
 
     Where another process sends the same already, take over when that one has ended.
     """
@@ -115,7 +115,7 @@ def _start_follower(root: Path, name: str) -> None:
 
 
 def _input_ended(seconds: float) -> bool:
-    """Wait for so many seconds; return whether standard input has ended."""
+    """Wait some seconds; return whether standard input has ended."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready)
 

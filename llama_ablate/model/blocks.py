@@ -31,7 +31,7 @@ BLOCKS = Registry("block", sizes=(*SIZES, "attn", "ffn", "norm", "layer"), inter
 
 
 class Block(nn.Module):
-    """An attention and a feed-forward network; each kind of block adds its norms.
+    """Block of an attention and a feed-forward network; subclasses add the norms.
 
     `x0` mixes the embedding into what enters each layer: both times a learned number, at the start
     0 for the embedding and 1 for the stream (Jordan et al. 2024, modded-nanogpt).
@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.x0_mix = nn.Parameter(torch.tensor([1.0, 0.0])) if x0 else None
 
     def entered(self, x_BTD: Tensor, ctx: Context) -> Tensor:
-        """Return the stream as a layer takes it: with the embedding mixed in where `x0` says so."""
+        """Return the layer's input stream, with the embedding mixed in if `x0` is set."""
         if self.x0_mix is None:
             return x_BTD
         return self.x0_mix[0] * x_BTD + self.x0_mix[1] * ctx.first("x0", x_BTD)

@@ -1,4 +1,4 @@
-"""Decoding compiled: the decoder's own forward pass over the next tokens, through `torch.compile`.
+"""Compiled decoding: the decoder's forward pass over new tokens, through `torch.compile`.
 
 One compiled graph serves every length of the state, which are symbols in it. So the step needs no
 state of its own: tokens can be read by the plain forward pass before it, after it and in between.
@@ -19,7 +19,7 @@ _OPTIONS = {"cpu": {"cpp_wrapper": True}}
 
 
 class CompiledStep:
-    """The forward pass over one new token of each sequence after a state, compiled.
+    """Compiled forward pass over one new token of each sequence.
 
     It is compiled at its first call, up to three times more where a sliding window fills and begins
     to drop tokens, and never again. Logits are those of the model up to rounding, of which there is

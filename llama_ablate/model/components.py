@@ -1,4 +1,4 @@
-"""The parts of a decoder: the registry of each slot, and how a component is made from a spec."""
+"""Parts of a decoder: the registry of each slot, and construction from a spec."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ class SharedParts(PartMaker):
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
-        """Make a part, or return the one that was made of the same component and sizes."""
+        """Return the cached part of a component and its sizes, or make it."""
         part_sizes = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
         norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
         component = REGISTRIES[slot].get(choice.name)
@@ -89,7 +89,7 @@ class SharedParts(PartMaker):
         return part
 
     def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Make the ends, or return those that were made of the same sizes."""
+        """Return the cached embedding and head of some sizes, or make them."""
         key = spec.vocab, spec.dim, spec.tie
         if key not in self._parts:
             self._parts[key] = super().ends(spec)
@@ -97,7 +97,7 @@ class SharedParts(PartMaker):
         return ends
 
     def forget(self) -> None:
-        """Make all parts anew."""
+        """Clear the cache."""
         self._parts.clear()
 
 

@@ -1,4 +1,4 @@
-"""The context of one forward pass: positions, who sees whom, and what training collects."""
+"""Context of one forward pass: positions, masks, and collected training losses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class Context:
     layer: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Place the new tokens."""
+        """Compute the positions of the new tokens."""
         self.scores, self.residual = self.parametrization.scores, self.parametrization.residual
         self._pad_B1 = None if self.pad_B is None else self.pad_B[:, None]
         # The first token that each new one may see.
@@ -142,7 +142,7 @@ class Context:
         return branch_BTD if self.residual == 1 else self.residual * branch_BTD
 
     def drop(self, x: Tensor, place: str) -> Tensor:
-        """Return x with some of its numbers dropped, at a place of this layer, while training."""
+        """Apply dropout to x at a place of this layer, in training."""
         return x if self.dropout is None else self.dropout(x, f"blocks.{self.layer}.{place}")
 
     def dropped(

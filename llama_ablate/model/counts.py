@@ -63,7 +63,7 @@ class Counts:
 
     @property
     def train_flops_per_token(self) -> float:
-        """Forward and backward: the backward pass computes two products for each of the forward."""
+        """Training FLOPs per token: the backward pass takes twice the forward's."""
         return 3 * self.flops_per_token
 
     @property
@@ -76,7 +76,7 @@ class Counts:
         return self.train_flops_per_token if counted else 6 * self.active_parameters
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers: those that are known."""
+        """Return the known counts as plain numbers."""
         return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
@@ -113,7 +113,7 @@ def parts(
 def _sum_over_layers(
     spec: ModelSpec, slot: str, times: dict[int, int], alike: Sequence[Part]
 ) -> Part:
-    """Return a part of each distinct layer as one, over all layers."""
+    """Sum a part of each distinct layer over all layers."""
     components: Counter[str] = Counter()
     sums: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
     for (layer, n), part in zip(times.items(), alike, strict=True):
@@ -186,7 +186,7 @@ def summarize(
 
 
 def _kv_heads(spec: ModelSpec) -> list[int]:
-    """Return the numbers of key/value heads that layers have; other mixers have none."""
+    """Return the distinct numbers of key/value heads over the layers."""
     model, _ = build_meta_model(spec)
     return sorted({b.attn.kv_heads for b in model.blocks if hasattr(b.attn, "kv_heads")})
 
@@ -236,14 +236,14 @@ _PARTS = SharedParts()
 
 
 def forget() -> None:
-    """Forget all that was counted: components have changed."""
+    """Clear all cached counts, after components have changed."""
     _PARTS.forget()
     for cached in (build_meta_model, count, states, _count_block):
         cached.cache_clear()
 
 
 def distinct(spec: ModelSpec) -> dict[int, int]:
-    """Return the first layer of each kind and how many there are, the last layer's kind last.
+    """Return the first index and the count of each kind of layer, the last layer's kind last.
 
     Layers with a component that asks for the layer's index are each of their own kind.
     """
@@ -291,17 +291,17 @@ def _count_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Par
 
 
 def _list_stateful(block: Any) -> list[Any]:
-    """Return what keeps something between tokens: a layer's mixer, and its other parts."""
+    """List a layer's parts with a state between tokens: its mixer, and others."""
     return [block.attn, *(part for part in block.modules() if isinstance(part, Stateful))]
 
 
 def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
-    """Return the bytes that parts keep of a sequence of `context` tokens."""
+    """Sum the state bytes of parts for a sequence of `context` tokens."""
     return sum(_call_count(part, "state_bytes", context, dtype) for part in parts)
 
 
 def _count_idle(ffn: Any) -> int:
-    """Return the parameters of a feed-forward network that a token does not pass."""
+    """Count a feed-forward network's inactive parameters."""
     has = hasattr(ffn, "active_parameters")
     return numel(ffn) - int(_call_count(ffn, "active_parameters")) if has else 0
 

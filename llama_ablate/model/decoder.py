@@ -35,7 +35,7 @@ class PassOptions(TypedDict, total=False):
 
 
 class Decoder(nn.Module):
-    """A decoder-only language model of any combination of components: tokens in, logits out.
+    """Decoder-only language model of any combination of components: tokens in, logits out.
 
     What the components' constructors draw comes from (`seed`, name of the part); matrices that
     wait for `model.init` hold whatever memory held, until `init_weights`. `layers` are those to
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         self.head = head
 
     def _check_streams(self) -> None:
-        """Raise ConfigError for a pattern of blocks that do not have the stream in common."""
+        """Raise ConfigError for a pattern of blocks with different residual streams."""
         streams = [getattr(block, "streams", 1) for block in self.blocks]
         if len(set(streams)) > 1:
             names = dict.fromkeys(choice.name for choice in self.spec.block.choices)
@@ -118,7 +118,7 @@ class Decoder(nn.Module):
                     )
 
     def _check_training_only(self, position: Choice, mixer: TrainingOnly) -> None:
-        """Raise ConfigError where a spec has what acts inside a mixer that is given `x` alone."""
+        """Raise ConfigError for options that act inside a mixer whose `forward` takes `x` alone."""
         spec, embedded = self.spec, [name for name in POSITIONS if not _acts_inside(name)]
         inside = {
             f"position: {position.name}": position.name not in embedded,
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
         return self.logits(self.hidden(tokens_BT, state, **given))
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Return the logits, (..., V), of what `hidden` returns: all of it, or some rows."""
+        """Compute logits, (..., V), from hidden states or some rows of them."""
         logits_BTV: Tensor = self.head(x_BTD)
         if (factor := self.parametrization.logits) != 1:
             logits_BTV = factor * logits_BTV
@@ -218,7 +218,7 @@ class Decoder(nn.Module):
     def _find_document_starts(
         self, tokens_BT: Tensor, start: int, state: DecoderState | None, pad_B: Tensor | None
     ) -> Tensor | None:
-        """Return the index at which the document of each token begins, (B, T), and keep it.
+        """Compute the start index of each token's document, (B, T), and store it in the state.
 
         None where a text is one document. A document begins with the separator before it.
         """
@@ -268,7 +268,7 @@ class Decoder(nn.Module):
 
 
 def block_flops(block: Any, context: int) -> dict[str, Any]:
-    """Return the forward FLOPs per token of attention, feed-forward and what else a block has."""
+    """Return a block's forward FLOPs per token: attention, feed-forward, and others."""
     other = block.flops(context) if hasattr(block, "flops") else 0
     return {"attn": block.attn.flops(context), "ffn": block.ffn.flops(), "": other}
 

@@ -22,7 +22,7 @@ _RATES = {"embedding": "embedding", "weights": "attention"}
 
 @dataclass(frozen=True)
 class Dropout:
-    """The masks of some rows of the batch of one training step.
+    """Dropout masks for some rows of a training step's batch.
 
     The number at i of a matrix (the last two axes) is `a + m * s_i` in 32 bits, and is dropped
     where that is below the rate's share of the range. The s_i are fixed random numbers; a, and an
@@ -49,7 +49,7 @@ class Dropout:
         return replace(self, first=first)
 
     def mask(self, place: str, shape: Sequence[int], like: Tensor) -> tuple[Tensor, float] | None:
-        """Return 0 where a number is dropped and 1 elsewhere, and the scale 1/(1 - rate).
+        """Return the 0/1 mask and the scale 1/(1 - rate).
 
         None for a rate of 0. The first axis of the shape is the batch's; type and device are those
         of `like`. They are not multiplied: in bfloat16 their product would be off
@@ -67,14 +67,14 @@ class Dropout:
         return mask.to(like.dtype).view(*shape), 1 / (1 - rate)
 
     def __call__(self, x: Tensor, place: str) -> Tensor:
-        """Return x with numbers dropped, the others scaled so that its mean stays."""
+        """Apply dropout to x, scaled so that its mean stays."""
         dropout = self.mask(place, x.shape, x)
         return x if dropout is None else x * dropout[0] * dropout[1]
 
 
 @lru_cache(maxsize=8)
 def _fixed(count: int, device: torch.device) -> Tensor:
-    """Return the fixed random numbers that are hashed, (count,)."""
+    """Return the fixed random numbers of the hash, (count,)."""
     numbers = torch.empty(count, dtype=torch.int32)
     numbers.random_(-(1 << 31), None, generator=torch.Generator().manual_seed(0))
     return numbers.to(device)

@@ -1,4 +1,4 @@
-"""Rules for initial weights: what `model.init` may name.
+"""Rules for initial weights, by name in `model.init`.
 
 A rule fills the matrices whose layer does not say itself how it begins. Each tensor is drawn from
 (seed, parameter name) on the CPU, so two variants share every weight that they have in common, bit
@@ -93,7 +93,7 @@ class Torch:
 
 @INITS.register("mup")
 class MuP(Normal):
-    """Begin as maximal update parametrization does (Yang et al. 2022, 2203.03466, Table 3).
+    """Draw as maximal update parametrization does (Yang et al. 2022, 2203.03466, Table 3).
 
     Matrices of the blocks are N(0, 1/inputs) and the output head N(0, 1/inputs^2), so that logits
     of a wide model begin at 0; embeddings are N(0, init_std^2) and biases zero.

@@ -1,4 +1,4 @@
-"""Softmax attention: spelled out (`math`), by torch's kernel (`fused`), or with its maps kept."""
+"""Softmax attention: explicit (`math`), by torch's kernel (`fused`), or with its maps recorded."""
 
 import math
 from collections.abc import Sequence
@@ -155,7 +155,7 @@ def _attend_by_products(
 
 
 def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
-    """Return a mask with one column more, first, the sinks': (H, T, 1 + S) or (B, H, T, 1 + S)."""
+    """Prepend the sinks' column to a mask: (H, T, 1 + S) or (B, H, T, 1 + S)."""
     mask = sink_H.new_zeros(T, S) if mask is None else mask
     shape = *(mask.shape[:1] if mask.dim() == 4 else ()), len(sink_H), T
     return torch.cat([sink_H[:, None, None].expand(*shape, 1), mask.expand(*shape, S)], -1)
@@ -220,7 +220,7 @@ def _attend_in_steps(
 
 
 class _MathAttention(torch.autograd.Function):
-    """Attention in four operations, and its gradient in closed form.
+    """Autograd function: attention in four operations, and its gradient in closed form.
 
     Operations inside are not seen by autocast, which would take the scores to float32 and back
     (softmax accumulates in float32 anyway), nor recorded one by one.

@@ -93,7 +93,7 @@ def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def _compute_receptive_field(model: Decoder) -> int:
-    """Return how many tokens a token reaches through all layers, itself among them."""
+    """Compute the receptive field over all layers, in tokens."""
     windows = [getattr(block.attn, "window", None) or model.spec.context for block in model.blocks]
     if any(isinstance(part, Stateful) for block in model.blocks for part in block.modules()):
         return model.spec.context
@@ -353,7 +353,7 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
-    """Cut tokens into pieces of these sizes, then into single ones."""
+    """Split tokens into pieces of some sizes, then into single tokens."""
     single = [1] * (tokens_BT.shape[1] - sum(sizes))
     return list(tokens_BT.split_with_sizes([*sizes, *single], 1))
 
@@ -488,7 +488,7 @@ def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
 
 
 def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
-    """Name the other components of the slot that have the same parameters and compute the same."""
+    """Yield the other components of the slot with equal parameters and outputs."""
     model = _model(spec)
     shapes, logits_BTV = _shapes(model), model(tokens_BT)
     for name in REGISTRIES[slot]:

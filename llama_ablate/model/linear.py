@@ -1,4 +1,4 @@
-"""Linear and embedding layers, which say how their weights begin and whether they decay."""
+"""Linear and embedding layers with an initialisation and a weight decay flag."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
@@ -50,7 +50,7 @@ class Linear(nn.Linear):
 
 
 class OutLinear(Linear):
-    """A projection whose output is added to the residual stream."""
+    """Projection whose output is added to the residual stream."""
 
     kind: ClassVar[Kind] = "out"
 
@@ -82,7 +82,7 @@ def weights(part: nn.Module) -> int:
 
 
 def numel(part: nn.Module) -> int:
-    """Return how many parameters a part has."""
+    """Count a part's parameters."""
     return sum(parameter.numel() for parameter in part.parameters())
 
 

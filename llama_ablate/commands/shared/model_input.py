@@ -1,4 +1,4 @@
-"""The model and the prompt that a command line names."""
+"""The model and prompt of a command line."""
 
 import sys
 from dataclasses import dataclass

@@ -50,12 +50,12 @@ def option(
 
 
 def argument(metavar: str, help_: str, default: Any = ..., nargs: str | None = None) -> Any:
-    """Return a field that is given by its place, as often as argparse's `nargs` says."""
+    """Declare a positional argument, with argparse's `nargs`."""
     return option(default, help_, metavar, flag="", nargs=nargs)
 
 
 def overrides(example: str) -> Any:
-    """Return a field for `--set`, with an example of a key and its value."""
+    """Declare the option `--set`, with an example of a key and its value."""
     text = f"override a key, such as {example}; may be repeated"
     return option((), text, "KEY=VALUE", flag="--set")
 

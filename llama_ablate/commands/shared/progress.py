@@ -18,7 +18,7 @@ _SILENT_S = 60.0  # after which a run without a new note is told
 
 
 def cells(results: Results, runs: Sequence[RunStatus]) -> pd.DataFrame:
-    """Return a row for each of these runs: state, share done, training loss, pace, small curve."""
+    """Return table cells of runs: state, share done, training loss, speed, small curve."""
     rows = [_row(results, run) for run in runs]
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -47,7 +47,7 @@ def _row(results: Results, run: RunStatus) -> dict[str, str]:
 
 
 def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
-    """Return the seconds of training that these runs still take at the pace of those running.
+    """Estimate the remaining seconds of training at the speed of the running runs.
 
     None where none is running, or no pace is known yet.
     """
@@ -71,7 +71,7 @@ def _tokens(results: Results) -> Mapping[str, int]:
 
 
 def fitting(runs: Sequence[RunStatus], most: int) -> list[RunStatus]:
-    """Return at most so many runs: running ones first, a few that wait, the last that ended."""
+    """Choose the runs to show: running ones first, then some pending, then the last ended."""
     running = [run for run in runs if run.outcome == "running"][:most]
     waiting = [run for run in runs if run.outcome == "pending"]
     ended = [run for run in runs if run.outcome not in ("running", "pending")]
