@@ -148,7 +148,7 @@ class ModelSpec:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes, by name, for the positional parameters of components."""
+        """Model sizes by name, passed as arguments to component constructors."""
         return {name: getattr(self, name) for name in SIZES}
 
     def to_dict(self) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _expressed(parts: PieceModel, saved: str) -> Pieces:
 
 
 def _merged(parts: PieceModel) -> Any:
-    """Return a model that merges characters by score; one of characters has nothing to merge."""
+    """Build a BPE model whose merges are ranked by score; a character model has no merges."""
     import tokenizers
 
     return tokenizers.Tokenizer(

@@ -266,7 +266,7 @@ def recall(root: Path, entry: object, state: str | None) -> Text | None:
 
 
 def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
-    """Store a note on a corpus' text, unless a change of the corpus could go unnoticed."""
+    """Store a text's fingerprint and sizes, if a change of its corpus can be detected."""
     if state is not None:
         file = _note(root, entry)
         disk.make(file.parent)

@@ -60,7 +60,7 @@ def _option(name: str) -> Knob:
 
 
 def _has(choice: Choice, option: str) -> bool:
-    """Return whether a component has a size of this name; a missing window is not added."""
+    """Return whether a component sets this size option; a window of None does not count."""
     options = dict(choice.options)
     return option in options and (option != "window" or options[option] is not None)
 

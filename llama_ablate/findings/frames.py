@@ -135,7 +135,7 @@ class TableFrames(PairedTable):
         )
 
         def at(run: RunRow, of: Sequence[str]) -> RunRow:
-            """Return a reported run with its loss at the first of some branches."""
+            """Return a reported run with its loss replaced by a branch's."""
             losses = (loss for name in of if not math.isnan(loss := run.number(name)))
             numbers = {**run.numbers, self.loss: next(losses, math.nan)}
             return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")

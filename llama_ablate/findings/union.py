@@ -76,7 +76,7 @@ class UnionTable(TableFrames):
 
     @cached_property
     def _parts_of(self) -> dict[str, list[TableFrames]]:
-        """The experiments that have a variant, by its id."""
+        """Experiments that contain each variant, by variant id."""
         return {
             variant.id: [part for part in self.parts if variant.id in part.experiments]
             for variant in self.plan.variants

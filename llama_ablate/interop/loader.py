@@ -63,7 +63,7 @@ class OpenedModel:
 
     @property
     def stops(self) -> frozenset[int]:
-        """The tokens at which generation stops: where documents are kept apart, at one's end."""
+        """Token ids that end generation: the tokenizer's, and the document separator if any."""
         separator = self.model.spec.separator
         return self.tokenizer.stops | frozenset(() if separator is None else (separator,))
 

@@ -1,4 +1,4 @@
-"""Judging: a ledger is opened, candidates go through its gates, and changes are left out."""
+"""Judging of candidates: open a ledger, run its gates, leave accepted changes out."""
 
 import hashlib
 import re

@@ -206,7 +206,7 @@ class MixtureOfExperts(nn.Module):
         return chosen_BTJ.where(place_BTJ <= most, experts)
 
     def _experts(self, x_RD: Tensor, expert_R: Tensor, ctx: Any) -> Tensor:
-        """Return each row's output of its expert, zeros where it has none: a product per expert.
+        """Apply its assigned expert to each row; unassigned rows get zeros.
 
         An expert of no rows computes over none, so that all parameters have a gradient.
         """

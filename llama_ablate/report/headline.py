@@ -148,14 +148,14 @@ def _scope(frames: Frames) -> Iterator[str]:
 
 
 def _variants(table: TableFrames) -> str:
-    """Yield the verdicts of a table's variants."""
+    """Describe the verdicts of a table's variants."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
     findings = [_make_finding(row, table) for row in rows]
     return _describe(findings, table, _VARIANT, _name_baseline(table)) or "nothing yet"
 
 
 def _factors(table: TableFrames) -> str:
-    """Yield the verdicts of a grid's axes, factors and interactions."""
+    """Describe the verdicts of a grid's axes, factors and interactions."""
     rows = effects.factors(table)
     if not rows:
         return ""

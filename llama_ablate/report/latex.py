@@ -104,7 +104,7 @@ def _head(title: str, column: list[str], kind: str) -> str:
 
 
 def _label(cell: str) -> str:
-    """Write a cell of the first column, which may be broken behind signs that join its parts.
+    """Write a first-column cell, allowing line breaks after joining signs.
 
     One that begins like an option of the row before is none.
     """
