@@ -61,9 +61,9 @@ def require(package: str, user: str) -> None:
 def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
     """Return the allowed names and the nearest match, as the end of a sentence.
 
-    That is the name which is the same but for capitals and marks, or what other projects call so,
-    or the nearest in letters; it may be one of those that are allowed `elsewhere`, as `train.lr`.
-    Of a long list the nearest are named, and the others counted.
+    The nearest match is the same name with other capitals or marks, another project's word for it,
+    or the name with the most similar letters; it may be allowed `elsewhere`, as `train.lr` is. A
+    long list is cut to its nearest names and a count of the others.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"

@@ -371,7 +371,7 @@ def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str
 def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[str]:
     """Yield the texts of a column, in random order if a seed is given.
 
-    Of a stream, the order of its files is drawn, and that of rows which stand close together.
+    A stream is shuffled by its files, and by rows within a buffer.
     """
     import datasets
 

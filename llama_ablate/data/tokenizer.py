@@ -391,7 +391,7 @@ def char_tokens() -> Maker:
 def bpe_tokens(*, vocab: int = 2048) -> Maker:
     """Train byte-level BPE on the training split (Sennrich et al. 2016, arXiv:1508.07909).
 
-    Of a split of more than 32 MB, on 1,000 parts of 32 kB, evenly spaced.
+    A split of more than 32 MB is sampled: 1,000 parts of 32 kB, evenly spaced.
     """
     if not 256 < vocab <= 1_000_000:
         raise ConfigError(

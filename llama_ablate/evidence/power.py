@@ -96,7 +96,8 @@ def expected_half_width(
 ) -> float:
     """Return the half width of a row among others as noisy, in closed form.
 
-    Of a grid, with its number of cells, whose effects have `spread` times the noise of a row.
+    For a factorial grid, `cells` is its number of cells, and `spread` the noise of an effect as a
+    multiple of a row's noise.
     """
     prior = PRIOR_DF if cells == 2 and rows > 1 else 0.0
     df = (cells - 1.0) * (seeds - 1.0) + prior

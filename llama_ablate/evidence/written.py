@@ -100,8 +100,8 @@ def bounded(value: float, low: float, high: float, form: str) -> str:
 class Estimate(NamedTuple):
     """A number with the ends of its 95% interval.
 
-    Of a quantity that is not negative, `low` is 0 and `high` infinite where nothing bounds it on
-    that side; both are NaN where one seed says nothing of the noise.
+    Where nothing bounds a quantity that is not negative, `low` is 0 or `high` infinite; both are
+    NaN with one seed, which says nothing about the noise.
     """
 
     value: float = math.nan

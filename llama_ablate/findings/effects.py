@@ -37,8 +37,8 @@ _UNKNOWN = "not estimable"
 class FactorRow(DifferenceRow):
     """Effect of a change on the loss, on average over the other factors.
 
-    Of an interaction the difference is one of differences: what the second change does to the
-    effect of the first.
+    An interaction is a difference of differences: what the second change does to the effect of the
+    first.
     """
 
     ORDER = (
@@ -189,8 +189,9 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 def factors(table: TableFrames) -> list[FactorRow]:
     """List the main effects and two-way interactions of a factorial design.
 
-    Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
-    for other designs, and until every variant has finished a seed or failed.
+    Main effects come first, then interactions, each kind by size. An effect that the runs cannot
+    tell has a verdict that says so. The list is empty for other designs, and until every variant
+    has finished a seed or failed.
     """
     by_effect = {contrast.effect: contrast for contrast in find_contrasts(table)}
     if not by_effect:

@@ -217,8 +217,8 @@ def _tasks(table: PairedTable) -> dict[str, _Metric]:
 def _guards(table: PairedTable) -> list[_Metric]:
     """Return the guarded numbers: all of a guard's quantity on one split, without groups.
 
-    Of what was not measured on the reported split, those on that which would be reported of the
-    others. A guard whose quantity was not measured has its own name.
+    If a number was not measured on the reported split, the split is the one that would be reported
+    of the splits that have it. A guard whose quantity was not measured has its own name.
     """
     tasks, metrics = _tasks(table), []
     for guard in table.experiment.guard:

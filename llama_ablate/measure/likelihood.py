@@ -56,9 +56,9 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return the likelihood of each continuation after its context, in float32.
 
-    `done` is called with how many texts each batch had.
-    Of a text longer than the model's context the beginning is left out. Raises ValueError for a
-    continuation of no tokens, or of more than the context has.
+    `done` is called with the number of texts of each batch. A text longer than the model's context
+    loses its beginning. Raises ValueError for a continuation of no tokens, or of more than the
+    context has.
     """
     results: list[Likelihood | None] = [None] * len(texts)
     for batch in _batches(model, texts):

@@ -167,7 +167,7 @@ def _plain(value: Value) -> Value:
 def reason(error: Exception) -> str:
     """Return an exception as one line: its type and the first line of its message.
 
-    Of Unmeasured the message alone: nothing went wrong.
+    Unmeasured gives its message alone, since nothing went wrong.
     """
     text = str(error).strip().splitlines()
     if isinstance(error, Unmeasured):

@@ -85,10 +85,10 @@ def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
 def skill(subject: Subject) -> Iterator[Value]:
     """Accuracy on a synthetic corpus' questions, with a guess's and the best possible.
 
-    Of recall, induction, lag-copy, mqar, depo and mano: how often the likeliest token is
-    the one that follows for sure from the window, in whole windows of the last held-out split. The
-    samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
-    what may stand there; `_ceiling` is 1. Nothing of ordinary text.
+    For recall, induction, lag-copy, mqar, depo and mano: how often the likeliest token is the one
+    that the window determines, in whole windows of the last held-out split. The samples are the
+    shares of each window. `_chance` is the floor, the accuracy of a guess among the tokens that may
+    stand there; `_ceiling` is 1. Ordinary text has no such questions, and yields nothing.
     """
     source, targets = subject.tokens.source, _find_targets(subject.model.spec, subject.tokens)
     if targets is None or source is None:

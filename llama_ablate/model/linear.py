@@ -105,8 +105,8 @@ def project_fused(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x @ weight.T + bias`.
 
-    Of one vector on a CPU, in a compiled step, it is spelled out as sums: the compiler makes one
-    pass over the weights of them, summed in float32 at least, where torch's product of matrices
+    One vector on a CPU, in a compiled step, is multiplied as a sum over products, in float32 at
+    least: the compiler fuses it into one pass over the weights, and torch's product of matrices
     takes twice as long in bfloat16.
     """
     vector = x.numel() == x.shape[-1] and x.device.type == "cpu" and not torch.is_grad_enabled()

@@ -58,9 +58,9 @@ def headline(frames: Frames) -> str:
 def answer(frames: Frames) -> str:
     """Write the answer of an experiment: verdicts with numbers, and the scale.
 
-    Of several sizes the trend comes first; where a cost is asked for, what is cheaper and as good.
-    Of a factorial design the effects, of a path the steps. What decides is named with its number
-    and interval, the largest first; of the rest only a few.
+    With several sizes the trend comes first; where a cost is asked for, what is cheaper and as
+    good. A factorial design gives its effects, a path its steps. A row that decides is named with
+    its number and interval, the largest first; only a few of the other rows are named.
     """
     parts = (_best_rates, _trends, _tables, _scope)
     return " ".join(sentence for part in parts for sentence in part(frames))
@@ -287,7 +287,7 @@ def _guards(frames: Frames) -> Iterator[str]:
 
 
 def _controls(frames: Frames) -> Iterator[str]:
-    """Yield which controls fail, once all runs of a table have ended."""
+    """Yield which controls fail once all runs have ended, and whether runs were too short."""
     ended = all(run.outcome != "pending" for table in frames.tables for run in table.runs)
     if ended:
         checks = [controls.check_controls(table) for table in frames.tables]

@@ -67,7 +67,7 @@ def average(frames: Frames) -> pd.DataFrame:
 def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
     """Return the means of measured values over runs, by value (rows) and variant (columns).
 
-    Of more than twelve variants the first, the lowest and the highest are shown.
+    If there are more than twelve variants, the first, the lowest and the highest are shown.
     """
     names = ["table", "metric", "name"]
     rows = frame(values, MetricRow).dropna(subset="value")
@@ -229,7 +229,7 @@ def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dot
 def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
     """Return the numeric coordinate with most values; "" without any.
 
-    Of coordinates that count alike (first and last position, share and tokens) the last.
+    Where two coordinates have as many values (share and tokens, for instance), the last is taken.
     """
     numeric = [key for key, of in at.items() if not any(isinstance(value, str) for value in of)]
     return max(reversed(numeric), key=lambda key: len(at[key]), default="")

@@ -102,9 +102,10 @@ class LineStyles:
 
 
 def choose_styles(frames: Frames) -> LineStyles:
-    """Return the variants of a table: all but the positive control, which would set the scale.
+    """Return the line styles of a table's variants, without its positive control.
 
-    Of many the baseline, the best and the worst are named.
+    The control's large effect would set the scale of the axis. Where there are many variants, only
+    the baseline, the best and the worst are named.
     """
     table, styles = frames.table, style_variants(frames.plan)
     rows = [row for row in table.comparison if row.role != "positive"]

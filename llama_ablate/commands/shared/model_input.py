@@ -53,7 +53,7 @@ class PromptOptions(ModelOptions):
 def open_model(options: ModelOptions) -> "OpenedModel":
     """Open the model, on its device. Raises ConfigError.
 
-    Of a preset a note says that nothing was trained.
+    A note says that a preset's model was not trained.
     """
     import torch
 

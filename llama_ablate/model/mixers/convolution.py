@@ -100,7 +100,7 @@ def _taps(channels: int, width: int) -> nn.Parameter:
 class ShortConvolution(nn.Module):
     """A causal depthwise convolution and a SiLU, as Mamba and Gated DeltaNet have it.
 
-    Of width 0 it is the SiLU alone. Weights take no decay.
+    With width 0 it is the SiLU alone. Its weights get no weight decay.
     """
 
     no_weight_decay = frozenset({"weight"})
