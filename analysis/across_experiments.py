@@ -1,4 +1,4 @@
-"""Draw the effects of several experiments that share a baseline and a text, in one figure.
+"""Draw the effects of several experiments with a common baseline in one figure.
 
 cd results/reference/systems
 python ../../../analysis/across_experiments.py attention feedforward norms --out effects
@@ -15,7 +15,7 @@ from llama_ablate.report.plots import canvas, save
 
 
 def main() -> None:
-    """Read several results as one, write one figure; say how they may be compared."""
+    """Join the results, write one figure, and print limits of their comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, nargs="+", help="folders of experiments, or packs")
     parser.add_argument("--table", help="of the first experiment (default: its first)")

@@ -1,4 +1,4 @@
-"""Draw attention maps that `llama-ablate attention` has kept: one head, or all heads of a layer.
+"""Draw attention maps saved by `llama-ablate attention`: one head, or a layer's heads.
 
 python analysis/attention_maps.py attention/attention.npz --layer 0 --head 3
 python analysis/attention_maps.py attention/attention.npz --layer 1 --out layer-1
@@ -13,7 +13,7 @@ from llama_ablate.report.plots import save
 
 
 def main() -> None:
-    """Read the arrays, write one figure; say which head looks furthest back."""
+    """Read the arrays, write one figure, and print each head's mean attention distance."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("maps", type=Path, help="attention.npz")
     parser.add_argument("--layer", type=int, default=0)

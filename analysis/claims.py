@@ -1,10 +1,12 @@
-"""Write results/reference/claims.md from the ledger of claims and the packs of its experiments.
+"""Write results/reference/claims.md from claims.yaml and the results of its experiments.
 
     python analysis/claims.py
 
-`claims.yaml` beside this file states every claim of five teaching documents, and which hypotheses,
-readings and checks are about it. Each of these is evidence: supported, refuted or undecided by its
-interval. A claim has the verdict that its evidence adds up to; claims.md says what each word means.
+`claims.yaml`, in the folder of this file, lists every claim of five teaching documents, with the
+hypotheses, readings and checks that test it. Hypotheses are part of an experiment file, readings
+compare a measured number with a bound, and checks need no training. Each is a piece of evidence,
+which is supported, refuted or undecided according to its confidence interval. The verdict on a
+claim combines its evidence; claims.md defines the verdicts.
 """
 
 from collections import Counter
@@ -27,7 +29,7 @@ from llama_ablate.results import snapshot
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / "results" / "reference" / "claims"
-#: The sources by the first three digits of a claim's id.
+#: Titles of the sources by the first three digits of a claim's id.
 DOCUMENTS = {
     "000": "Llama 2 by hand",
     "001": "From Transformer to GPT",
@@ -37,53 +39,55 @@ DOCUMENTS = {
 }
 CONTRARY = {"supported": "refuted", "refuted": "supported"}
 DECIDED = ("supported", "refuted", "mixed", "supported in part", "refuted in part")
-#: Verdicts that decide nothing; of several parts' the first is the claim's.
+#: Verdicts that decide nothing. If all parts of a claim have such verdicts, the claim has the
+#: verdict that is first in this list.
 OPEN = (
     *("undecided", "undecidable", "no verdict", "not tested at this scale"),
     *("not tested as stated", "never run", "no evidence", "settled by reading"),
 )
-#: Largest difference between two shares of a run's length that count as one.
+#: Largest difference up to which two shares of a run's length count as equal.
 SAME_SHARE = 0.02
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One hypothesis, reading or check, and what it found of its claims."""
+    """Result of one hypothesis, reading or check as evidence on claims."""
 
     experiment: str
     statement: str
     measured: str
     finding: str
-    #: Ids of claims, or of a part of one: `000-15` or `000-16/share`.
+    #: Ids of claims, or of parts of claims: `000-15` or `000-16/share`.
     claims: Sequence[str]
     why: str = ""
-    #: Whether the source gives no number, so that the bound is this project's.
+    #: Whether this project chose the bound, since the source gives no number.
     ours: bool = False
-    #: Whether it was measured at the scale that its claims are about.
+    #: Whether the measurement has the scale that its claims are about.
     at_scale: bool = False
     by_length: str = ""
 
 
 def read_ledger() -> dict[str, Any]:
-    """Read claims.yaml."""
+    """Read claims.yaml: claims, hypotheses and readings."""
     ledger: dict[str, Any] = yaml.safe_load((HERE / "claims.yaml").read_text("utf-8"))
     return ledger
 
 
 def open_experiments() -> dict[str, Frames]:
-    """Open the pack of every experiment, by the name of its folder."""
+    """Open the stored results of every experiment on claims, by folder name."""
     return {results.root.name: Frames.of(results) for results in snapshot.experiments(FOLDER)}
 
 
 def open_checks() -> dict[str, dict[str, Any]]:
-    """Read what every check without training has found, by the name of its folder."""
+    """Read the findings of every check without training, by folder name."""
     return {file.parent.name: read_json(file) for file in sorted(FOLDER.glob("*/findings.json"))}
 
 
 def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iterator[Evidence]:
-    """Yield the evidence of an experiment's hypotheses, and of their contraries.
+    """Yield the evidence from an experiment's hypotheses, and from their negations.
 
-    Raises ValueError where the ledger names other hypotheses.
+    A claim id that starts with "not " in claims.yaml asks for the negation. Raises ValueError if
+    claims.yaml lists other hypotheses than the experiment file.
     """
     stated = [one.variant for one in frames.plan.experiment.hypotheses]
     if [entry["variant"] for entry in entries] != stated:
@@ -113,12 +117,15 @@ def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> It
 
 
 def deny(result: str) -> str:
-    """Return the result for the contrary of a hypothesis."""
+    """Return the result for the negation of a hypothesis with this result."""
     return CONTRARY.get(result, result)
 
 
 def results_by_length(frames: Frames) -> dict[int, list[HypothesisRow]]:
-    """Test the hypotheses at each branch of the runs, by training tokens of the first table."""
+    """Test the hypotheses at each shorter training length, by tokens of the first table.
+
+    The losses are those of branches: runs whose learning rate schedule ended early.
+    """
     found = {}
     for tokens in frames.table.lengths:
         share = tokens / frames.table.plan.tokens_per_run
@@ -134,7 +141,7 @@ def results_by_length(frames: Frames) -> dict[int, list[HypothesisRow]]:
 
 
 def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iterator[Evidence]:
-    """Yield the evidence of numbers that are compared with a bound."""
+    """Yield the evidence from readings: measured numbers compared with a bound."""
     table = frames.table
     base = next(row for row in table.comparison if row.baseline)
     for entry in entries:
@@ -169,14 +176,17 @@ def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iter
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the mean over seeds and its 95% interval, by Student's t."""
+    """Return the mean over seeds, and its 95% interval by Student's t."""
     mean, error = np.mean(values), stats.sem(values)
     low, high = stats.t.interval(0.95, len(values) - 1, mean, error) if error else (mean, mean)
     return float(mean), float(low), float(high)
 
 
 def judge(key: str, size: float, low: float, high: float) -> str:
-    """Compare an interval with a bound: supported, refuted or undecided."""
+    """Compare an interval with a bound, and return `supported`, `refuted` or `undecided`.
+
+    `key` states the kind of bound: `below` (-size), `at_most`, `above`, or `within` (±size).
+    """
     least, most = {
         "below": (-np.inf, -size),
         "at_most": (-np.inf, size),
@@ -189,7 +199,7 @@ def judge(key: str, size: float, low: float, high: float) -> str:
 
 
 def from_checks(name: str, found: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Yield the evidence of checks and timings, which trained nothing."""
+    """Yield the evidence from a check or timing, which needs no training."""
     for row in found["findings"]:
         value, low, high = (float(row[key]) for key in ("measured", "low", "high"))
         exact = low == high or np.isnan(low)
@@ -207,7 +217,7 @@ def from_checks(name: str, found: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def judge_part(part: Mapping[str, Any], evidence: Sequence[Evidence]) -> str:
-    """Add up the evidence on one part of a claim."""
+    """Return the verdict on one part of a claim from its evidence."""
     for key, word in (("no_evidence", "no evidence"), ("settled", "settled by reading")):
         if part.get(key):
             return word
@@ -218,7 +228,7 @@ def judge_part(part: Mapping[str, Any], evidence: Sequence[Evidence]) -> str:
 
 
 def add_up(words: Sequence[str]) -> str:
-    """Add up several findings, or the verdicts on several parts of a claim."""
+    """Combine several findings, or verdicts on the parts of a claim, to one verdict."""
     holds = {"supported", "supported in part", "mixed"} & {*words}
     fails = {"refuted", "refuted in part", "mixed"} & {*words}
     if holds and fails:
@@ -231,28 +241,34 @@ def add_up(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim, its parts with their evidence and verdicts, and its own verdict."""
+    """Claim with the evidence and verdict on each of its parts."""
 
     id: str
     stated: Mapping[str, Any]
-    #: By the name of the part; the whole claim is the part "" where it has no others.
+    #: (statement, evidence, verdict) by the part's name; a claim without parts has the part "".
     parts: Mapping[str, tuple[Mapping[str, Any], Sequence[Evidence], str]]
 
     @property
     def verdict(self) -> str:
-        """The verdict; what reading settles has no say beside other parts."""
+        """Verdict on the whole claim, combined from its parts.
+
+        Parts that are settled by reading do not count.
+        """
         words = [verdict for _, _, verdict in self.parts.values()]
         voting = [word for word in words if word != "settled by reading"]
         return words[0] if "" in self.parts else add_up(voting)
 
     @property
     def evidence(self) -> list[Evidence]:
-        """The evidence on all parts."""
+        """Evidence on all parts of the claim."""
         return [one for _, found, _ in self.parts.values() for one in found]
 
 
 def judge_claims() -> tuple[list[JudgedClaim], dict[str, Frames], dict[str, dict[str, Any]]]:
-    """Judge every claim. Raises ValueError for evidence on an unknown claim or part."""
+    """Return the judged claims, the experiments' data, and the checks' findings.
+
+    Raises ValueError for evidence on an unknown claim or part.
+    """
     ledger, trained, checks = read_ledger(), open_experiments(), open_checks()
     found = [one for name, check in checks.items() for one in from_checks(name, check)]
     for name, frames in trained.items():
@@ -273,7 +289,7 @@ def judge_claims() -> tuple[list[JudgedClaim], dict[str, Frames], dict[str, dict
 
 
 def page_parts() -> dict[str, str]:
-    """Write the generated parts of claims.md: counts, experiments and the ledger."""
+    """Return the generated parts of claims.md: counts, experiments, and list of claims."""
     judged, trained, checks = judge_claims()
     scales = {name: scale_of(frames) for name, frames in trained.items()}
     scales |= {name: scale_of_check(found) for name, found in checks.items()}
@@ -299,7 +315,7 @@ def page_parts() -> dict[str, str]:
 
 
 def count(judged: Sequence[JudgedClaim]) -> str:
-    """Write how many claims have which verdict."""
+    """Return a Markdown table with the number of claims per verdict."""
     lines = ["| verdict | empirical claims | all claims |", "|---|---|---|"]
     every = Counter(claim.verdict for claim in judged)
     measured = Counter(claim.verdict for claim in judged if "E" in claim.stated["kind"])
@@ -309,7 +325,7 @@ def count(judged: Sequence[JudgedClaim]) -> str:
 
 
 def describe(claim: JudgedClaim, scales: Mapping[str, str]) -> Iterator[str]:
-    """Yield a claim as a list: the verdict, the evidence by part, and its scale."""
+    """Yield the lines of a claim's Markdown list: verdict, evidence by part, and scale."""
     stated = claim.stated
     yield (
         f"- **{claim.verdict}** · {claim.id} ({claim.id[:3]} {stated['line']}, {stated['kind']}): "
@@ -332,7 +348,7 @@ def describe(claim: JudgedClaim, scales: Mapping[str, str]) -> Iterator[str]:
 
 
 def why_open(part: Mapping[str, Any], found: Sequence[Evidence]) -> str:
-    """Write why a part of a claim has no verdict; empty where it has one."""
+    """Return the reason for a missing verdict on a claim's part, or ""."""
     if why := part.get("no_evidence") or part.get("settled"):
         return str(why)
     if part.get("otherwise") and found:
@@ -343,7 +359,7 @@ def why_open(part: Mapping[str, Any], found: Sequence[Evidence]) -> str:
 
 
 def describe_evidence(one: Evidence) -> str:
-    """Write one piece of evidence, with a link to its report."""
+    """Return a piece of evidence as Markdown, with a link to its report."""
     why = f" ({one.why})" if one.finding == "undecidable" else ""
     statement = "".join(f"\\{c}" if c in "_*[" else c for c in one.statement)
     ours = " (the bound is ours)" if one.ours else ""
@@ -352,13 +368,13 @@ def describe_evidence(one: Evidence) -> str:
 
 
 def short(name: str) -> str:
-    """Shorten an experiment's name to its number."""
+    """Shorten an experiment's folder name to its number, such as `e12`."""
     first, second = name.split("-")[:2]
     return f"{first} {second}" if second in ("init", "gpu") else first
 
 
 def scale_of(frames: Frames) -> str:
-    """Write an experiment's scale: parameters, tokens, text, most seeds, machine."""
+    """Describe an experiment's scale: parameters, tokens, texts, most seeds, and machine."""
     plans = [table.plan for table in frames.tables]
     sizes = sorted({plan.baseline.non_embedding for plan in plans})
     lengths = sorted({plan.tokens_per_run for plan in plans})
@@ -373,7 +389,7 @@ def scale_of(frames: Frames) -> str:
 
 
 def scale_of_check(found: Mapping[str, Any]) -> str:
-    """Write the scale of a check: exact, or the size of a benchmark."""
+    """Describe a check's scale: exact, or the sizes and machine of a benchmark."""
     setup, where = found["setup"], found["environment"]
     if not setup:
         return "exact, nothing is trained"
@@ -385,12 +401,12 @@ def scale_of_check(found: Mapping[str, Any]) -> str:
 
 
 def machine_of(environment: Mapping[str, Any] | None) -> str:
-    """Name the GPU, or the processor where there was none."""
+    """Return the name of the GPU, or of the processor without a GPU."""
     return str(environment.get("gpu") or environment["processor"]) if environment else "not run"
 
 
 def controls_of(frames: Frames) -> str:
-    """Write what an experiment's controls show, table by table."""
+    """Describe the results of an experiment's controls, by comparison table."""
     shown = [
         (f"{table.plan.name}: " if table.plan.name else "")
         + "; ".join(
@@ -404,7 +420,7 @@ def controls_of(frames: Frames) -> str:
 
 
 def controls_of_check(found: Mapping[str, Any]) -> str:
-    """Write in how many tables of a benchmark the timing controls hold."""
+    """Describe in how many of a benchmark's tables the timing controls hold."""
     holding = [
         all(check["holds"] for check in table["controls"].values())
         for table in found["tables"]
@@ -416,7 +432,7 @@ def controls_of_check(found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the generated parts of claims.md."""
+    """Write the generated parts into claims.md, and print its path."""
     page = FOLDER.parent / "claims.md"
     text = page.read_text("utf-8")
     for name, content in page_parts().items():

@@ -1,13 +1,14 @@
-"""Draw activations against width over a few training steps.
+"""Draw the change of activations over a few training steps against the model's width.
 
     python analysis/coordcheck.py experiments/width_transfer.yaml --set train.lr=1e-3
 
-The coordinate check of Yang et al. 2022 (arXiv:2203.03466, appendix D.1), for the variants of an
-experiment with `sizes`. New models are trained for a few steps at the peak of the schedule's rate,
-in batches of at most 2,048 tokens. After each step the parts' outputs are compared, on a batch that
-no step trains on, with those before the first step. Printed is the exponent of width that the mean
-absolute change follows after the last step: near 0 where it does not depend on the width, 1 where
-it grows with it. Exit code 1 where a variant but the first grows faster than width^0.5.
+This is the coordinate check of Yang et al. 2022 (arXiv:2203.03466, appendix D.1), for the variants
+of an experiment with `sizes`. New models are trained for a few steps at the peak learning rate of
+the schedule, in batches of at most 2,048 tokens. After each step, the outputs of attention,
+feed-forward network, residual stream and head are compared with their values before training, on a
+batch that no step trains on. The script prints the exponent of width that the mean absolute change
+follows after the last step: 0 if the change does not depend on the width, 1 if it is proportional
+to it. The exit code is 1 if any variant except the first grows faster than width^0.5.
 """
 
 import argparse
@@ -33,12 +34,16 @@ from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 
 MAX_BATCH_TOKENS = 2_048
-#: Exponent beyond which a change grows with the width: halfway between 0 and 1.
+#: Exponent above which a change counts as growing with the width: halfway between 0 and 1.
 GROWS = 0.5
 
 
 def outputs_of(model: Decoder, tokens_bt: Tensor) -> dict[str, Tensor]:
-    """Compute the outputs of a model's parts for a batch, by their place."""
+    """Return the outputs of a model's parts for a batch (rows, tokens), by part.
+
+    The parts are attention, feed-forward network and residual stream of the last block, and the
+    logits.
+    """
     outputs: dict[str, Tensor] = {}
     last = len(model.blocks) - 1
     block = model.blocks[last]
@@ -61,7 +66,7 @@ def outputs_of(model: Decoder, tokens_bt: Tensor) -> dict[str, Tensor]:
 def changes(
     spec: ModelSpec, text: Tokens, train: Train, steps: int, seed: int
 ) -> Iterator[tuple[int, str, float]]:
-    """Train a new model; yield step, place and mean absolute change of each part's output."""
+    """Train a new model; yield step, part, and mean absolute change of its output."""
     compute = Compute()
     model = compute.prepare(init_weights(build(spec), seed))
     objective = Objective(model)
@@ -80,9 +85,9 @@ def changes(
 
 
 def measure(file: Path, sets: tuple[str, ...], steps: int, seeds: int) -> pd.DataFrame:
-    """Measure every variant at every size: the mean change over seeds by variant, place and step.
+    """Return mean changes over seeds by variant, part, step and width.
 
-    Raises ConfigError for an experiment of one width.
+    Raises ConfigError for an experiment with only one width.
     """
     stated = files.load(file, sets)
     made = plan.make(stated)
@@ -104,7 +109,7 @@ def measure(file: Path, sets: tuple[str, ...], steps: int, seeds: int) -> pd.Dat
 
 
 def exponents(found: pd.DataFrame) -> pd.DataFrame:
-    """Fit the exponent of width after the last step, with a column for each variant."""
+    """Fit exponents of width after the last step, by part (rows) and variant (columns)."""
     last = found[found["step"] == found["step"].max()]
     slopes = {
         key: np.polyfit(np.log(own["width"]), np.log(own["change"]), 1)[0]
@@ -114,7 +119,10 @@ def exponents(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(found: pd.DataFrame, out: Path) -> list[Path]:
-    """Draw the changes against the width, a panel for each variant and place."""
+    """Draw the changes against the width, in a panel per variant and part.
+
+    Returns the paths of the files.
+    """
     variants, places = (list(dict.fromkeys(found[key])) for key in ("variant", "place"))
     with sns.axes_style("whitegrid"):
         page = blank(3.2 * len(places) + 1, 2.9 * len(variants))
@@ -138,7 +146,7 @@ def draw(found: pd.DataFrame, out: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Print the exponents, and draw the changes."""
+    """Print the exponents, draw the changes, and exit with the code of the check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="an experiment file with `sizes`")
     parser.add_argument("--set", action="append", default=[], help="as of `run`: train.lr=3e-4")

@@ -1,4 +1,4 @@
-"""Draw one of the report's figures to a file: learning curves, effects, quality against cost.
+"""Draw a figure of the report, such as learning curves, effects or costs.
 
 python analysis/draw.py factors results/quickstart --out factors.png
 python analysis/draw.py learning_curves results/quickstart
@@ -13,7 +13,7 @@ from llama_ablate.report.sections import FIGURES
 
 
 def main() -> None:
-    """Read the results, write one figure as SVG and PNG."""
+    """Read the results, write one figure as SVG and PNG, and print the paths."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("results", type=Path, help="the folder of one experiment")
@@ -34,7 +34,7 @@ def main() -> None:
             f"'{options.results}'\n",
         )
     for name, figure in figures.items():
-        own = name.removeprefix(options.figure)  # of one that draws several
+        own = name.removeprefix(options.figure)  # suffix of a figure with several pictures
         base = Path(f"{options.out or options.figure}{own}")
         for path in save(figure, base):
             print(path)

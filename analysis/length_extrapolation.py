@@ -1,7 +1,9 @@
-"""Draw the held-out loss beyond the training context: mean over seeds, band from lowest to highest.
+"""Draw the held-out loss at contexts beyond the training context.
 
 python analysis/length_extrapolation.py results/reference/claims/e12-positions
 python analysis/length_extrapolation.py results/positions --variant baseline --variant alibi
+
+Lines are means over seeds; bands reach from the lowest to the highest seed.
 """
 
 import argparse
@@ -16,7 +18,7 @@ WINDOWS = {"extended": "all tokens before", "sliding": "a window of the training
 
 
 def main() -> None:
-    """Read the metric `length`, write one figure."""
+    """Read the metric `length` of an experiment's runs, and write one figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
     parser.add_argument("--table", help="of an experiment with several (default: the first)")

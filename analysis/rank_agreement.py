@@ -1,12 +1,13 @@
-"""Count how often shorter runs, or smaller models, rank pairs of variants as the largest do.
+"""Count how often shorter runs or smaller models rank variants like the largest.
 
     python analysis/rank_agreement.py results/reference/claims/e07-ffn-activation
 
-Of runs with `train.branches`, every branch is a setting beside the end of the run; of a ladder of
-`sizes`, every size is one. A pair of variants is ranked alike where its mean difference has the
-sign that it has at the largest setting, on the same seeds. `decided` counts the pairs whose own 95%
-interval at the largest leaves out 0. Intervals are of a bootstrap over variants: they hold for
-other variants of these kinds, and for no other experiment, and take five variants.
+A setting is a training length or a model size. With `train.branches`, every branch (a run whose
+schedule ended early) and the full run are settings; in an experiment with `sizes`, every model size
+is a setting. A pair of variants is ranked alike if its mean difference in loss has the same sign at
+a setting and at the largest setting, on the same seeds. `decided` counts the pairs whose own 95%
+interval at the largest setting excludes 0. Intervals are computed by a bootstrap over variants,
+which needs five variants: they hold for other variants of these kinds, not for other experiments.
 """
 
 import argparse
@@ -25,7 +26,7 @@ DRAWS = 2000
 
 
 def losses_by_setting(frames: Frames, table: str | None) -> pd.DataFrame:
-    """Return losses with columns setting, variant and seed; the last setting is the largest."""
+    """Return losses by setting, variant and seed, ordered from smallest to largest setting."""
     of_table = frames.only(frames.named(table)).table.points
     losses = pd.DataFrame(frames.ladder if frames.ladder and table is None else of_table)
     if losses.empty:
@@ -39,7 +40,11 @@ def losses_by_setting(frames: Frames, table: str | None) -> pd.DataFrame:
 
 
 def pairs_by_setting(losses: pd.DataFrame) -> pd.DataFrame:
-    """List every pair of variants at every setting: ranked alike (0, 1/2 or 1), and decided."""
+    """Return a row for every pair of variants at every setting except the largest.
+
+    `alike` is 1 for the same sign as at the largest setting, 0 for the opposite sign, and 1/2 for a
+    difference of 0. `decided` says whether the pair is decided at the largest setting.
+    """
     settings = [*dict.fromkeys(losses["setting"])]
     grids = {at: own.pivot_table("loss", "seed", "label") for at, own in losses.groupby("setting")}
     largest, rows = grids[settings[-1]], []
@@ -58,14 +63,14 @@ def pairs_by_setting(losses: pd.DataFrame) -> pd.DataFrame:
 
 
 def share(pairs: pd.DataFrame) -> str:
-    """Write the share of pairs ranked alike, with its interval over variants."""
+    """Format the share of pairs that are ranked alike, with its interval over variants."""
     if pairs.empty:
         return "-"
     names = sorted({*pairs["first"], *pairs["second"]})
     value = pairs["alike"].mean()
     if len(names) < MIN_VARIANTS:
         return f"{value:.0%} (too few variants)"
-    if value in (0, 1):  # every draw would say the same
+    if value in (0, 1):  # all bootstrap samples would give the same value
         return f"{value:.0%} (all pairs)"
     first, second = (pairs[end].map(names.index).to_numpy() for end in ("first", "second"))
     counts = np.random.default_rng(0).multinomial(
@@ -79,7 +84,7 @@ def share(pairs: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Print a row for each setting below the largest."""
+    """Print a table with a row for each setting except the largest."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
     parser.add_argument("--table", help="one of several tables: its lengths, not the sizes")

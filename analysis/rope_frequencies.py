@@ -23,16 +23,17 @@ from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build
 from llama_ablate.report.plots import blank, save
 
-_ROW = 3  # the position whose pairs are drawn on the circle
+_ROW = 3  # position whose coordinate pairs are drawn on the unit circle
 _POSITIONS = 128
 
 
 def drawn(rates: Mapping[str, Sequence[float]], context: int) -> Figure:
-    """Draw frequencies (radians per position, by name) of one rotation or several.
+    """Draw the frequencies of one or several rotary embeddings, in radians per position.
 
-    Left the frequency of each pair, with the one that turns once in `context`; in the middle the
-    cosine of each pair over the first positions; right the pairs at one position on the unit
-    circle. The last two show the first of the rotations.
+    The left panel shows the frequency of each coordinate pair, and the frequency of one turn in
+    `context` positions. The middle panel shows the cosine of each pair's angle over the first 128
+    positions, and the right panel the pairs at position 3 on the unit circle; both are of the first
+    embedding.
     """
     with sns.axes_style("whitegrid"):
         figure = blank(15, 4.6)
@@ -72,10 +73,10 @@ def drawn(rates: Mapping[str, Sequence[float]], context: int) -> Figure:
 
 
 def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[float]], int]:
-    """Return the radians per position of each pair of a preset's rotation, and its context.
+    """Return a preset's rotary frequencies (radians per position and pair), and its context.
 
-    The rates are by name: of a scaled rotation, those unscaled as well. Raises ConfigError for a
-    preset whose position scheme does not rotate.
+    The frequencies are by name; for a scaled embedding, those without scaling are added as
+    `unscaled`. Raises ConfigError for a preset without rotary embedding.
     """
     spec, _ = resolve_preset(name, sets)
     position = spec.position.at(0)
@@ -97,7 +98,7 @@ def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[
 
 
 def main() -> None:
-    """List the frequency of each pair of coordinates, and draw them in one figure."""
+    """Print the frequency of each coordinate pair, and draw all in one figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("presets", nargs="+", metavar="PRESET", help="names of presets")
     parser.add_argument(

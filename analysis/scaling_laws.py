@@ -1,12 +1,13 @@
-"""Fit a scaling law to each variant of a ladder of sizes, check it, and project the loss.
+"""Fit, check and extrapolate a scaling law for each variant over model sizes.
 
     python analysis/scaling_laws.py results/reference/width-transfer --along parameters
 
-`loss = floor + scale / size^exponent` through the means over seeds, by least squares of relative
-residuals. A law needs four sizes, or three with a known `--floor`. As a check, the law through all
-sizes but the largest predicts the largest; only where that holds is a loss at ten times the largest
-size projected. Intervals are Student's t with the standard error of a bootstrap over seeds,
-widened by sqrt(n / (n - 1)) (Hesterberg 2015). A projected loss was not measured.
+The law `loss = floor + scale / size^exponent` is fitted to means over seeds, by least squares of
+relative residuals. It needs four sizes, or three with a known `--floor`. As a check, the law fitted
+without the largest size predicts the loss there; only if the prediction's interval contains the
+measured loss is the law extrapolated to ten times the largest size. Intervals are Student's t with
+the standard error of a bootstrap over seeds, widened by sqrt(n / (n - 1)) (Hesterberg 2015). An
+extrapolated loss was not measured.
 """
 
 import argparse
@@ -22,29 +23,29 @@ from scipy import optimize, stats
 import llama_ablate as la
 from llama_ablate.findings.frames import Frames
 
-#: Range of exponents: below, a law falls like the logarithm; above, it is a step.
+#: Range of exponents. Below it, a law is like a logarithm; above it, a law is like a step.
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 5.0
 DRAWS = 200
-PROJECTED = 10  # times the largest size
+PROJECTED = 10  # multiple of the largest size to which the loss is extrapolated
 
 
 class Law(NamedTuple):
-    """`loss = floor + scale * size^-exponent`, in nats."""
+    """Scaling law `loss = floor + scale * size^-exponent`, in nats."""
 
     floor: float
     scale: float
     exponent: float
 
     def __call__(self, size: float) -> float:
-        """Compute the loss at a size."""
+        """Return the loss that the law predicts at a size."""
         return self.floor + self.scale * size**-self.exponent
 
 
 def fit_law(sizes: Sequence[float], losses: Sequence[float], floor: float | None = None) -> Law:
-    """Fit a law by least squares of relative residuals, with floor and scale at or above 0.
+    """Fit a law by least squares of relative residuals, with nonnegative floor and scale.
 
-    For each exponent the other constants are solved exactly (variable projection, Golub & Pereyra
-    1973), so that no local minimum passes for the best.
+    For each exponent, floor and scale are solved exactly (variable projection, Golub & Pereyra
+    1973), so that the search over exponents finds the global minimum. A given `floor` is fixed.
     """
     x, y = np.asarray(sizes, float), np.asarray(losses, float)
     middle = np.exp(np.log(x).mean())
@@ -71,7 +72,11 @@ def fit_law(sizes: Sequence[float], losses: Sequence[float], floor: float | None
 def bootstrap(
     losses: np.ndarray, estimate: Callable[[np.ndarray], float], draws: int = DRAWS
 ) -> tuple[float, float, float]:
-    """Estimate a number at or above 0 from losses (points, seeds), with its 95% interval."""
+    """Estimate a nonnegative number from losses (points, seeds), with its 95% interval.
+
+    `estimate` computes the number from means over seeds. Returns the value and both ends of the
+    interval, which are NaN for a single seed.
+    """
     value, seeds = estimate(losses.mean(1)), losses.shape[1]
     if seeds < 2:
         return value, math.nan, math.nan
@@ -83,7 +88,11 @@ def bootstrap(
 
 
 def losses_by_size(frames: Frames, along: str) -> dict[str, tuple[list, np.ndarray]]:
-    """Return each variant's sizes and losses, (sizes, seeds), over the seeds of all sizes."""
+    """Return each variant's sizes, and its losses as an array (sizes, seeds).
+
+    Only seeds that all sizes have are used. `along` is the measure of size: `parameters`, `tokens`
+    or `compute`.
+    """
     points = pd.DataFrame(frames.ladder)
     if points.empty:
         return {}
@@ -97,12 +106,12 @@ def losses_by_size(frames: Frames, along: str) -> dict[str, tuple[list, np.ndarr
 
 
 def describe(value: float, low: float, high: float) -> str:
-    """Write a number with its interval."""
+    """Format a number with its interval."""
     return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def analyse(sizes: list, losses: np.ndarray, floor: float | None) -> dict[str, str]:
-    """Fit one variant's law, and project it where it predicts the largest size."""
+    """Fit and check one variant's law; return its row of the printed table."""
     needed = 4 if floor is None else 3
     if len(sizes) < needed or not losses.shape[1]:
         return {"law": f"none: it needs {needed} sizes with common seeds"}
@@ -127,7 +136,7 @@ def analyse(sizes: list, losses: np.ndarray, floor: float | None) -> dict[str, s
 
 
 def main() -> None:
-    """Print a row for each variant."""
+    """Print a table with a row for each variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
     parser.add_argument("--along", choices=["parameters", "tokens", "compute"], default="compute")

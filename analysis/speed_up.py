@@ -1,13 +1,15 @@
-"""Compute effective speed-ups: how many times a variant's cost the baseline needs for its loss.
+"""Compute effective speed-ups: baseline's cost relative to a variant's at equal loss.
 
     python analysis/speed_up.py results/reference/atlas/activations
 
-Also called compute multiplier (Hernandez & Brown 2020, arXiv:2005.04305; Ho et al. 2024,
-arXiv:2403.05812); above 1 the variant is cheaper. It takes runs with two branches or more: a branch
-is a run whose schedule ended early, while points of a learning curve on the way are not comparable.
-The better one's losses, as a power law through its lengths plus what is left of each, are read
-where the worse one ends; the interval is that of the table's difference in loss, read the same way.
-No curve is extended: `beyond` stands where the runs do not reach that loss.
+The speed-up is also called compute multiplier (Hernandez & Brown 2020, arXiv:2005.04305; Ho et al.
+2024, arXiv:2403.05812); above 1 the variant is cheaper. The runs need at least two branches: a
+branch is a run whose learning rate schedule ended early, whereas intermediate points of a learning
+curve are not comparable. The loss curve of the better arm (variant or baseline) is a power law
+through its training lengths plus interpolated residuals. The speed-up is read off where this curve
+reaches the final loss of the worse arm. Its interval follows in the same way from the interval of
+the table's difference in loss. Curves are not extrapolated: `beyond` means that the runs do not
+include the needed loss.
 """
 
 import argparse
@@ -25,7 +27,11 @@ MIN_LENGTHS = 3
 
 
 def saved(lengths: Sequence[float], losses: Sequence[float], nats: float) -> float:
-    """Compute how many times shorter runs are that end `nats` higher; infinite beyond the runs."""
+    """Return the full length over the length at which the loss is `nats` higher.
+
+    `lengths` are training tokens, and `losses` the final losses at these lengths. Returns infinity
+    if even the shortest run has a lower loss.
+    """
     logs, law = np.log(lengths), fit_law(lengths, losses)
     beside = np.asarray(losses) - [law(x) for x in lengths]
     at = np.linspace(logs[0], logs[-1], 1000)
@@ -37,9 +43,9 @@ def saved(lengths: Sequence[float], losses: Sequence[float], nats: float) -> flo
 
 
 def multiples(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Compute the multiples of tokens and FLOPs of each variant of one table.
+    """Compute the speed-ups in tokens and FLOPs of a comparison table's variants.
 
-    `table` holds losses by variant, seed and tokens; `rows` is the table's comparison.
+    `table` has losses by variant, seed and tokens; `rows` is the table's comparison.
     """
     means = table.pivot_table("loss", "tokens", "label")
     base = rows[rows["baseline"]].iloc[0]
@@ -51,7 +57,7 @@ def multiples(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         lengths, (ours, theirs) = [*curves.index], (curves[base["variant"]], curves[row.variant])
 
         def multiple(nats: float) -> float:
-            if nats <= 0:  # the variant is better: its curve is read
+            if nats <= 0:  # the variant is better: use its curve
                 return saved(lengths, [*theirs], -nats)  # noqa: B023
             return 1 / saved(lengths, [*ours], nats)  # noqa: B023
 
@@ -68,13 +74,13 @@ def multiples(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe(ends: Sequence[float]) -> str:
-    """Write a multiple with its interval."""
+    """Format a speed-up with its interval."""
     value, low, high = ("beyond" if one == 0 or math.isinf(one) else f"{one:.2f}" for one in ends)
     return f"{value} [{low}, {high}]"
 
 
 def main() -> None:
-    """Print the multiples of each variant of each table."""
+    """Print the speed-ups of each variant in each comparison table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
     options = parser.parse_args()

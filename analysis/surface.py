@@ -1,19 +1,21 @@
-"""Fit the loss as a surface in parameters and tokens, and split compute between the two.
+"""Fit the loss as a function of parameters and tokens, and derive compute-optimal sizes.
 
     python analysis/surface.py DIR                      # results with `sizes` and `train.branches`
     python analysis/surface.py svg_extracted_data.csv   # points of a paper
 
-`loss = E + A / parameters^alpha + B / tokens^beta` (Hoffmann et al. 2022, arXiv:2203.15556,
-equation 2), by Huber's loss of log residuals from several starts (their section D.2). With a
-compute of 6 x parameters x tokens, the best parameters grow as compute^(beta / (alpha + beta)). It
-takes three sizes and three lengths or more, each over a factor of 4.
+The surface `loss = E + A / parameters^alpha + B / tokens^beta` (Hoffmann et al. 2022,
+arXiv:2203.15556, equation 2) is fitted by Huber's loss of log residuals from several starts (their
+section D.2). With a compute of 6 x parameters x tokens, the optimal number of parameters grows as
+compute^(beta / (alpha + beta)). The fit needs at least three model sizes and three training
+lengths, each spanning a factor of 4.
 
-Of DIR, points are means over seeds, branches of runs included, and intervals are over seeds (as in
-scaling_laws.py). Of a CSV file with the columns `Model Size`, `Training FLOP` and `loss`, each
-point is a run, and intervals are percentiles of a bootstrap over points. The points of Hoffmann et
-al., read off their figure 4 by Besiroglu et al. 2024 (arXiv:2404.10102), are not shipped
-(https://github.com/epoch-research/analyzing-chinchilla); with `--outliers 5` they give E 1.817, A
-478, alpha 0.347, B 2143, beta 0.367, and Besiroglu et al. print 1.82, 482, 0.348, 2085, 0.366.
+For results in DIR, points are means over seeds, including branches of runs (runs whose schedule
+ended early), and intervals are over seeds (as in scaling_laws.py). For a CSV file with the columns
+`Model Size`, `Training FLOP` and `loss`, each point is a run, and intervals are percentiles of a
+bootstrap over points. The points of Hoffmann et al., read off their figure 4 by Besiroglu et al.
+2024 (arXiv:2404.10102), are not included (https://github.com/epoch-research/analyzing-chinchilla).
+With `--outliers 5` they give E 1.817, A 478, alpha 0.347, B 2143, beta 0.367; Besiroglu et al.
+print 1.82, 482, 0.348, 2085, 0.366.
 """
 
 import argparse
@@ -28,14 +30,14 @@ from scipy import optimize
 
 import llama_ablate as la
 
-#: Fewest values of each axis, and the factor that they must span.
+#: Fewest distinct model sizes and training lengths, and the factor that each must span.
 MIN_VALUES, MIN_SPAN = 3, 4.0
 HUBER = 1e-3  # residual of log loss beyond which Huber's loss is linear
 COLUMNS = ["Model Size", "Training FLOP", "loss"]
 
 
 class Surface(NamedTuple):
-    """The constants of `loss = E + A / parameters^alpha + B / tokens^beta`, in nats."""
+    """Surface `loss = E + A / parameters^alpha + B / tokens^beta`, in nats."""
 
     E: float
     A: float
@@ -44,23 +46,27 @@ class Surface(NamedTuple):
     beta: float
 
     def __call__(self, parameters: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Compute the loss of models of so many parameters after so many tokens."""
+        """Return the loss that the surface predicts for numbers of parameters and tokens."""
         return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
     @property
     def compute_exponent(self) -> float:
-        """The power of compute with which the best number of parameters grows."""
+        """Exponent of compute with which the optimal number of parameters grows."""
         return self.beta / (self.alpha + self.beta)
 
 
 def fit_surface(parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> Surface:
-    """Fit a surface from eight starts. Raises ValueError for axes that span too little."""
+    """Fit a surface with Huber's loss, and return the best of eight starts.
+
+    Raises ValueError if sizes or lengths are too few, span too little, or vary together.
+    """
     for axis in (parameters, tokens):
         if len({*axis}) < MIN_VALUES or max(axis) < MIN_SPAN * min(axis):
             raise ValueError("it takes three sizes and three lengths, over a factor of 4 each")
     if np.corrcoef(np.log(parameters), np.log(tokens))[0, 1] ** 2 > 0.98:
         raise ValueError("parameters and tokens vary together: their parts cannot be told apart")
-    # A and B stand for their parts of the loss at the middle of the points: a better condition.
+    # For a well-conditioned fit, A and B are replaced by the logarithms of their terms of the loss
+    # at the geometric mean of the points.
     log_n, log_d = np.log(parameters), np.log(tokens)
     middle_n, middle_d = log_n.mean(), log_d.mean()
 
@@ -92,7 +98,10 @@ def fit_surface(parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray) 
 
 
 def read_points(file: Path, outliers: int) -> pd.DataFrame:
-    """Read points without those of the highest loss. Raises ValueError for a file without them."""
+    """Read the points of a CSV file, without the `outliers` points of highest loss.
+
+    Raises ValueError if a column is missing, or if a number is not above 0.
+    """
     points = pd.read_csv(file)
     if missing := [name for name in COLUMNS if name not in points]:
         raise ValueError(f"'{file}' has no column '{missing[0]}'; needed: {', '.join(COLUMNS)}")
@@ -105,7 +114,7 @@ def read_points(file: Path, outliers: int) -> pd.DataFrame:
 
 
 def over_points(points: pd.DataFrame, draws: int) -> dict[str, tuple[float, float, float]]:
-    """Estimate a surface with percentiles of a bootstrap over points."""
+    """Fit a surface; return each constant with percentiles of a bootstrap over points."""
     values = points.to_numpy().T
     best, generator = fit_surface(*values), np.random.default_rng(0)
     drawn = [
@@ -119,7 +128,7 @@ def over_points(points: pd.DataFrame, draws: int) -> dict[str, tuple[float, floa
 
 
 def over_seeds(points: pd.DataFrame, draws: int) -> dict[str, tuple[float, float, float]]:
-    """Estimate one variant's surface through means over seeds, with intervals over seeds."""
+    """Fit one variant's surface to means over seeds; return constants with intervals."""
     grid = points.pivot_table("loss", ["parameters", "tokens"], "seed").dropna(axis="columns")
     parameters, tokens = (grid.index.get_level_values(i).to_numpy(float) for i in (0, 1))
 
@@ -133,7 +142,7 @@ def over_seeds(points: pd.DataFrame, draws: int) -> dict[str, tuple[float, float
 
 
 def main() -> None:
-    """Print the constants of each variant, or of the points of a file."""
+    """Print the constants of the surface of each variant, or of a file's points."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path, help="results of one experiment, or a CSV file")
     parser.add_argument("--outliers", type=int, default=0, help="points of a file to leave out")

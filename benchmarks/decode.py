@@ -1,15 +1,15 @@
-"""Time generation beside `transformers` on the same weights, and what fewer key/value heads save.
+"""Time text generation against `transformers` on equal weights, and by number of KV heads.
 
     python benchmarks/decode.py
     python benchmarks/decode.py --quick
     python benchmarks/decode.py --compiled --cpu --threads 1 --shape 128x4
 
-First: one prompt of 32 tokens, continued greedily by `transformers.generate` (with its default
-cache, with its static one, and with `--compiled` through `torch.compile`) and by
-`llama_ablate.interop.generation`, plain and compiled; float32 and bfloat16 weights, two threads,
-one process, in turn. A contestant that gives other tokens is marked: in bfloat16 the compiled steps
-round less. Then: one token after a context of 4,096 for 64 sequences at once, by the number of
-key/value heads.
+The first table times the greedy continuation of a prompt of 32 tokens by `transformers.generate`
+(with default cache, with static cache, and with `--compiled` also through `torch.compile`) and by
+`llama_ablate.interop.generation` (plain and compiled), with float32 and bfloat16 weights, two
+threads, and interleaved rounds in one process. Implementations that generate other tokens are
+marked: in bfloat16 the compiled steps round less. The second table times one token after a context
+of 4,096 tokens for 64 sequences at once, by the number of KV heads.
 """
 
 import argparse
@@ -38,20 +38,20 @@ SHAPES = {
     "512x8": {"dim": 512, "layers": 8, "heads": 8},
 }
 VOCAB, PROMPT = 4096, 32
-#: Of the second table: a layer's keys and values of 64 sequences are 64 MiB a pair of heads.
+#: Model of the second table, in which the KV cache of a layer for 64 sequences has 64 MiB per head.
 MANY = {"dim": 512, "layers": 2, "heads": 8, "context": 4096}
 BATCH = 64
 
 
 def model_of(sizes: dict[str, int], dtype: torch.dtype, **changes: Any) -> Decoder:
-    """Build a Llama with random weights."""
+    """Build a Llama model with random weights."""
     recipe = {"vocab": VOCAB, "context": 1024, "feedforward": "swiglu", **sizes, **changes}
     spec = resolve(Model.check(recipe))
     return init_weights(build(spec), 0).to(dtype).eval()
 
 
 def hugging_face(model: Decoder) -> Any:
-    """Return transformers' model with these weights."""
+    """Convert a model to transformers' implementation with the same weights."""
     from transformers import AutoModelForCausalLM
 
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,10 @@ def hugging_face(model: Decoder) -> Any:
 def generations(
     sizes: dict[str, int], dtype: torch.dtype, new: int, compiled: bool
 ) -> dict[str, Callable[[], Any]]:
-    """Return what continues the same prompt by `new` tokens, by name."""
+    """Return the implementations to compare, by name.
+
+    Each is a function that continues the same prompt by `new` tokens, and returns them.
+    """
     model = model_of(sizes, dtype)
     theirs = hugging_face(model)
     prompt = torch.randint(0, VOCAB, (PROMPT,), generator=torch.Generator().manual_seed(0))
@@ -102,7 +105,7 @@ def generations(
         from transformers import CompileConfig
 
         config = CompileConfig(mode=None, options={"cpp_wrapper": True})
-        config._compile_all_devices = True  # noqa: SLF001  by itself it compiles on GPUs alone
+        config._compile_all_devices = True  # noqa: SLF001  by default it compiles on GPUs only
         contestants["transformers (static cache, compiled)"] = partial(
             generate, cache_implementation="static", compile_config=config
         )
@@ -110,7 +113,7 @@ def generations(
 
 
 def race(shape: str, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:
-    """Time a generation by each contestant in turn; print and return medians and the ratios."""
+    """Time generation by each implementation in interleaved rounds; print and return times."""
     new = options.new
     contestants = generations(SHAPES[shape], dtype, new, options.compiled)
     first, first_s = {}, {}
@@ -155,19 +158,19 @@ def race(shape: str, dtype: torch.dtype, options: argparse.Namespace) -> dict[st
 
 
 def is_ours(name: str) -> bool:
-    """Whether a contestant is this package's."""
+    """Return whether an implementation belongs to this package."""
     return name.startswith("llama_ablate")
 
 
 def cpu_seconds_of(work: Callable[[], Any]) -> float:
-    """Return the seconds of processor that a call takes."""
+    """Return the CPU seconds that a call takes."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def by_heads(dtype: torch.dtype, rounds: int) -> dict[str, Any]:
-    """Time one token of many sequences behind a long context, by key/value heads."""
+    """Time decoding of many sequences after a long context, by number of KV heads."""
     works, sizes = {}, {}
     tokens = torch.zeros(BATCH, 1, dtype=torch.long)
     for heads in (8, 4, 2, 1):
@@ -177,7 +180,7 @@ def by_heads(dtype: torch.dtype, rounds: int) -> dict[str, Any]:
         sizes[heads] = state.nbytes
 
         def work(model: Decoder = model, state: Any = state) -> None:
-            # What the context says changes nothing of the time: the state is as it was made.
+            # The contents of the KV cache do not affect the time, so that it is left as allocated.
             for layer in state.layers:
                 layer.length = MANY["context"] - 1
             state.length = MANY["context"] - 1
@@ -199,7 +202,7 @@ def by_heads(dtype: torch.dtype, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run both tables; print them, then one line of JSON."""
+    """Measure and print both tables, then one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, action="append")
     parser.add_argument("--threads", type=int, default=2)

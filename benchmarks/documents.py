@@ -1,11 +1,12 @@
-"""Time a training step that keeps documents apart, beside one in which they continue each other.
+"""Time a training step with a per-document mask against a step without.
 
     python benchmarks/documents.py
     python benchmarks/documents.py --context 1024 --batch 2 --precision float32
 
-The same model, weights and tokens twice: documents of 100 tokens in the mean, whose separator is
-the model's own or a token like any other. Both take turns, so a ratio is within a round. On a CPU
-the seconds are those that the process computes, whatever else the machine does.
+Both steps have the same model, weights and tokens, in documents of 100 tokens on average. With the
+mask, the model knows the separator token, and attention does not cross documents; without it, the
+separator is an ordinary token. Rounds are interleaved, and ratios are computed within a round. On a
+CPU, times are CPU seconds of the process, which other load on the machine hardly affects.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import interleave, seconds_of
 
-LENGTH, VOCAB = 100, 1024  # tokens of a document in the mean; entries of the vocabulary
+LENGTH, VOCAB = 100, 1024  # mean tokens of a document; entries of the vocabulary
 MIXERS = {
     "mha, math": ("math", {}),
     "mha, fused": ("fused", {}),
@@ -37,7 +38,10 @@ MIXERS = {
 
 
 def step_s(name: str, separator: int | None, options: argparse.Namespace) -> partial[float]:
-    """Return what times one training step."""
+    """Return a function that times one training step, in seconds.
+
+    `separator` is the token that separates documents for a per-document mask; None for no mask.
+    """
     kernel, changes = MIXERS[name]
     sizes = {"dim": options.dim, "layers": options.layers, "heads": options.dim // 32}
     recipe = Model.check({**sizes, "context": options.context, "vocab": VOCAB, **changes})
@@ -57,14 +61,14 @@ def step_s(name: str, separator: int | None, options: argparse.Namespace) -> par
 
 
 def cpu_s(call: Callable[[], object]) -> float:
-    """Return the seconds that this process computes in a call."""
+    """Return the CPU seconds of this process in a call."""
     start = time.process_time()
     call()
     return time.process_time() - start
 
 
 def main() -> None:
-    """Print a table: seconds of a step, and how many times longer it takes apart."""
+    """Print a table: time of a step, and ratio of times with and without mask."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)

@@ -1,14 +1,14 @@
-"""Time a whole grid beside the same runs done one after another by a plain `transformers` loop.
+"""Time a whole experiment against the same runs in a plain `transformers` training loop.
 
     python benchmarks/grid.py
     python benchmarks/grid.py --steps 120 --rounds 3
     python benchmarks/grid.py --shape 128x4x128 --steps 500 --rounds 1 --compile always
 
-Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama.
-Ours is the command as users type it, in all its processes: choosing the compute,
-training with its learning curve, saving weights and records. The plain loop has transformers'
-defaults: float32, all threads, one run at a time, and saves nothing. Both are timed as whole
-processes, in turn.
+The experiment has six runs of a Llama: multi-head, grouped-query and multi-query attention, with
+two seeds each. The command `llama-ablate run` is timed as users start it, with all its processes:
+it chooses the compute settings, trains with learning curves, and saves weights and records. The
+plain loop has transformers' defaults (float32, all threads), trains one run at a time, and saves
+nothing. Both are timed as whole processes, in interleaved rounds.
 """
 
 import argparse
@@ -57,7 +57,7 @@ SHAPES = {
 
 
 def main() -> None:
-    """Time both in turn; print medians, the ratio, and one line of JSON."""
+    """Time both in interleaved rounds; print medians, the ratio, and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="128x4x256")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each run")
@@ -68,11 +68,11 @@ def main() -> None:
     if options.plain:
         plain_loop(options.plain)
         return
-    compileall.compile_dir("llama_ablate", quiet=1)  # an installed package has its bytecode
+    compileall.compile_dir("llama_ablate", quiet=1)  # as for an installed package
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(YAML.format(**vars(options), **SHAPES[options.shape]), "utf-8")
-        (table,) = plan(experiment.load(file)).tables  # its tokens are in the cache from here on
+        (table,) = plan(experiment.load(file)).tables  # also caches the tokens
         total = len(table.runs) * table.tokens_per_run
 
         def afresh() -> float:
@@ -101,7 +101,7 @@ def _seconds(*arguments: str) -> float:
 
 
 def plain_loop(file: Path) -> None:
-    """Train every run of the experiment with transformers, one after another."""
+    """Train every run of an experiment file with transformers, one after another."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,11 +1,12 @@
-"""Time the harness itself: a plan of 1,000 variants, and reading 10,000 finished runs.
+"""Time the harness itself: planning of 1,000 variants, and reading of 10,000 runs.
 
     python benchmarks/harness.py
     python benchmarks/harness.py --quick
 
-Each command is timed as a whole process, as users start it: wall-clock seconds and CPU seconds,
-medians over the rounds. The runs are made by the store's own writers, in a temporary folder;
-nothing is trained. `report` is timed at a fifth of the runs too, to show that it is linear.
+Each command is timed as a whole process, as users start it, in wall-clock and CPU seconds, with
+medians over rounds. The finished runs are generated in a temporary folder by the functions that
+store results; nothing is trained. `report` is also timed with a fifth of the runs, to show that its
+time is linear.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the results that tests make
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the generated results of `tests.filled`
 
 from tests import filled
 
@@ -47,7 +48,7 @@ SEEDS = 5
 
 
 def seconds(*words: str) -> tuple[float, float]:
-    """Return the wall-clock and CPU seconds of a command."""
+    """Return the wall-clock and CPU seconds of a `llama_ablate` command."""
     before, began = os.times(), time.perf_counter()
     command = [sys.executable, "-m", "llama_ablate", *words]
     subprocess.run(command, check=True, capture_output=True)  # noqa: S603  our own
@@ -57,12 +58,12 @@ def seconds(*words: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Time each command in turn; print medians, and one line of JSON."""
+    """Time the commands in interleaved rounds; print medians, and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round after one that warms up")
     options = parser.parse_args()
-    compileall.compile_dir("llama_ablate", quiet=1)  # an installed package has its bytecode
+    compileall.compile_dir("llama_ablate", quiet=1)  # as for an installed package
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "many.yaml"
         file.write_text(PLAN, "utf-8")
@@ -78,7 +79,7 @@ def main() -> None:
             "report, 10,000 runs": ("report", many),
         }
         for words in list(commands.values())[:2]:
-            seconds(*words)  # prepares the text
+            seconds(*words)  # tokenizes the text into the cache
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(1 if options.quick else options.rounds):
             for name, words in commands.items():

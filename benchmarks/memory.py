@@ -1,10 +1,10 @@
-"""The peak memory that `plan` predicts in closed form beside what workers reach, on this CPU.
+"""Compare the peak memory that `plan` predicts with that of workers on a CPU.
 
     python benchmarks/memory.py              # 12 variants of committed experiments, half an hour
-    python benchmarks/memory.py FILE LABEL   # one of another file
+    python benchmarks/memory.py FILE LABEL   # one variant of another file
 
-Each is trained for three steps and evaluated once by a worker of its own; its record says what it
-reached. The closed form is to lie within a factor of 1.5 of it.
+Each variant is trained for three steps and evaluated once in a separate worker, whose record states
+its peak memory. The closed-form prediction should be within a factor of 1.5 of it.
 """
 
 import sys
@@ -45,7 +45,10 @@ SHORT = (
 
 
 def peaks(file: Path, label: str) -> tuple[int, int]:
-    """Return the predicted and the reached peak of a variant of an experiment's last table."""
+    """Return the predicted and the measured peak memory of a variant, in bytes.
+
+    The variant is taken from the experiment's last comparison table.
+    """
     plan = make(experiment.load(file, (*SHORT, "hypotheses=[]", "guard=[]")))
     table = plan.tables[-1]
     names = [variant.label for variant in table.variants]
@@ -69,7 +72,7 @@ def peaks(file: Path, label: str) -> tuple[int, int]:
 
 
 def main(words: list[str]) -> None:
-    """Print a line for each variant: predicted, reached, and their ratio."""
+    """Print a line per variant: predicted peak, measured peak, and their ratio."""
     cases = [(Path(words[0]), words[1])] if words else [(ROOT / f, label) for f, label in CASES]
     for file, label in cases:
         predicted, reached = peaks(file, label)

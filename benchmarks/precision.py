@@ -1,12 +1,13 @@
-"""Time a training step in each precision with each attention kernel: what `auto` chooses by rule.
+"""Time a training step by precision and attention kernel, to check `auto`.
 
     python benchmarks/precision.py
     python benchmarks/precision.py --device cuda --width 512 --tokens 32768
 
-One layer (RMSNorm, RoPE, SwiGLU, 256 tokens of vocabulary), one thread, the pairs in turn and in a
-new order every round. Ratios are to the fastest of a row, and what `auto` chooses has a star. On a
-CPU the seconds are those that the process computes, whatever else the machine does.
-ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI takes a CPU's instructions for bfloat16 away.
+The model has one layer (RMSNorm, RoPE, SwiGLU) and a vocabulary of 256 tokens; it runs on one
+thread. Pairs of precision and kernel are timed in interleaved rounds of random order. Ratios are to
+the fastest pair of a row, and the choice of `auto`, which follows a rule, has a star. On a CPU,
+times are CPU seconds of the process, which other load on the machine hardly affects. The
+environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI disables a CPU's instructions for bfloat16.
 """
 
 import argparse
@@ -33,7 +34,7 @@ PAIRS = [*itertools.product(("float32", "bfloat16"), get_args(Kernel))]
 
 
 def row(dim: int, head_dim: int, context: int, batch: int, options: argparse.Namespace) -> str:
-    """Time a step of each pair; return their ratios to the fastest."""
+    """Time a training step with each pair; return their ratios to the fastest."""
     sizes = {"dim": dim, "layers": 1, "heads": dim // head_dim, "context": context, "vocab": VOCAB}
     spec = resolve(Model.check(sizes))
     train = Train.check({"steps": 1, "batch": batch})
@@ -66,7 +67,7 @@ def row(dim: int, head_dim: int, context: int, batch: int, options: argparse.Nam
 
 
 def main() -> None:
-    """Print a table for each question: width, context and head width, and small steps."""
+    """Print three tables: by width, by context and head width, and for small steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, nargs="+", default=[16, 32, 64, 128, 256, 512])
     parser.add_argument("--context", type=int, nargs="+", default=[64, 256, 512, 768, 1024, 2048])

@@ -1,12 +1,12 @@
-"""Training steps beside a device's matrix products, and decoding beside its memory's bandwidth.
+"""Measure training speed against matrix products, and decoding against memory bandwidth.
 
     python benchmarks/rates.py --device cuda
     python benchmarks/rates.py --device cpu --tiny
 
-Model FLOPs utilisation (MFU) is here the matrix products of a training step, three times those of a
-forward pass, over what one large product of the same precision reaches on the same device: not over
-a data sheet. Decoding one sequence reads every weight once a token: its bytes a second stand beside
-those of a copy.
+Model FLOPs utilisation (MFU) is here the rate of a training step's matrix products (three times the
+FLOPs of a forward pass), divided by the rate of one large matrix product in the same precision on
+the same device, not by a data sheet's peak. Decoding one sequence reads every weight once per
+token: its bytes per second are compared with those of a memory copy.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import seconds_of
 
-#: Dim, layers, heads, vocabulary, context, rows of a batch: 10M, 125M, 350M and 1.2B parameters.
+#: Dim, layers, heads, vocabulary, context, and batch size, by approximate number of parameters.
 SHAPES = {
     "10M": (384, 6, 6, 256, 512, 64),
     "125M": (768, 12, 12, 32_000, 1024, 16),
@@ -37,7 +37,7 @@ TINY = {"tiny": (32, 2, 2, 256, 32, 2)}
 
 
 def main() -> None:
-    """Measure products, copies and every shape; print a table, then one line of JSON."""
+    """Measure matrix products, copies and models; print a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a shape of seconds, to try it out")
@@ -63,7 +63,10 @@ def _shape(
     products: float,
     copies: float,
 ) -> dict[str, object]:
-    """Time training steps and decoding of a model in turn with nothing; return what they reach."""
+    """Time training steps, then decoding, of a model; print and return their rates.
+
+    `products` are the FLOP/s of a matrix product, and `copies` the bytes per second of a copy.
+    """
     keys = ("dim", "layers", "heads", "vocab", "context")
     spec = resolve(Model.check(dict(zip(keys, sizes, strict=False))), REGISTRIES)
     rows = sizes[-1]
@@ -111,7 +114,7 @@ def _products(compute: Compute, options: argparse.Namespace) -> float:
 
 
 def _copies(compute: Compute, options: argparse.Namespace) -> float:
-    """Return the bytes that a copy reads a second; it writes as many."""
+    """Return the bytes per second that a memory copy reads; it writes as many."""
     a = torch.zeros(1 << (20 if options.tiny else 30), dtype=torch.uint8, device=compute.device)
     b = torch.empty_like(a)
     return a.nbytes / _median(lambda: b.copy_(a), compute, options.rounds)

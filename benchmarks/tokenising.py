@@ -1,11 +1,11 @@
-"""Time how a large text becomes tokens, and watch the memory of all processes that do it.
+"""Time the tokenization of a large text, and measure its peak memory.
 
     python benchmarks/tokenising.py --size 2GB --source ../shared/data/wikitext-2/wiki.train.tokens
 
-The text is made of paragraphs of the source, drawn at random, in which one word of twenty
-(`--new 20`) is replaced by one that stands nowhere else: a larger text has new words to its end. It
-is written into a folder of Parquet files, read by the corpus `hub` with each of the tokenizers, and
-removed afterwards.
+The text consists of random paragraphs of the source, in which one of twenty words (`--new 20`) is
+replaced by a random new word, since large natural texts have new words up to their end. It is
+written to a folder of Parquet files, which the corpus `hub` reads with each of the tokenizers, and
+deleted afterwards.
 """
 
 import argparse
@@ -42,7 +42,10 @@ FILES = 4
 
 
 def make(source: Path, folder: Path, size: int, new: int) -> None:
-    """Write about so many bytes of text from the paragraphs of a source, one in `new` words new."""
+    """Write about `size` bytes of random paragraphs of a source to Parquet files.
+
+    One of `new` words is replaced by a random word.
+    """
     drawn = random.Random(0)
     lines = source.read_text("utf-8").split("\n")
     paragraphs = [line.split(" ") for line in lines if len(line) > 200]
@@ -62,7 +65,10 @@ def make(source: Path, folder: Path, size: int, new: int) -> None:
 
 
 def watched(words: list[str], environment: dict[str, str]) -> tuple[dict[str, float], float]:
-    """Run a command; return what it printed, and the most memory that all its processes had."""
+    """Run a command; return its printed JSON, and the peak memory of its processes.
+
+    The peak is the largest sum of resident bytes over all processes, sampled every 0.1 s.
+    """
     process = subprocess.Popen(  # noqa: S603  this Python
         words, stdout=subprocess.PIPE, env=environment
     )
@@ -84,7 +90,7 @@ def watched(words: list[str], environment: dict[str, str]) -> tuple[dict[str, fl
 
 
 def main() -> None:
-    """Make the text, and print a row for each tokenizer."""
+    """Make and tokenize the text; print a Markdown table with a row per tokenizer."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--size", default="2GB", help="how much text (default: 2GB)")
     parser.add_argument("--source", type=Path, required=True, help="the text to draw from")

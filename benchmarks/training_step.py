@@ -1,18 +1,18 @@
-"""Time a training step beside `transformers`, `x-transformers` and nanoGPT's model, interleaved.
+"""Time a training step against `transformers`, `x-transformers` and nanoGPT's model.
 
     python benchmarks/training_step.py
     python benchmarks/training_step.py --quick
     python benchmarks/training_step.py --compiled --shape 128x4x256 --precision float32 --rounds 11
 
-Same architecture (Llama: RMSNorm, RoPE, SwiGLU, untied head, no biases), same batch, precision,
-threads and optimizer (fused AdamW, clipping at 1.0). nanoGPT's model is a GPT-2 without biases: a
-feed-forward network of as many parameters, LayerNorm and a table of positions. Each round times one
-step of every contestant, so that a noisy machine slows all alike; ratios are taken within a round.
-With `--compiled` each is there a second time, through `torch.compile`: minutes for each the first
-time, seconds from torch's cache.
+All implementations have the same architecture (Llama: RMSNorm, RoPE, SwiGLU, untied head, no
+biases), batch, precision, threads and optimizer (fused AdamW, clipping at 1.0). Only nanoGPT's
+model is a GPT-2 without biases, with a feed-forward network of equal parameters, LayerNorm and
+learned positions. Each round times one step of every implementation, so that a noisy machine slows
+all alike; ratios are computed within a round. With `--compiled`, each implementation is also timed
+through `torch.compile`, which takes minutes at first, and seconds from torch's cache.
 
-The last line of a shape is no step: it times the products with weights of one step of ours, forward
-and backward, and nothing else. It is what would be left of the step if all else cost nothing.
+The last line of a shape times only the matrix products with weights of one of this package's steps,
+forward and backward. It is the time of a step in which all other operations cost nothing.
 """
 
 import argparse
@@ -45,12 +45,12 @@ PRODUCTS = "products with weights alone"
 
 
 def width(dim: int) -> int:
-    """Return Llama's SwiGLU width, rounded to 32, which every contestant can be given."""
+    """Return Llama's SwiGLU width, rounded up to 32, which every implementation supports."""
     return 32 * math.ceil(int(8 * dim / 3) / 32)
 
 
 def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], Tensor]:
-    """Build the harness's own decoder."""
+    """Build this package's decoder with a given attention kernel."""
     recipe = Model.check(
         {
             "vocab": VOCAB,
@@ -71,7 +71,7 @@ def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], T
 
 
 def hugging_face(dim: int, layers: int, heads: int) -> nn.Module:
-    """Build `LlamaForCausalLM` with its default attention (sdpa)."""
+    """Build transformers' `LlamaForCausalLM` with its default attention (sdpa)."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -87,7 +87,7 @@ def hugging_face(dim: int, layers: int, heads: int) -> nn.Module:
 
 
 def x_transformers(dim: int, layers: int, heads: int, flash: bool) -> nn.Module:
-    """Build the same architecture from x-transformers' parts."""
+    """Build the same architecture with x-transformers; `flash` selects flash attention."""
     from x_transformers import Decoder, TransformerWrapper
 
     return TransformerWrapper(
@@ -111,7 +111,7 @@ def x_transformers(dim: int, layers: int, heads: int, flash: bool) -> nn.Module:
 
 
 class NanoGPT(nn.Module):
-    """GPT-2 as nanoGPT has it, without biases: joined projections, torch's attention, GELU."""
+    """nanoGPT's GPT-2 without biases: joint QKV projection, torch's attention, and GELU."""
 
     def __init__(self, dim: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class NanoGPT(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits."""
+        """Return logits (batch, tokens, vocabulary) for token ids (batch, tokens)."""
         x = self.tokens(tokens) + self.positions(
             torch.arange(tokens.shape[1], device=tokens.device)
         )
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.shape, options.rounds = ["128x4x256", "256x6x256"], 7
-    configure_process(options.threads)  # for all contestants alike: they share the process
+    configure_process(options.threads)  # for all implementations, which share the process
     results = [
         race(shape, precision, options)
         for shape in options.shape or SHAPES
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, object]:
-    """Time all contestants at one shape and precision; return median seconds by name."""
+    """Time all implementations at one shape and precision; print and return medians and ratios."""
     dim, layers, heads, batch = SHAPES[shape]
     contestants = {
         "llama_ablate (fused)": ours(dim, layers, heads, "fused"),
@@ -229,7 +229,7 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
 
 
 def is_ours(name: str) -> bool:
-    """Whether a contestant is this package's."""
+    """Return whether an implementation belongs to this package."""
     return name.startswith("llama_ablate")
 
 
@@ -255,26 +255,29 @@ def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callab
     return step
 
 
-#: Size, stride, type and device.
+#: Size, stride, dtype and device of a tensor.
 Like = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
 class Recorder(TorchDispatchMode):
-    """The products with weights that are computed, as pairs of what their tensors are like."""
+    """Dispatch mode that records the operands of all matrix products with weights.
+
+    `pairs` has for each product the size, stride, dtype and device of both operands.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.pairs: list[list[Like]] = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        """Note a product, and compute anything."""
+        """Record the operands if the operation is a matrix product, and execute it."""
         if operation is torch.ops.aten.mm.default:
             self.pairs.append([(x.size(), x.stride(), x.dtype, x.device) for x in args])
         return operation(*args, **(kwargs or {}))
 
 
 def products(step: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that computes the products with weights of a step, on other numbers."""
+    """Return a function that computes a step's matrix products with weights on random numbers."""
     with Recorder() as seen:
         step()
 

@@ -1,8 +1,9 @@
 """Architecture ablations of Llama-style decoder-only language models.
 
 The public surface, imported on first use so that `import llama_ablate` is quick:
-`run` (an experiment), `open` (its results as data frames), `report`, `concat` (several of them),
-`load` (an experiment file), `plan` (its variants and runs), `build` and `init_weights` (a model),
+`run` (an experiment), `open` (its results as data frames), `report`, `concat` (join results of
+several experiments), `load` (an experiment file), `plan` (its variants and runs), `build` and
+`init_weights` (a model),
 `Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
 `BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
 """

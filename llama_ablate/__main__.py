@@ -1,4 +1,4 @@
-"""`llama-ablate` and `python -m llama_ablate`, from the first import on."""
+"""Entry point of the commands `llama-ablate` and `python -m llama_ablate`."""
 
 import gc
 import sys
@@ -8,9 +8,12 @@ from llama_ablate.errors import ConfigError
 
 
 def script() -> NoReturn:
-    """Import the command line and run it; an import error is one line, too."""
-    # Imports, plans and reports make a million objects and keep them: to look for cycles after
-    # every 700, as Python does, takes a tenth of their time.
+    """Import the command line and run it.
+
+    A ConfigError or an interrupt during the imports is reported in one line, too.
+    """
+    # Imports, plans and reports create a million long-lived objects: with Python's default of a
+    # garbage collection every 700 allocations, a tenth of their time would go to collections.
     gc.set_threshold(50_000)
     try:
         from llama_ablate.commands import cli

@@ -1,4 +1,4 @@
-"""Experiments in Python: run one, open its results as data frames, write its report, join several.
+"""Python interface: run experiments, open results as data frames, write and join reports.
 
     import llama_ablate as la
 
@@ -6,8 +6,8 @@
     results.comparison(), results.runs, results.curves, results.metrics
     results.model("rope", seed=0)
 
-`docs/python.md` describes the columns. What a user can mend is a `ConfigError` with the line that
-the command prints. Only `run` and `OpenedResults.model` import torch.
+`docs/python.md` documents this interface. Mistakes in user input raise `ConfigError`, whose message
+is the line that the command prints. Only `run` and `OpenedResults.model` import torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenedResults", "concat", "open", "report", "run"]
 
-_TABLES_SHOWN = 3  # in a notebook
+_TABLES_SHOWN = 3  # comparison tables in a notebook's view of the results
 
 
 class OpenedResults:
-    """Results of an experiment, or of several that share a baseline and a text, as data frames.
+    """Results of one or several experiments as data frames.
 
-    Every frame is tidy: a row is one thing, a column one quantity with its unit in its name.
-    Frames are read once, when they are first asked for.
+    Several experiments have a common baseline and text. Every frame is tidy: a row is one
+    observation, and a column one quantity, whose name ends in its unit. Frames are computed at
+    their first access and cached.
     """
 
     def __init__(self, frames: Frames, results: Sequence[Results]) -> None:
-        #: What the report is made from: for sections and figures of your own.
+        #: Data behind the report, for custom sections and figures.
         self.frames = frames
         self._results = results
         self._experiments = (
@@ -59,17 +60,20 @@ class OpenedResults:
 
     @property
     def question(self) -> str:
-        """The question that its file asks."""
+        """The research question that the experiment file states."""
         return self.frames.plan.experiment.question
 
     @cached_property
     def headline(self) -> str:
-        """Answer of the experiment, in a sentence."""
+        """Answer of the experiment in plain sentences, as at the top of the report."""
         return headline(self.frames)
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Limits of the comparison, in sentences; of several experiments also their differences."""
+        """Limits of the comparison, one sentence each.
+
+        Results of several experiments also list how these experiments differ.
+        """
         if isinstance(self.frames, unions.UnionFrames):
             messages = [
                 f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)
@@ -79,43 +83,50 @@ class OpenedResults:
 
     @cached_property
     def tables(self) -> pd.DataFrame:
-        """Table of the experiment's tables: text, size, matching, budget, and finished runs."""
+        """Data frame of comparison tables: text, size, matching, budget, and finished runs."""
         return self._over(columns.tables)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """Table of runs, with the measured numbers by name; a run has a row in each table."""
+        """Data frame of runs, with a column for each measured number.
+
+        A run that belongs to several comparison tables has a row for each.
+        """
         return self._over(columns.runs)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """Table of the points of learning curves, by table and run."""
+        """Data frame of learning-curve points, by comparison table and run."""
         return self._over(columns.curves)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Table of the measured values of runs and variants, with their coordinates."""
+        """Data frame of metric values of runs and variants.
+
+        Coordinates such as `layer` or `context` have columns of their own.
+        """
         return self._over(columns.metrics)
 
     def only(self, table: str | None = None) -> "OpenedResults":
-        """Return the results of one table alone, the first by default.
+        """Return the results restricted to one comparison table, by default the first.
 
-        Raises ConfigError where no table has the name.
+        Raises ConfigError if no table has the name.
         """
         return OpenedResults(self.frames.only(self.frames.named(table)), self._results)
 
     def comparison(self, table: str | None = None) -> pd.DataFrame:
-        """Return one row for each variant of a table, or of every table: loss, difference, cost.
+        """Return a data frame of variants: loss, difference from the baseline, and costs.
 
-        Raises ConfigError where no table has the name.
+        It has the rows of one comparison table, or by default of all. Raises ConfigError if no
+        table has the name.
         """
         return columns.comparison(self.frames if table is None else self.only(table).frames)
 
     def section(self, name: str) -> pd.DataFrame:
-        """Return the numbers of a section of the report, such as `hypotheses`, over its tables.
+        """Return the numbers of a report section, such as `hypotheses`, as one data frame.
 
-        Empty where the experiment has nothing that the section shows. Raises ConfigError for a
-        section that there is none of.
+        The column `table` names the comparison table of each row. The frame is empty if the
+        experiment has no data for the section. Raises ConfigError for an unknown section.
         """
         from llama_ablate.report.sections import SECTIONS, sections
 
@@ -129,10 +140,10 @@ class OpenedResults:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     def figures(self, name: str) -> "dict[str, Figure]":
-        """Draw a figure of the report, such as `effects`, of the first table: by its name.
+        """Draw a figure of the report, such as `effects`, for the first comparison table.
 
-        One that draws every metric gives several; where there is nothing to draw it gives none.
-        Raises ConfigError for a figure that there is none of.
+        Returns matplotlib figures by name: several for a figure with one picture per metric, none
+        if there is no data to draw. Raises ConfigError for an unknown figure.
         """
         from llama_ablate.report.plots import draw
         from llama_ablate.report.sections import FIGURES
@@ -145,11 +156,11 @@ class OpenedResults:
         }
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
-        """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.
+        """Load the model and tokenizer of a finished run, as `.model` and `.tokenizer`.
 
-        `variant` is a label or an id, and may be `baseline`; without `seed` it is the first run of
-        it that has weights.
-        Raises ConfigError where there is no such run, or where its weights were not kept.
+        `variant` is a label or an id, and may be `baseline`. Without `seed`, the first run of the
+        variant with stored weights is loaded. Imports torch.
+        Raises ConfigError if there is no such run, or if its weights were not kept.
         """
         runs = self.runs
         variants = (self.frames.plan.variant(variant, t.plan) for t in self.frames.tables)
@@ -189,7 +200,7 @@ class OpenedResults:
         )
 
     def _repr_html_(self) -> str:
-        """Return headline and short comparison for a notebook; nothing is loaded from elsewhere."""
+        """Return the headline and short comparison tables as HTML without external resources."""
         from llama_ablate.report.sections import sections
 
         parts = [part for part in sections(self.frames) if part.key == "comparison"]
@@ -212,21 +223,22 @@ class OpenedResults:
 
 
 def open(folder: Path | str) -> OpenedResults:  # noqa: A001  it is read as `la.open`
-    """Open results: the folder of an experiment, or a pack.
+    """Open the results of an experiment from its results folder or from a pack.
 
-    Raises ConfigError where there are none, or where a file is damaged.
+    A pack is a folder with the same results in a few files, without weights. Raises ConfigError if
+    the folder has no results, or if a file is damaged.
     """
     results = Results.open(Path(folder).expanduser())
     return OpenedResults(Frames.of(results), [results])
 
 
 def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
-    """Return several experiments as one: frames one below another, and one comparison over all.
+    """Join the results of several experiments: concatenated frames, and one comparison of all rows.
 
-    A row of the comparison is paired by seed with the baseline of its own experiment, and the
-    intervals hold at once over the rows of all; `warnings` says what else is not alike. Raises
-    ConfigError, naming what differs, where the baselines are not the same architecture on the same
-    text, trained alike.
+    Each row of the comparison is paired by seed with the baseline of its own experiment, and the
+    confidence intervals are simultaneous over the rows of all experiments. `warnings` lists other
+    differences between the experiments. Raises ConfigError, which names the difference, unless all
+    baselines have the same architecture, text and training.
     """
     opened = [result if isinstance(result, OpenedResults) else open(result) for result in results]
     if not opened:
@@ -238,10 +250,10 @@ def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
 
 
 def report(folder: Path | str) -> Path:
-    """Write the report of an experiment's results; return the path of its page.
+    """Write the report of an experiment's results; return the path of its HTML page.
 
-    Beside the page lie `tables/`, with `runs.csv` and `curves.csv`, and `figures/`. Raises
-    ConfigError where there are no results.
+    The page's folder also gets `tables/`, with `runs.csv` and `curves.csv`, and `figures/`. Raises
+    ConfigError if the folder has no results.
     """
     from llama_ablate.commands.report import write
 
@@ -263,12 +275,13 @@ def run(
 ) -> OpenedResults:
     """Run an experiment, write its report, and open its results.
 
-    `experiment` is a file, or a mapping with the same keys. `results` is the folder of all results,
-    `workers` how many runs train at a time (one a core unless given), `keep_weights` `none`, `best`
-    or `all`, `sets` overrides such as `train.lr=3e-4`, `plugins` files that register components,
-    `only` and `redo` variants that alone are trained, or trained again.
-    Runs that have finished are not repeated; after an interrupt the same call goes on. Progress is
-    shown on standard error. Raises ConfigError as the command does, in one line.
+    `experiment` is the path of an experiment file, or a mapping with the same keys. `results` is
+    the parent folder of all results. `workers` is the number of concurrent runs (default: one per
+    core or GPU). `keep_weights` is `none`, `best` or `all`. `sets` are overrides such as
+    `train.lr=3e-4`, and `plugins` are Python files that register components. `only` restricts
+    training to the named variants; `redo` names variants to train again.
+    Finished runs are not repeated; after an interrupt, the same call continues the experiment.
+    Progress is shown on standard error. Raises ConfigError with the line that the command prints.
     """
     from llama_ablate.commands import run as command
     from llama_ablate.commands.shared.options import of
@@ -297,7 +310,7 @@ def run(
 
 
 def _html(section: "Section") -> str:
-    """Return the columns of a section that come first, as a table."""
+    """Return the leading columns of a report section as an HTML table."""
     cells = section.cells.iloc[:, : section.short or None]
     return f"<p><b>{escape(section.title)}</b></p>\n" + cells.to_html(
         index=False, escape=True, border=0

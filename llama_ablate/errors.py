@@ -1,4 +1,4 @@
-"""ConfigError for mistakes in user input, and hints: the nearest match, and what to install."""
+"""ConfigError for mistakes in user input, with hints on allowed names and missing packages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -8,16 +8,17 @@ from pathlib import Path
 
 Where = tuple[str | int, ...]
 
-_LISTED = 40  # names that a sentence may list
-_COMPARED = 200  # letters of what was given: comparing takes their square
+_LISTED = 40  # most names that an error message lists
+_COMPARED = 200  # most compared characters of the input: the comparison takes quadratic time
 _OTHER_WORDS = Path(__file__).parent / "config" / "other_words.yaml"
 
 
 class ConfigError(ValueError):
-    """The user's input is wrong. The command prints one line and exits with code 2.
+    """Error in the user's input.
 
-    `where` is the path of keys to the offending value, for whoever knows the file to turn into
-    line and column; empty where the mistake is not in an experiment file.
+    The command line prints it in one line, and exits with code 2. `where` is the path of keys to
+    the wrong value in an experiment file, from which the caller that has the file computes line and
+    column. It is empty for mistakes outside an experiment file.
     """
 
     def __init__(self, message: str, where: Where = ()) -> None:
@@ -26,19 +27,22 @@ class ConfigError(ValueError):
         self.where = where
 
     def under(self, *prefix: str | int) -> "ConfigError":
-        """Return the same error with `prefix` in front of its path."""
+        """Return a copy of the error with `prefix` prepended to its path of keys."""
         return ConfigError(self.message, (*prefix, *self.where))
 
 
 class NotProvidedError(ConfigError):
-    """Missing part of a user's component: its value is unknown, never 0."""
+    """Error for a number that a user's component does not define.
+
+    The number is then unknown, and not 0.
+    """
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"not provided by '{name}': {what}")
 
 
 def dotted(where: Where) -> str:
-    """Format a path: `variants.axes.norm[1]`.
+    """Format a path of keys in an experiment file: `variants.axes.norm[1]`.
 
     >>> dotted(("variants", "axes", "norm", 1))
     'variants.axes.norm[1]'
@@ -48,22 +52,24 @@ def dotted(where: Where) -> str:
 
 
 def require(package: str, user: str) -> None:
-    """Raise ConfigError, with the command that installs it, where a package is missing.
+    """Raise ConfigError, with an installation command, if a Python package is missing.
 
-    `user` is what needs it. The package's own command is the one that works everywhere: no index
-    has this distribution, so its extras can be installed in a checkout alone.
+    `user` names the feature that needs the package. The message says `pip install PACKAGE`, which
+    works everywhere, and not an extra of this project: no package index has the project, so that
+    its extras can be installed in a checkout only.
     """
     spec = find_spec(package)
-    if spec is None or spec.origin is None:  # without one, a mere folder
+    if spec is None or spec.origin is None:  # without an origin it is a folder of the same name
         raise ConfigError(f"{user} needs the package '{package}': pip install {package}")
 
 
 def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
-    """Return the allowed names and the nearest match, as the end of a sentence.
+    """Return the end of an error message: allowed names and the nearest match.
 
-    The nearest match is the same name with other capitals or marks, another project's word for it,
-    or the name with the most similar letters; it may be allowed `elsewhere`, as `train.lr` is. A
-    long list is cut to its nearest names and a count of the others.
+    The nearest match of `value` is the same name with other capitals or punctuation, a name for
+    which `value` is another project's word, or the name with the most similar letters. Names in
+    `elsewhere`, such as `train.lr`, are not listed, but may be the nearest match. A long list is
+    cut to the nearest names and a count of the others.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
@@ -81,11 +87,11 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
 
 
 def _meant(text: str, names: Sequence[str]) -> list[str]:
-    """Find the names that a misspelt text resembles: mostly one, or none."""
+    """Return the names that a misspelt text resembles, usually one or none."""
     groups: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for name in names:
-        last = name.rpartition(".")[2]  # of `train.lr`, too
+        last = name.rpartition(".")[2]  # `lr` for `train.lr`
         for word in (name, last):
             groups.setdefault(_plain(word), [name])
         for word in _other_words().get(last, "").split():
@@ -100,13 +106,13 @@ def _meant(text: str, names: Sequence[str]) -> list[str]:
     ):
         for word in get_close_matches(_plain(text), words, 1, alike):
             return words[word]
-    holding = [name for name in names if _plain(text) in _plain(name)]  # `qknorm`, of a label
+    holding = [name for name in names if _plain(text) in _plain(name)]  # a part of a longer name
     return holding[:3] if len(_plain(text)) > 2 else []
 
 
 @cache
 def _other_words() -> Mapping[str, str]:
-    """Return the words that other projects and papers have for a thing of ours, by our own."""
+    """Return other projects' and papers' words, separated by spaces, by this project's name."""
     import yaml
 
     words: dict[str, str] = yaml.safe_load(_OTHER_WORDS.read_text("utf-8"))
@@ -114,5 +120,5 @@ def _other_words() -> Mapping[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Return a word without capitals, spaces, hyphens and underscores."""
+    """Return a word in lower case without spaces, hyphens, underscores and dots."""
     return "".join(letter for letter in text.lower() if letter not in " -_.")

@@ -1,4 +1,4 @@
-"""Terminal output: width, colours, progress; control characters are escaped."""
+"""Terminal output: width, colours, progress bars, and escaping of control characters."""
 
 import os
 import re
@@ -12,15 +12,16 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-#: User and password in an address, up to the last `@` before its path; a path has one slash less.
+#: User and password in a URL, up to the last `@` before its path. After `:/`, an optional further
+#: slash is kept: a file path has one slash less than a URL.
 _USER = re.compile(r"(?<=:/)(/?)[^/'\"]*@")
-#: Control characters but for line feeds and tabs, and those that turn or hide what stands beside
-#: them: of width zero, of the direction of writing, and tags.
+#: Control characters except line feeds and tabs, and characters that reorder or hide their
+#: neighbours: zero-width characters, marks of the writing direction, and tag characters.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\U000e0000-\U000e007f]"
 )
-#: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
+#: Words of tables by colour (SGR codes of ECMA-48). The words are complete without the colours.
 _COLOURS = {
     "32": ("better", "supported", "holds", "ok"),
     "33": ("worse", "refuted"),
@@ -29,28 +30,29 @@ _COLOURS = {
     "2": ("inconclusive", "too short", "undecided", "undecidable", "no verdict", "pending"),
 }
 _SGR = {word: code for code, words in _COLOURS.items() for word in words}
-# A cell of its own: two spaces stand before it, and two, a bracket or the line's end behind.
+# A coloured word as a whole table cell: two spaces precede it, and two spaces, a bracket, a colon,
+# a comma or the end of the line follow.
 _CELL = re.compile(rf"(?m)(?<=  )(?:{'|'.join(_SGR)})(?=  | \(|:|,|$)")
-_LINE_S = 60.0  # between two lines of progress where there is no terminal
+_LINE_S = 60.0  # seconds between two lines of progress without a terminal
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=*#"
 
 
 def visible(text: str) -> str:
-    """Return text with characters escaped that control a terminal, or turn or hide others."""
+    """Escape characters that control a terminal, or that reorder or hide other characters."""
     return _CONTROLS.sub(lambda match: _spelled(match[0]), text)
 
 
 def printable(text: str) -> str:
-    """Return text as standard output shows it, with what its encoding lacks escaped."""
+    """Escape control characters, and characters that standard output's encoding lacks."""
     text = visible(text)
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding) if lacks(text) else text
 
 
 def in_one_line(text: str) -> str:
-    """Return text in one line, with everything that does not print escaped.
+    """Return text as one line, with unprintable characters escaped.
 
-    Addresses are without the user and the password that stand in them.
+    User names and passwords are removed from URLs.
     """
     return "".join(c if c.isprintable() else _spelled(c) for c in _USER.sub(r"\1", text))
 
@@ -60,24 +62,27 @@ def _spelled(character: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a status line on standard error, if that is a terminal."""
+    """Print a status line to standard error if standard error is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{in_one_line(text)}\n")
         sys.stderr.flush()
 
 
 def width() -> int | None:
-    """Return how many columns standard output has, or COLUMNS; None where it is no terminal."""
+    """Return the width of the terminal in columns, or None without a terminal.
+
+    Standard output is examined. The environment variable COLUMNS overrides the width.
+    """
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def dumb() -> bool:
-    """Return whether the terminal knows no control sequences."""
+    """Return whether the terminal does not support control sequences (TERM is `dumb` or unset)."""
     return os.environ.get("TERM", "dumb") == "dumb"
 
 
 def lacks(text: str) -> bool:
-    """Return whether the encoding of standard output lacks a character of a text."""
+    """Return whether standard output's encoding lacks any character of a text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except UnicodeEncodeError:
@@ -86,7 +91,7 @@ def lacks(text: str) -> bool:
 
 
 def columns(text: str) -> int:
-    """Return how many columns of a terminal a line of text takes."""
+    """Return the width of a line of text in terminal columns."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
@@ -94,20 +99,20 @@ def columns(text: str) -> int:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Write some names one after another, and of many how many more there are."""
+    """Join at most `most` names with commas; count the remaining names."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def plural(count: float | str, noun: str) -> str:
-    """Return a noun as it stands behind a count: `run`, `runs`, `processes`."""
+    """Return the singular or plural of a noun for a count: `run`, `runs`, `processes`."""
     if count in (1, "1"):
         return noun
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a line in at most so many columns, shortened in the middle."""
+    """Shorten a line of text in its middle to at most `most` terminal columns."""
     if columns(text) <= most:
         return text
     mark = "..." if lacks("…") else "…"
@@ -120,10 +125,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def coloured(text: str) -> str:
-    """Return text with the verdicts and outcomes that are cells of a table in colours.
+    """Colour the verdicts and outcomes in the table cells of a text.
 
-    Not where standard output is no terminal or a dumb one, unless FORCE_COLOR is set, and never
-    where NO_COLOR is.
+    Colours need a terminal with control sequences as standard output, or FORCE_COLOR in the
+    environment; NO_COLOR turns them off in any case.
     """
     is_able = os.environ.get("FORCE_COLOR") or (sys.stdout.isatty() and not dumb())
     if os.environ.get("NO_COLOR") or not is_able:
@@ -132,9 +137,11 @@ def coloured(text: str) -> str:
 
 
 def small_curve(values: Sequence[float], most: int = 16) -> str:
-    """Draw a curve in one line of at most so many characters: means of neighbours, low to high.
+    """Draw a curve as one line of at most `most` block characters (a sparkline).
 
-    In ASCII where standard output lacks the characters for it. What is not finite leaves a gap.
+    Each character shows the mean of neighbouring values, scaled from the lowest to the highest
+    mean. Means that are not finite become spaces. ASCII characters are used if standard output's
+    encoding lacks the block characters.
     """
     bars = _PLAIN_BARS if lacks(_BARS) else _BARS
     count = min(len(values), most)
@@ -147,9 +154,9 @@ def small_curve(values: Sequence[float], most: int = 16) -> str:
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """Progress bar of counted work, shown from the first update on.
+    """Progress bar on standard error, shown from the first update on.
 
-    `unit` is that of a size, such as bytes; without one, turns are counted.
+    `unit` is the unit of the counted work, such as bytes; without a unit, iterations are counted.
     """
 
     def __init__(self, name: str, unit: str = "") -> None:
@@ -162,7 +169,10 @@ class Bar(AbstractContextManager["Bar"]):
             self._bar.close()
 
     def update(self, done: int, total: int | None) -> None:
-        """Show `done` of `total`, which may be unknown; without a terminal in a line a minute."""
+        """Show `done` of `total` units (None: unknown).
+
+        Without a terminal, print a line at most once a minute.
+        """
         if not sys.stderr.isatty():
             if time.monotonic() - self._said > _LINE_S:
                 self._said = time.monotonic()
@@ -175,7 +185,7 @@ class Bar(AbstractContextManager["Bar"]):
             self._bar = tqdm(
                 total=total,
                 desc=self._name,
-                delay=0.4,  # what is quickly done needs no bar
+                delay=0.4,  # seconds: quick work shows no bar
                 mininterval=0.1,
                 unit=self._unit or "it",
                 unit_scale=bool(self._unit),
@@ -185,9 +195,9 @@ class Bar(AbstractContextManager["Bar"]):
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Return a function that redraws a text on the alternate screen.
+    """Provide a function that redraws a text on the terminal's alternate screen.
 
-    As many of its lines as the terminal has. Afterwards it shows again what it did before.
+    Lines beyond the terminal's height are cut. At the end, the previous screen is restored.
     """
 
     def draw(text: str) -> None:

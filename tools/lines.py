@@ -1,10 +1,10 @@
-"""Count lines of code: all but comments, docstrings and blanks.
+"""Count lines of code by folder, without comments, docstrings and blank lines.
 
-    python tools/lines.py             # what stands in each folder, and the most that may
-    python tools/lines.py CHECKOUT    # beside it, what stands in another checkout
+    python tools/lines.py             # lines of code of each folder, and their limit
+    python tools/lines.py CHECKOUT    # also the lines of code in another checkout
 
-Each limit is what stood when it was set, plus 2%: the next change has room, and a folder that grows
-says why in the commit that raises its limit.
+A limit is the number of lines at the time when it was set, plus 2%. The commit that raises a limit
+states the reason for the growth.
 """
 
 import ast
@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "llama_ablate"
-#: The most lines of code of each folder of the package, of its own modules, of the tests, and of
-#: all that stands beside them. `tests/test_size.py` fails above them.
+#: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
+#: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
     "llama_ablate/commands": 2_300,
     "llama_ablate/config": 1_790,
@@ -40,7 +40,7 @@ LIMITS = {
     "scripts": 4_560,
     "package": 29_450,
 }
-#: Where scripts stand, beside package and tests.
+#: Patterns of script files, outside package and tests.
 SCRIPTS = (
     "analysis/**/*.py",
     "benchmarks/**/*.py",
@@ -60,7 +60,10 @@ _NO_CODE = (
 
 
 def code_lines(source: str) -> int:
-    """Return how many lines of a module hold code: docstrings, comments and blanks are none."""
+    """Return the number of lines of code in a module's source.
+
+    Docstrings, comments and blank lines are not counted.
+    """
     docstrings = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -75,7 +78,7 @@ def code_lines(source: str) -> int:
 
 
 def count(root: Path = ROOT) -> dict[str, int]:
-    """Return the lines of code of each part of a checkout that has a limit."""
+    """Count the lines of code of each part of a checkout with a limit."""
     package = root / PACKAGE
     folders = sorted(path for path in package.iterdir() if any(path.glob("*.py")))
     parts = {f"{PACKAGE}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
@@ -91,12 +94,12 @@ def count(root: Path = ROOT) -> dict[str, int]:
 
 
 def package_lines(counts: dict[str, int]) -> int:
-    """Return the lines of code of the package."""
+    """Return the total number of lines of code of the package."""
     return sum(lines for name, lines in counts.items() if name.startswith(PACKAGE))
 
 
 def rows(checkouts: list[Path]) -> Iterator[str]:
-    """Yield a line for each part: what stands, the limit, and what stands in other checkouts."""
+    """Yield a line per part: lines of code, limit, and lines in other checkouts."""
     here, others = count(), [count(checkout) for checkout in checkouts]
     total = {"package": package_lines(here)}
     for name, lines in (here | total).items():

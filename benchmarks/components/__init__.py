@@ -1,7 +1,7 @@
 """Micro-benchmarks of components, alone and in a training step: naive, fused and compiled.
 
-All cases of a table take turns, in each of several fresh processes, beside two controls: the same
-code under another name, and a known extra cost.
+The cases of a table are timed in interleaved rounds, in each of several new processes, together
+with two controls: a copy of one case, and the same case with a known extra cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,10 @@ __all__ = ["BENCHES", "Bench", "Ratio", "Setup", "Table", "run"]
 
 @dataclass(frozen=True)
 class Bench:
-    """How a benchmark's tables are timed in one process, and the ratios that it was made for."""
+    """Benchmark: functions that time its tables and compute its ratios.
+
+    The tables are timed in the calling process.
+    """
 
     tables: Callable[[Setup], list[Table]]
     ratios: Callable[[Sequence[Table]], list[Ratio]]
@@ -39,10 +42,10 @@ BENCHES = {
 def run(
     name: str, setup: Setup, progress: Callable[[int, int], object] = lambda _done, _all: None
 ) -> list[Table]:
-    """Return the tables of a benchmark, timed in `setup.processes` processes one after another.
+    """Time a benchmark in `setup.processes` consecutive processes; return its tables.
 
-    `progress` gets the number of processes that have ended, and of all. Raises ConfigError where
-    the benchmark would need more memory than is free.
+    `progress` is called with the number of ended processes, and of all processes. Raises
+    ConfigError if the benchmark would need more memory than is free.
     """
     timed = []
     with TemporaryDirectory() as folder:
@@ -56,7 +59,7 @@ def run(
 
 def _tables(_report: Callable[[object], None], name: str, setup: Setup) -> list[Table]:
     """Time a benchmark's tables in this process."""
-    needed = 40 * setup.dim * setup.rows * 4  # a few tensors forward and backward, 4 * dim wide
+    needed = 40 * setup.dim * setup.rows * 4  # bytes of some tensors of 4 * dim, with gradients
     if needed > free_bytes(setup.device):
         raise ConfigError(
             f"dim {setup.dim} x rows {setup.rows} need some "

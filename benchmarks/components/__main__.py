@@ -44,7 +44,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Time every case of a benchmark in turns, in several processes. Raises ConfigError."""
+    """Time a benchmark in several processes; return set-up, environment, tables and ratios.
+
+    Raises ConfigError if the device is not available, or the memory too small.
+    """
     setup = Setup(
         device=pick_device(options.device),
         dtype=options.dtype,
@@ -67,7 +70,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print a table, or with `--json` one document."""
+    """Run a benchmark, and print its tables, or with `--json` one JSON document."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Micro-benchmark of decoding, with and without a key/value cache, and by attention."""
+"""Micro-benchmark of decoding, with and without KV cache, and by kind of attention."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from llama_ablate.training.compute import Compute
 
 _NEW = (32, 100, 256)
 _PROMPT, _AFTER = 448, 32
-_WARM_UP = 1  # round: a call is dozens of forward passes
+_WARM_UP = 1  # warm-up rounds: one is enough, since a call has dozens of forward passes
 _ATTENTIONS = ("mha", "gqa", "mqa", "mla", "gated_delta")
 _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
 
 
 def tables(setup: Setup) -> list[Table]:
-    """Time the decoding of n tokens after one, without and with a cache, and by attention.
+    """Time decoding with and without KV cache, and by kind of attention.
 
-    Nothing is compiled here: each token has other shapes than the one before.
+    Nothing is compiled, since the tensor shapes change with each token.
     """
     model = _model("mha", setup)
     timed = []
@@ -57,7 +57,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what a cache saves at each length, and what fewer heads and recurrences save."""
+    """Return ratios of decoding times: without / with KV cache, and MHA / other mixers."""
     *of_lengths, by_attention = tables
     return [
         Ratio(
@@ -117,7 +117,7 @@ def _prefilled(model: Decoder, setup: Setup, new: int = _AFTER) -> Work:
         model(prompt, cache)
 
     def work() -> None:
-        own = copy.deepcopy(cache)  # each call writes the same positions again; the prompt stays
+        own = copy.deepcopy(cache)  # so that each call starts from the cache after the prompt
         for _ in range(new):
             model(prompt[:, :1], own)
 

@@ -27,14 +27,14 @@ _NETWORKS = ("relu", "gelu", "silu", "glu", "bilinear", "reglu", "geglu", "swigl
 
 
 class Activation(nn.Module):
-    """An activation written out, as a module that can be compiled."""
+    """Activation function from elementary operations, as a module that can be compiled."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activation, an operation for each symbol of its formula."""
+        """Compute the activation with one torch operation per symbol of its formula."""
         if self.name == "gelu":
             return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
         if self.name == "gelu-tanh":
@@ -51,7 +51,7 @@ _FUSED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def tables(setup: Setup) -> list[Table]:
-    """Time activations alone, networks of equal parameters, and training steps."""
+    """Time activations, feed-forward networks of equal parameters, and training steps."""
     swaps: dict[str, dict[str, Any]] = {
         name: {"feedforward": _matched(name, 256)} for name in _NETWORKS
     }
@@ -61,7 +61,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def _alone(setup: Setup) -> Table:
-    """Time each activation."""
+    """Time the forward pass of each activation alone."""
     x, larger = setup.tensors(setup.rows, setup.dim)
     again, longer = (forward_only(F.gelu, of) for of in (x, larger))
     return in_turns(
@@ -75,7 +75,7 @@ def _alone(setup: Setup) -> Table:
 
 
 def _equal(setup: Setup) -> Table:
-    """Time networks of equal parameters, beside the matrix products that they need."""
+    """Time feed-forward networks of equal parameters, and their matrix products alone."""
     few = max(1, setup.rows // 8)
     rows, larger = setup.tensors(few, setup.dim)
     networks = {name: _network(_matched(name, setup.dim), setup.dim, setup) for name in _NETWORKS}
@@ -120,7 +120,10 @@ def _network(entry: dict[str, object], dim: int, setup: Setup) -> nn.Module:
 
 
 def _by_width(setup: Setup) -> Table:
-    """Time SwiGLU at two thirds of 4 x 256, and at the next multiples of 64 and 256."""
+    """Time SwiGLU networks of model width 256 with hidden widths 682, 704 and 768.
+
+    They are 2/3 of 4 x 256, and the next multiples of 64 and 256.
+    """
     rows, larger = setup.tensors(setup.rows, 256)
 
     def of(width: int, x: Tensor = rows) -> Work:
@@ -143,7 +146,7 @@ def _products(setup: Setup) -> nn.Module:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what gates, widths and rotations cost."""
+    """Return ratios of times for activations, gated networks, widths and rotary embeddings."""
     alone, network, widths, step = tables
     return [
         Ratio(name, table.ratio(case, to))

@@ -28,13 +28,13 @@ _RECURRENT = ("gated_delta",)
 
 
 def tables(setup: Setup) -> list[Table]:
-    """Time mixers forward and backward, and the training steps of models that have them."""
+    """Time token mixers forward and backward, and training steps of models with them."""
     swaps = {name: {"attention": name, "context": _CONTEXT} for name in ("mha", *_RECURRENT)}
     return [_alone(setup), steps("training step", swaps, setup, against="mha")]
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what a recurrence costs beside attention."""
+    """Return ratios of times of recurrent mixers to attention."""
     alone, step = tables
     return [
         Ratio(f"{name} / {mha}, {what}", table.ratio(name, mha))
@@ -48,7 +48,7 @@ def ratios(tables: Sequence[Table]) -> list[Ratio]:
 
 
 def _alone(setup: Setup) -> Table:
-    """Time each mixer on sequences of the context, `rows` tokens in all."""
+    """Time each mixer, forward and backward, on sequences with `rows` tokens in total."""
     context = min(_CONTEXT, setup.rows)
     batch = max(1, setup.rows // context)
 

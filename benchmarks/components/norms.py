@@ -1,4 +1,4 @@
-"""Micro-benchmark of LayerNorm and RMSNorm: written out, fused and compiled."""
+"""Micro-benchmark of LayerNorm and RMSNorm: naive, fused and compiled."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,44 +20,44 @@ from benchmarks.components.timing import (
 )
 from llama_ablate.model.norms import LayerNorm, RMSNorm
 
-_MAIN = "RMSNorm, naive"  # of which the controls are made
+_MAIN = "RMSNorm, naive"  # the case from which the controls are made
 
 
 class NaiveLayerNorm(nn.Module):
-    """LayerNorm written out: an operation for each symbol of its formula."""
+    """LayerNorm with one torch operation per symbol of its formula."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gain, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `gain * (x - mean) / (std + eps) + bias`."""
+        """Compute `gain * (x - mean) / (std + eps) + bias`."""
         mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
         return self.gain * (x - mean) / (std + 1e-6) + self.bias
 
 
 class NaiveRMSNorm(nn.Module):
-    """RMSNorm written out."""
+    """RMSNorm with one torch operation per symbol of its formula."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `gain * x / sqrt(mean(x^2) + eps)`."""
+        """Compute `gain * x / sqrt(mean(x^2) + eps)`."""
         return self.gain * (x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
 class TorchRMSNorm(NaiveRMSNorm):
-    """RMSNorm by torch's own function."""
+    """RMSNorm by torch's function `F.rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `F.rms_norm`."""
+        """Normalize by `F.rms_norm`."""
         return F.rms_norm(x, self.gain.shape, self.gain, 1e-6)
 
 
 def tables(setup: Setup) -> list[Table]:
-    """Time both norms alone, forward and both ways, and in a training step."""
+    """Time both norms forward, forward and backward, and in a training step."""
     x, larger = setup.tensors(setup.rows, setup.dim)
     makers = _makers(setup)
 
@@ -85,7 +85,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
-    """Return, by name, a function from a width to a norm."""
+    """Return functions that make a norm for a width, by name of the implementation."""
     makers: dict[str, Callable[[int], nn.Module]] = {
         "LayerNorm, naive": NaiveLayerNorm,
         "RMSNorm, naive": NaiveRMSNorm,
@@ -100,7 +100,7 @@ def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return LayerNorm against RMSNorm, of each implementation, alone and in a step."""
+    """Return ratios of times of LayerNorm to RMSNorm, by implementation."""
     forward, _, step = tables
     return [
         Ratio(f"LayerNorm / RMSNorm {where}, {kind}", table.ratio(layernorm, rmsnorm))

@@ -1,4 +1,4 @@
-"""A micro-benchmark of optimizers: a full training step with each of them."""
+"""Micro-benchmark of optimizers: a full training step with each of them."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what each optimizer costs against AdamW."""
+    """Return ratios of training-step times of each optimizer to AdamW."""
     (step,) = tables
     others = [name for name in OPTIMIZERS if name != _AGAINST]
     return [Ratio(f"{name} / {_AGAINST} in a training step", step.ratio(name)) for name in others]

@@ -1,4 +1,4 @@
-"""Disputed parts of attention and of the residual stream, each in a training step."""
+"""Micro-benchmark of optional parts of attention and residual stream, in a training step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from benchmarks.components.step import steps
 from benchmarks.components.timing import Ratio, Setup, Table
 from llama_ablate.config.experiment import load
 
-#: Its variants are what is timed, each with its own sizes, beside the first.
+#: Experiment file whose variants are timed, each with its own sizes, and compared with the first.
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "parts.yaml"
 
 
@@ -19,7 +19,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what each part costs beside a model without."""
+    """Return ratios of training-step times of each variant to the first variant."""
     (step,) = tables
     first, *others = (entry["label"] for entry in load(EXPERIMENT).experiment.variants.entries)
     return [Ratio(f"{name} / {first}, training step", step.ratio(name, first)) for name in others]

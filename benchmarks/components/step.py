@@ -1,4 +1,4 @@
-"""A training step of a small Llama in which one component or the optimizer is swapped."""
+"""Timing of a small Llama's training steps with one component or the optimizer replaced."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,16 +21,18 @@ _BATCH = 4
 def steps(
     title: str, swaps: Mapping[str, Mapping[str, Any]], setup: Setup, *, against: str
 ) -> Table:
-    """Time full optimizer steps of a model of 4 layers of 256, one for each set of changes.
+    """Time a full optimizer step for each set of changes to a small model.
 
-    A change is a key of `model` with an entry, `optimizer` with one, or `norm` with a function from
-    a width to a module, which then stands in for all norms of the model. A third of the rounds is
-    taken: a step is hundreds of operations, and as steady as they are together.
+    The model has 4 layers and width 256. A set of changes maps keys of `model`, or `optimizer`, to
+    entries; `norm` may also be a function from a width to a module, which replaces all norms of the
+    model. Steps are timed in a third of the rounds, since the time of hundreds of operations varies
+    less than that of a single one.
     """
     cases = {name: _step(changes, setup) for name, changes in swaps.items()}
     context = swaps[against].get("context", _MODEL["context"])
     again = _step(swaps[against], setup)
-    # A layer costs time where arithmetic is what takes it, and where launching kernels is.
+    # The positive control has another layer, which costs time whether arithmetic or kernel launches
+    # dominate.
     deeper = _step({**swaps[against], "layers": _MODEL["layers"] + 1}, setup)
     return in_turns(
         title,

@@ -1,4 +1,4 @@
-"""Micro-benchmarks as tables for a terminal."""
+"""Output of micro-benchmarks as tables for a terminal."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from llama_ablate.report import tables
 
 
 def text(values: dict[str, Any]) -> str:
-    """Return a benchmark's values for a terminal."""
+    """Format a benchmark's values as tables for a terminal."""
     lines = []
     for table in values["tables"]:
         cases = table["cases"]
@@ -44,7 +44,7 @@ def _control(kind: str, check: dict[str, Any]) -> str:
 
 
 def _ratio(ratio: dict[str, float | None]) -> str:
-    """Write a ratio; in JSON an interval that is not known is null."""
+    """Format a ratio with its interval, whose ends are None if unknown."""
     value, low, high = (ratio[key] for key in ("value", "low", "high"))
     return written.times(*(math.nan if v is None else v for v in (value, low, high)))
 

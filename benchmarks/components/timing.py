@@ -1,4 +1,4 @@
-"""Tables of interleaved timings over processes, their controls, and the calls that they time."""
+"""Interleaved timing of cases over processes, with controls, and helpers to make cases."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,14 @@ from torch import nn
 from llama_ablate.evidence.medians import Timing, ratio, timing
 from llama_ablate.training.timing import interleave, seconds_of
 
-#: Rounds: the first call compiles, the second may still allocate.
+#: Warm-up rounds: the first call compiles, and the second may still allocate memory.
 _WARM_UP = 2
-#: How far from 1 a ratio of the same code may lie; a control's extra cost is at most ten of these.
+#: Largest deviation from 1 of a ratio between equal codes; the measured extra cost of a positive
+#: control may be at most ten times as large.
 MARGIN = 0.05
-#: Behind the name of a case that is the same code once more.
+#: Suffix for the name of a case that repeats the code of another case.
 AGAIN = ", again (A/A)"
-#: Of rows or tokens, what a positive control has of them: enough to be seen on a noisy machine.
+#: Factor of rows or tokens in a positive control: its effect is visible on a noisy machine.
 MORE = 1.2
 Work = Callable[[], object]
 Kind = Literal["aa", "positive"]
@@ -26,7 +27,7 @@ Kind = Literal["aa", "positive"]
 
 @dataclass(frozen=True)
 class Check:
-    """Whether a control holds, and why."""
+    """Result of a control: whether it holds, and the measured ratio."""
 
     holds: bool
     why: str
@@ -34,27 +35,28 @@ class Check:
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and how long to measure."""
+    """Set-up of a benchmark: device, precision, sizes, and numbers of processes and rounds."""
 
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
     dim: int = 1024
-    rows: int = 4096  # vectors, that is tokens
-    processes: int = 5  # fresh ones, one after another
-    rounds: int = 15  # in each process
+    rows: int = 4096  # vectors (tokens)
+    processes: int = 5  # new processes, one after another
+    rounds: int = 15  # timed rounds in each process
     compiled: bool = True
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
+        """Precision as a torch dtype."""
         return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
 
     def tensors(self, rows: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return random vectors that gradients flow to, and a fifth more of them for a control.
+        """Return random vectors (rows, dim), and a fifth more vectors for a positive control.
 
-        The first are the beginning of the second: a tensor that its one case alone reads is not in
-        the caches, and was read 1.2 to 1.4 times as slowly.
+        Both require gradients. The first tensor is a slice of the second: a separate tensor that
+        only one case reads would not be in the CPU's caches, and was read 1.2 to 1.4 times as
+        slowly.
         """
         generator = torch.Generator().manual_seed(0)
         numbers = torch.randn(more(rows), dim, generator=generator)
@@ -63,15 +65,16 @@ class Setup:
 
 
 def more(count: int) -> int:
-    """Return a fifth more than a count, and at least one more."""
+    """Return a count increased by a fifth, and at least by one."""
     return max(count + 1, round(MORE * count))
 
 
 @dataclass(frozen=True)
 class Controls:
-    """Two cases with a known answer, made from one of a table's own.
+    """Two control cases with known results, made from the case `of` of a table.
 
-    `again` is the same code with weights of its own, `more` does more of it: `extra` says how much.
+    `again` runs the same code with separate weights, and `more` does additional work, which `extra`
+    describes.
     """
 
     of: str
@@ -82,40 +85,43 @@ class Controls:
 
 @dataclass(frozen=True)
 class Table:
-    """Seconds a call of every case by process and by round, and why a case could not be timed."""
+    """Timings of a benchmark's cases: seconds per call, by case, process and round.
+
+    `failed` has the error messages of cases that could not be timed.
+    """
 
     title: str
-    #: The case that ratios are to.
+    #: Case that is the denominator of ratios.
     against: str
     seconds: dict[str, list[list[float]]]
     failed: dict[str, str]
     note: str
-    #: The case of each control, and the case that it was made from.
+    #: For each control: its case, and the case from which it was made.
     controls: dict[Kind, tuple[str, str]]
 
     def median_s(self, case: str) -> dict[str, float]:
-        """Return the typical seconds of a call, in how many turns, and how far these lie apart.
+        """Return the typical seconds per call, numbers of processes and rounds, and the spread.
 
-        Without an interval: the processes of one sitting share the machine's speed of the hour,
-        which cancels in a ratio alone.
+        There is no interval, since all processes share the machine's current speed, which cancels
+        only in ratios.
         """
         typical = timing(self.seconds[case])
         kept = ("value", "processes", "turns", "spread")
         return {name: getattr(typical, name) for name in kept}
 
     def ratio(self, case: str, to: str | None = None) -> Timing:
-        """Return how many times longer a case takes than another, round by round."""
+        """Return the ratio of a case's time to another's, computed round by round."""
         return ratio(self.seconds[case], self.seconds[to or self.against])
 
     def checks(self) -> dict[Kind, Check]:
-        """Return whether each control holds, and why."""
+        """Return for each control whether it holds, with the measured ratio."""
         return {kind: self._check(kind, *cases) for kind, cases in self.controls.items()}
 
     def _check(self, kind: Kind, case: str, of: str) -> Check:
         if not {case, of} <= self.seconds.keys():
             return Check(holds=False, why=f"{case}: not measured")
         measured = self.ratio(case, of)
-        low, high = measured.low, measured.high  # NaN of one process: nothing holds
+        low, high = measured.low, measured.high  # NaN for a single process: the control fails
         holds = (
             1 / (1 + MARGIN) <= low <= 1 <= high <= 1 + MARGIN
             if kind == "aa"
@@ -124,7 +130,7 @@ class Table:
         return Check(holds, f"{case}: {measured.times()}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the table as plain values for JSON."""
         return {
             "title": self.title,
             "against": self.against,
@@ -150,16 +156,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer one case took than another: its name, and what was measured."""
+    """Named ratio of the times of two cases, with its interval."""
 
     ratio: str
     timing: Timing
-    #: Written behind the numbers.
+    #: Text that follows the number.
     note: str = ""
     digits: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `measured` is the ratio in words."""
+        """Return the ratio as plain values for JSON; `measured` is its formatted text."""
         measured = self.timing.times(self.digits) + (f"; {self.note}" if self.note else "")
         return {"ratio": self.ratio, "measured": measured, **asdict(self.timing)}
 
@@ -174,10 +180,10 @@ def in_turns(
     note: str = "",
     warm_up: int = _WARM_UP,
 ) -> Table:
-    """Time every case once a round, `setup.rounds` times, after the rounds that warm up.
+    """Time all cases and controls once per round, in `setup.rounds` rounds of random order.
 
-    The order is another in every round.
-    A case that cannot run at all (a compiler that is not there, say) is left out and says why.
+    `warm_up` rounds precede. A case that raises an error (for example without a compiler) is left
+    out, and its error message is stored in the table.
     """
     synchronize = torch.cuda.synchronize if setup.device == "cuda" else lambda: None
     aa, positive = f"{controls.of}{AGAIN}", f"{controls.of}, {controls.extra} (control)"
@@ -202,7 +208,7 @@ def in_turns(
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """Return the tables of several processes as one, with the cases that all of them timed."""
+    """Join the tables of several processes, with the cases that all of them timed."""
     first = tables[0]
     failed = {case: why for table in tables for case, why in table.failed.items()}
     seconds = {
@@ -214,7 +220,10 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def both_ways(module: nn.Module | Callable[..., torch.Tensor], x: torch.Tensor) -> Work:
-    """Return a call of a module forward and backward, gradients dropped."""
+    """Return a function that runs a module forward and backward.
+
+    The gradient of the input is dropped.
+    """
     ones = torch.ones_like(x)
 
     def work() -> None:
@@ -225,7 +234,7 @@ def both_ways(module: nn.Module | Callable[..., torch.Tensor], x: torch.Tensor) 
 
 
 def forward_only(module: nn.Module | Callable[..., torch.Tensor], x: torch.Tensor) -> Work:
-    """Return a call of a module that keeps nothing for gradients."""
+    """Return a function that runs a module forward without recording gradients."""
 
     def work() -> torch.Tensor:
         with torch.no_grad():
@@ -236,12 +245,12 @@ def forward_only(module: nn.Module | Callable[..., torch.Tensor], x: torch.Tenso
 
 
 def compiled(module: nn.Module) -> nn.Module:
-    """Compile a module for fixed shapes, at its first call."""
+    """Return a module that is compiled for fixed shapes at its first call."""
     module.compile(dynamic=False)
     return module
 
 
 def copied(x: torch.Tensor) -> Work:
-    """Return a call that reads and writes the same bytes once: what memory allows."""
+    """Return a function that copies a tensor, which is limited by the memory's bandwidth."""
     source, target = x.detach(), torch.empty_like(x)
     return lambda: target.copy_(source)

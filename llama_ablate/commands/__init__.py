@@ -1,5 +1,5 @@
-"""The commands, one per file, each with a dataclass of options.
+"""Commands of the command line, one module each, with a dataclass of options.
 
 A command's module has `HELP`, `EXAMPLE` and `run(options) -> Answer`, annotated with the dataclass
-of its options. It imports what is slow to import inside its functions, so that `--help` is quick.
+of its options. Slow imports are inside its functions, so that `--help` is quick.
 """

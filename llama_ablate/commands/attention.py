@@ -16,7 +16,7 @@ EXAMPLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions(PromptOptions):
-    """The model, the prompt, and which layers and heads are drawn."""
+    """Options of `attention`: the model, the prompt, and the layers and heads to draw."""
 
     prompt: str = option(..., "the text to read", "TEXT")
     layer: int | None = option(None, "from 0 (default: all, a page each)", "N")

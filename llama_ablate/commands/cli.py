@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit code out."""
+"""Command line: argument parser, dispatch to commands, error messages, and exit codes."""
 
 import errno
 import os
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 COMMANDS: dict[str, help.Command] = {**help.COMMANDS, "help": help}
-#: The dataclass with which each `run` is called.
+#: Dataclass of options of each command's `run`.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
-_SIGNALLED = 128  # and the number of the signal that interrupted the command
+_SIGNALLED = 128  # exit code of an interrupted command, less the number of the signal
 
 
 class _Parser(ArgumentParser):
@@ -42,7 +42,7 @@ class _Parser(ArgumentParser):
             raise ArgumentError(action, f"there is no '{value}'{hint}")
 
     def known(self) -> list[str]:
-        """Return the names of this command's options, such as `--set`."""
+        """Return the option names of this parser, such as `--set`."""
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 
@@ -67,9 +67,12 @@ def parser() -> _Parser:
 
 
 def _parsed(arguments: Sequence[str] | None) -> Namespace:
-    """Parse a command line. Exits with code 2 for an unknown option, naming the nearest."""
+    """Parse a command line.
+
+    Exits with code 2 for an unknown option, whose message names the nearest match.
+    """
     top = parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         import argcomplete
 
         argcomplete.autocomplete(top)
@@ -90,8 +93,8 @@ def _parsed(arguments: Sequence[str] | None) -> Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    What a user can mend is one line on standard error and code 2: a ConfigError, and whatever the
-    system refuses, such as a full disk or a missing permission.
+    Errors that a user can correct exit with code 2 and one line on standard error: a ConfigError,
+    or an error of the operating system, such as a full disk or a missing permission.
     """
     try:
         parsed = _parsed(arguments)
@@ -105,12 +108,12 @@ def _done(command: str, options: Options) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
-        if "LLAMA_ABLATE_ENDS_WITH_STDIN" in os.environ:  # as a judge starts commands
+        if "LLAMA_ABLATE_ENDS_WITH_STDIN" in os.environ:  # started by another command
             import_module("llama_ablate.launch.processes").leave_after(sys.stdin.read)
-        if command != "help":  # which is there in a tenth of a second
+        if command != "help":  # help needs no plug-ins, and stays quick
             plugins.load(options.plugins)
         answer = COMMANDS[command].run(options)
-        with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
+        with suppress(BrokenPipeError):  # the reader closed the pipe early
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())
             print(answer.json if options.json else coloured(visible(fitted)), flush=True)
     except (ConfigError, OSError) as error:
@@ -120,7 +123,7 @@ def _done(command: str, options: Options) -> int:
         return 2
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
-            raise  # the latter is torch's, of a GPU, known here without torch
+            raise  # OutOfMemoryError is torch's error for a GPU; its name is known without torch
         why = f" ({in_one_line(str(error))})" if str(error) else ""
         sys.stderr.write(f"llama-ablate: {command} needs more memory than there is{why}\n")
         return 2
@@ -128,12 +131,12 @@ def _done(command: str, options: Options) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return the message for an error, with path and allowed actions for system errors."""
+    """Return an error's message; for system errors, with the path and the allowed actions."""
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
-    place = Path(os.fsdecode(error.filename2 or error.filename))  # of a rename where it leads
+    place = Path(os.fsdecode(error.filename2 or error.filename))  # the target of a rename
     why = error.strerror
-    if place.name.startswith(disk.PARTIAL):  # files are written aside, under names of ours
+    if place.name.startswith(disk.PARTIAL):  # a temporary file, before its rename to the real name
         place = place.parent
         why = "no file can be made there" if error.errno == errno.ENOENT else why
     refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -144,14 +147,14 @@ def _said(error: Exception) -> str:
 def script() -> NoReturn:
     """Process entry point of `llama-ablate` and `python -m llama_ablate`.
 
-    SIGTERM and SIGHUP interrupt like Ctrl-C. Streams may be closed, full or broken pipes: that
-    changes no exit code. Once `main` has returned, a signal ends the process silently.
+    SIGTERM and SIGHUP interrupt like Ctrl-C. Closed streams, full disks and broken pipes do not
+    change the exit code. After `main` has returned, a signal ends the process silently.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     devnull = os.open(os.devnull, os.O_RDWR)
-    # A stream that was closed before the start is None.
+    # A stream that was closed before Python started is None.
     sys.stdout = sys.stdout or os.fdopen(devnull, "w", closefd=False)
     stderr = sys.stderr or os.fdopen(devnull, "w", closefd=False)
     sys.stderr = TextIOWrapper(
@@ -173,7 +176,7 @@ def script() -> NoReturn:
 
 
 class _Unfailing(FileIO):
-    """Stream that ignores write errors, as on a closed terminal."""
+    """Output stream that ignores write errors, for example on a closed terminal."""
 
     def write(self, text: "Buffer") -> int:
         try:

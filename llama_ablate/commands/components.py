@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 HELP = "list the components and what YAML may set on them"
 EXAMPLE = "components position"
 _INDENT = " " * 17
-_WIDEST = 100  # columns that are easily read
+_WIDEST = 100  # most columns of a line, for legibility
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentsOptions(Options):
-    """The slot."""
+    """Options of `components`: the component slot to list, or none for all slots."""
 
     slot: str | None = argument(
         "SLOT",
@@ -38,9 +38,10 @@ def run(options: ComponentsOptions) -> Answer:
 
 
 def listing(slot: str | None = None) -> list[dict[str, Any]]:
-    """Return `{slot, name, options, summary}` for each component, of one slot or of all.
+    """Return a dict `{slot, name, options, summary}` for each registered component.
 
-    Raises ConfigError for a slot that does not exist.
+    `slot` restricts the list to the components of one slot, such as `norm`. Raises ConfigError for
+    an unknown slot.
     """
     registries = _registries()
     if slot is not None and slot not in registries:
@@ -62,7 +63,7 @@ def listing(slot: str | None = None) -> list[dict[str, Any]]:
 
 
 def text(rows: list[dict[str, Any]], width: int) -> str:
-    """Format the listing for a terminal of some width."""
+    """Format the listing of components for a terminal with `width` columns."""
 
     def wrapped(line: str, first: str, more: str) -> str:
         return textwrap.fill(line, width, initial_indent=first, subsequent_indent=more)
@@ -92,7 +93,7 @@ def _registries() -> "dict[str, Registry]":
 
 
 def format_default(default: object) -> str:
-    """Write an option's default as YAML would."""
+    """Return an option's default in YAML syntax."""
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
     if isinstance(default, tuple):

@@ -10,12 +10,12 @@ from llama_ablate.commands.shared.model_input import ModelOptions
 from llama_ablate.commands.shared.options import argument, option
 
 HELP = "write a model as a Hugging Face checkpoint"
-EXAMPLE = "export results/llama-path/+pre my-model --to llama"
+EXAMPLE = "export results/first/rope my-model --to llama"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(ModelOptions):
-    """The model, the folder, and the family to write it as."""
+    """Options of `export`: the model, the target folder, and the model family to write."""
 
     folder: Path = argument("DIR", "a new or empty folder")
     to: str | None = option(
@@ -24,7 +24,7 @@ class ExportOptions(ModelOptions):
 
 
 def run(options: ExportOptions) -> Answer:
-    """Write a run or a checkpoint for transformers to load."""
+    """Write the model of a run or checkpoint as a Hugging Face checkpoint."""
     from llama_ablate.interop import huggingface
 
     opened = model_input.open_model(options)

@@ -1,4 +1,4 @@
-"""The command `generate`: stream text from a model."""
+"""The command `generate`: continue a prompt with a model, as a stream of text."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ EXAMPLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(PromptOptions):
-    """Options: the model, the prompt, and the sampling."""
+    """Options of `generate`: the model, the prompt, and the sampling."""
 
     prompt: str = option(..., "the text to continue; - reads standard input", "TEXT")
     max_tokens: int = option(128, "maximum number of new tokens (default: 128)", "N", count)
@@ -43,7 +43,7 @@ class GenerateOptions(PromptOptions):
 
 
 def run(options: GenerateOptions) -> Answer:
-    """Continue a prompt, printing each piece of text as soon as it is whole."""
+    """Continue a prompt; print each piece of text once its tokens form whole characters."""
     from llama_ablate.interop import chat
     from llama_ablate.interop.generation import Generation, Sampling, Streamed
 
@@ -99,5 +99,5 @@ def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has what it wanted, and has gone
+    except BrokenPipeError:  # the reader closed the pipe early
         sys.exit(0)

@@ -41,7 +41,7 @@ class Command(Protocol):
         """Run the command. Raises ConfigError."""
 
 
-#: The commands by group; the first group is the main job, in order.
+#: Commands by group. The first group lists the main workflow, in order.
 GROUPS: dict[str, tuple[Command, ...]] = {
     "to begin": (init, plan, run_command, report),
     "results": (status, show, measure, pack, judge),
@@ -79,7 +79,7 @@ llama-ablate help exit-codes  what exit codes mean"""
 
 @dataclass(frozen=True, kw_only=True)
 class HelpOptions(Options):
-    """The topic."""
+    """Options of `help`: the topic."""
 
     topic: Literal["all", "exit-codes"] | None = argument(
         "TOPIC", "all or exit-codes (default: how to begin)", None, "?"
@@ -87,7 +87,7 @@ class HelpOptions(Options):
 
 
 def run(options: HelpOptions) -> Answer:
-    """Return the help of a topic."""
+    """Return the help text of a topic."""
     if options.topic == "exit-codes":
         lines = [f"{code:4d}  {about}" for code, about in EXIT_CODES.items()]
         return Answer("\n".join(lines), {str(code): about for code, about in EXIT_CODES.items()})
@@ -96,7 +96,7 @@ def run(options: HelpOptions) -> Answer:
 
 
 def _brief() -> str:
-    """Return the help of `llama-ablate` alone, which fits a terminal of 24 lines."""
+    """Return the help of `llama-ablate` without arguments, in at most 24 lines."""
     (begin, first), *others = GROUPS.items()
     lines = [f"{begin}:", *(f"  {_name(command):9s} {command.HELP}" for command in first), ""]
     lines += [f"{group}: {', '.join(map(_name, commands))}" for group, commands in others]
@@ -104,7 +104,7 @@ def _brief() -> str:
 
 
 def _all() -> str:
-    """Return all commands by group, with an example each."""
+    """Return the help of all commands by group, with an example each."""
     lines = []
     for group, commands in GROUPS.items():
         lines.append(f"{group}:")

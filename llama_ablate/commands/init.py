@@ -1,4 +1,4 @@
-"""The command `init`: write a commented experiment, a component to fill in, or a plug-in."""
+"""The command `init`: write a commented experiment, a component template, or a plug-in."""
 
 import shlex
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ EXAMPLE = "init first"
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions(Options):
-    """The template, and where its copy goes."""
+    """Options of `init`: the template, and the path of its copy."""
 
     template: str = argument(
         "TEMPLATE",
@@ -41,7 +41,7 @@ class InitOptions(Options):
 
 
 def run(options: InitOptions) -> Answer:
-    """Write a template to a new file. Raises ConfigError if it exists."""
+    """Write a template to a new file. Raises ConfigError if the file exists."""
     from llama_ablate.config import templates
 
     if options.list:
@@ -75,7 +75,7 @@ def run(options: InitOptions) -> Answer:
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Write new files: all, or none of them."""
+    """Write new files; if one cannot be written, delete the others and raise ConfigError."""
     files: list[Path] = []
     try:
         for file, text in texts.items():

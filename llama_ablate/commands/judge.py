@@ -1,4 +1,7 @@
-"""The command `judge`: a ledger of candidates, each judged against the best so far."""
+"""The command `judge`: test candidate changes one after another against the best so far.
+
+The ledger is the folder that records the candidates, their verdicts and the spent error budget.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +30,7 @@ CODES = {"accepted": 0, "rejected": 3, "inconclusive": 4, "invalid": 5}
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(Options):
-    """Options: the candidate, its ledger, and the launch of runs."""
+    """Options of `judge`: the candidate, its ledger, and the launch of runs."""
 
     candidate: Path | None = argument(
         "CANDIDATE",
@@ -47,9 +50,10 @@ class JudgeOptions(Options):
 
 
 def run(options: JudgeOptions) -> Answer:
-    """Judge a candidate, open a ledger, take its best apart, or show it.
+    """Judge a candidate, create or show a ledger, or remove accepted changes one by one.
 
-    The exit code is 0 where a candidate is accepted, 3 rejected, 4 inconclusive, 5 invalid.
+    The exit code is 0 for an accepted candidate, 3 for a rejected, 4 for an inconclusive and 5 for
+    an invalid one.
     """
     if options.plugins:
         raise ConfigError("--plugin: a candidate brings its own, as 'plugin: FILE' in its YAML")
@@ -83,7 +87,7 @@ def run(options: JudgeOptions) -> Answer:
 
 
 def _show(ledger: "Ledger", begun: "Begun | None" = None) -> Answer:
-    """Write a ledger's page; return its state as text and values."""
+    """Write a ledger's HTML page; return its state as text and values."""
     from llama_ablate.findings.rows import cells
     from llama_ablate.judge import ledger_page
 
@@ -96,9 +100,10 @@ def _show(ledger: "Ledger", begun: "Begun | None" = None) -> Answer:
 
 
 def forecast_gates(ledger: "Ledger", begun: "Begun", launch: LaunchOptions) -> Answer:
-    """Forecast the cost of gate one, the levels, and the power to show the margin.
+    """Forecast a candidate's first test: cost, significance levels, and power to show the margin.
 
-    The noise is that of earlier runs of the ledger; the forecast does not affect the verdict.
+    A candidate passes two tests ("gates"), the second with more seeds. The noise is estimated from
+    earlier runs of the ledger. The forecast does not affect the verdict.
     """
     from llama_ablate.commands import plan
     from llama_ablate.config import experiment

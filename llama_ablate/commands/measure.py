@@ -1,4 +1,4 @@
-"""The command `measure`: more metrics of finished runs, from their weights."""
+"""The command `measure`: compute further metrics of finished runs from their weights."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ EXAMPLE = "measure results/quickstart perplexity decode_speed"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(ResultsOptions):
-    """Results, metrics, and whether to repeat measurements."""
+    """Options of `measure`: results, metrics, and whether to repeat measurements."""
 
     metrics: tuple[str, ...] = argument("METRIC", "see: components metric", nargs="+")
     wide: bool = option(False, WIDE)
@@ -22,9 +22,9 @@ class MeasureOptions(ResultsOptions):
 
 
 def run(options: MeasureOptions) -> Answer:
-    """Measure runs that have finished, and write the report again.
+    """Measure metrics of finished runs, and write the report again.
 
-    What was measured in the same circumstances is kept, unless `--again`.
+    Values that were measured in the same circumstances are kept, unless `--again` is set.
     """
     say(f"reading {options.folder}")
     from llama_ablate.commands import report

@@ -1,4 +1,4 @@
-"""The command `pack`: an experiment's results as a few files."""
+"""The command `pack`: write an experiment's results as a few files."""
 
 import os
 import re
@@ -23,13 +23,13 @@ _IMAGE = re.compile(r"!\[[^\]]*\]\(figures/([^)]*)\)\n\n?")
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(ResultsOptions):
-    """The results, and where the pack goes."""
+    """Options of `pack`: the results, and the folder of the pack."""
 
     out: Path | None = option(None, "the pack's folder (default: DIR-packed)", "DIR")
 
 
 def run(options: PackOptions) -> Answer:
-    """Write the report again, and the results with it as a pack."""
+    """Write the report again, then write results and report as a pack."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
     from llama_ablate.results.archive import write_pack
@@ -47,13 +47,13 @@ def run(options: PackOptions) -> Answer:
 
 
 def _default_path(results: "Results") -> Path:
-    """Return the default target: the pack itself, or `NAME-packed` next to a folder."""
+    """Return the default target: the pack itself, or `NAME-packed` next to a results folder."""
     root = results.root.resolve()
     return root if results.is_packed else root.with_name(f"{root.name}-packed")
 
 
 def _refuse_target(target: Path, name: str) -> None:
-    """Raise ConfigError if the target is anything but a pack of the same experiment."""
+    """Raise ConfigError unless the target is new, empty, or a pack of the same experiment."""
     from llama_ablate.results import Results
     from llama_ablate.results.layout import is_pack
 
@@ -67,14 +67,17 @@ def _refuse_target(target: Path, name: str) -> None:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a path is a folder that contains only partial files of killed commands."""
+    """Return whether a path is a folder without files, except unfinished files.
+
+    Unfinished files are left by killed commands.
+    """
     if not folder.is_dir():
         return False
     return all(name.startswith(disk.PARTIAL) for name in disk.names(folder))
 
 
 def _pages(results: "Results") -> dict[str, bytes]:
-    """Return the pack's readable files: experiment, table of runs, report and figures."""
+    """Return the pack's human-readable files: experiment, table of runs, report and figures."""
     folder = results.report
     figures = {path.name: disk.read(path) for path in folder.glob("figures/effects*.png")}
 

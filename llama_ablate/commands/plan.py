@@ -26,7 +26,7 @@ EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(RunOptions):
-    """Options of `run`, and the difference for a power analysis."""
+    """Options of `plan`: all options of `run`, and the difference for a power analysis."""
 
     power: str | None = option(
         None,
@@ -42,7 +42,7 @@ class PlanOptions(RunOptions):
 
 
 def run(options: PlanOptions) -> Answer:
-    """Show the variants, sizes and runs of an experiment, with their forecast."""
+    """Show an experiment's variants, sizes and runs, and forecast time, disk and memory."""
     from llama_ablate.config import experiment
     from llama_ablate.terminal import say
 
@@ -51,7 +51,10 @@ def run(options: PlanOptions) -> Answer:
 
 
 def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
-    """Show the plan of a loaded experiment, from a file or a ledger."""
+    """Show the plan of a loaded experiment.
+
+    `source` comes from an experiment file, or from a ledger of the command `judge`.
+    """
     from llama_ablate.data import tokens
     from llama_ablate.terminal import say
 
@@ -68,14 +71,14 @@ def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
     device = pick_device(options.launch.device)
     plan = make(source)
     spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
-    with source.located():  # what does not fit this machine
+    with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
         compute = replace(choose(spec, train, device), ranks=parallel.data)
         need = forecast.largest_memory(plan, compute)
         short = forecast.check_memory(need, device)
     say("timing a training step")
     compute = measured(spec, train, compute)
-    # A forecast: FLOPs stand in for measured seconds.
+    # The forecast uses FLOPs in place of measured seconds per step.
     plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
     workers = local.default_workers(device, parallel.data)
     fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
@@ -83,7 +86,7 @@ def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
     document = plan.document(compute, Settings()).named()
     predicted = forecast.forecast(document, compute, workers, need)
     pilot = _open_pilot(options.pilot, predicted)
-    with source.located():  # an equivalence that cannot be shown
+    with source.located():  # errors for an equivalence that cannot be shown
         margin_values, needed = _margin(predicted, pilot)
     output = forecast_tables.list_forecast(predicted, needed)
     values = predicted.to_dict(warnings.planned) | margin_values
@@ -107,9 +110,10 @@ def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
 def _power(
     effect_asked: str, pilot: "tuple[Pilot, Path] | None", predicted: "Forecast"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
-    """Compute the power analysis of `--power`, as values and for a terminal.
+    """Compute the power analysis of `--power`, as values and as output for a terminal.
 
-    Raises ConfigError without a pilot, and for an effect in another unit than the losses.
+    Raises ConfigError without a pilot (finished results that give the noise), or if the effect has
+    another unit than the losses.
     """
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
@@ -145,7 +149,10 @@ def _power(
 def _margin(
     predicted: "Forecast", pilot: "tuple[Pilot, Path] | None"
 ) -> tuple[dict[str, Any], str]:
-    """Predict the half width of a row's interval beside the stated margin."""
+    """Predict the half width of a variant's confidence interval, as values and as text.
+
+    The text compares it with the equivalence margin that the experiment states.
+    """
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
@@ -167,7 +174,7 @@ def _margin(
 
 
 def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
-    """Raise ConfigError for a loss equivalence that the pilot's noise makes impossible to show."""
+    """Raise ConfigError for hypotheses of equal loss that the pilot's noise makes unprovable."""
     from llama_ablate.findings import power
 
     for i, entry in enumerate(plan.hypotheses):
@@ -185,10 +192,11 @@ def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
 
 
 def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":
-    """Return the pilot's noise and folder: the stated one, or the experiment's own results.
+    """Return the noise estimate and folder of the pilot results.
 
-    Raises ConfigError for a stated pilot without noise, and for one whose losses compare in another
-    unit.
+    The pilot is the stated folder, or by default the experiment's own results; None if neither
+    exists. Raises ConfigError for a stated pilot without an estimate of
+    noise, and for a pilot whose losses have another unit.
     """
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.power import Pilot

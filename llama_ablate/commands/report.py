@@ -1,4 +1,4 @@
-"""The command `report`: tables, figures and page of finished runs, or files for a paper."""
+"""The command `report`: write the report of finished runs, or files for a paper."""
 
 import os
 import sys
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/quickstart"
 _TENTHS = 10  # parts of the runs, after each of which a watched page is written
-_EVERY_S = 2.0  # between two looks at the runs
-_TRIES = 3  # looks that may fail one after another
-_NICEST = 19
+_EVERY_S = 2.0  # seconds between two readings of the results
+_TRIES = 3  # consecutive failures to read the results before an error
+_NICEST = 19  # lowest priority
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ResultsOptions):
-    """Options: the results, and whether to write a paper's files."""
+    """Options of `report`: the results, and whether to write files for a paper."""
 
     others: tuple[Path, ...] = argument(
         "MORE", "with --paper, further results with the same baseline", (), nargs="*"
@@ -49,7 +49,7 @@ class ReportOptions(ResultsOptions):
 
 
 def run(options: ReportOptions) -> Answer:
-    """Write the report of the finished runs."""
+    """Write the report of finished runs; with `--paper`, files for a paper."""
     from llama_ablate.results import Results
 
     if options.paper and options.watch:
@@ -64,10 +64,10 @@ def run(options: ReportOptions) -> Answer:
 
 
 def _watch(results: "Results") -> "Results":
-    """Write the page after each tenth of the runs, until all have ended; return the last look.
+    """Write the page after each tenth of the runs, until all have ended.
 
-    It takes the lowest priority, and at most 1% of the machine's time: pages come later, or less
-    often, where runs use all cores.
+    Returns the last state of the results. The process takes the lowest priority and at most 1% of
+    the machine's CPU time, so that pages are delayed or skipped while runs use all cores.
     """
     from llama_ablate.launch.environment import cores
     from llama_ablate.launch.live_page import LIVE_SHARE
@@ -97,7 +97,7 @@ def _watch(results: "Results") -> "Results":
 
 
 def describe_progress(results: "Results") -> tuple[int, int, str]:
-    """Return the number of ended runs, of needed runs, and a description of both."""
+    """Return the counts of ended and of needed runs, and a sentence on both."""
     from llama_ablate.commands.shared import progress
     from llama_ablate.commands.status import find_asked, list_needed
 
@@ -109,7 +109,7 @@ def describe_progress(results: "Results") -> tuple[int, int, str]:
 
 
 def _paper(options: ReportOptions) -> Answer:
-    """Write the files for a paper, from one experiment or several with one baseline."""
+    """Write files for a paper, from one or several experiments with a common baseline."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.union import union
     from llama_ablate.report import paper
@@ -127,10 +127,10 @@ def _paper(options: ReportOptions) -> Answer:
 
 
 def write(results: "Results", command: str = "") -> Answer:
-    """Write the report of the finished runs, and return its contents.
+    """Write the report of the finished runs, and return its contents for printing.
 
-    The exit code is 1 where a run did not end ok. Where the `command` that trains is known, what it
-    could add stands last.
+    The exit code is 1 if a run did not end ok. If `command`, the command line that trains, is
+    given, the output suggests next steps, such as more seeds.
     """
     say("writing the report")
     from llama_ablate.commands.shared import notes
@@ -141,8 +141,8 @@ def write(results: "Results", command: str = "") -> Answer:
     notes.odd_files(results)
     for notice in notices:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
-    # Of several tables every comparison is printed, how often runs were lost, and the other
-    # sections of the first.
+    # With several comparison tables, the sections `comparison` and `stability` are printed for each
+    # table, and all other sections for the first only.
     output: list[str | pd.DataFrame] = []
     for section in every:
         first = section.table in ("", frames.table.plan.name)
@@ -168,9 +168,10 @@ def write(results: "Results", command: str = "") -> Answer:
 def write_files(
     results: "Results", live: str = ""
 ) -> "tuple[Frames, Sequence[Section], Sequence[str], Path]":
-    """Write tables, figures and page; return what they show, and the path of the page.
+    """Write tables, figures and page; return their contents and the page's path.
 
-    `live` says how far the runs are, on a page that reloads itself.
+    With `live`, a text on the progress of the runs, only the page is written: it shows the text,
+    and reloads itself.
     """
     from llama_ablate.files import disk
     from llama_ablate.findings.frames import Frames

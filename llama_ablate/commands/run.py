@@ -1,4 +1,4 @@
-"""The command `run`: from an experiment file to records and a report."""
+"""The command `run`: train and measure an experiment's runs, and write its report."""
 
 import math
 import re
@@ -30,7 +30,7 @@ _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
 def _seconds(text: str) -> float:
-    """Read a time above 0."""
+    """Parse a number of seconds above 0."""
     try:
         seconds = float(text)
     except ValueError:
@@ -41,7 +41,7 @@ def _seconds(text: str) -> float:
 
 
 def _sbatch_option(text: str) -> tuple[str, str | bool]:
-    """Read an option of another program: KEY=VALUE, or KEY alone."""
+    """Parse an option for sbatch: KEY=VALUE, or KEY alone, whose value is True."""
     match = re.fullmatch(r"-{0,2}([a-z][a-z-]*)(?:=([^\n]*))?", text)
     if match is None:
         raise ArgumentTypeError(f"'{text}' is not KEY=VALUE or KEY")
@@ -80,7 +80,7 @@ class LaunchOptions:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Use of a cluster: true with Slurm or a Ray address."""
+        """True if runs train on a cluster, through Slurm or a Ray address."""
         return self.launcher == "slurm" or bool(self.ray_address)
 
 
@@ -113,7 +113,10 @@ def run(options: RunOptions) -> Answer:
 
 
 def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
-    """Train, measure and report a loaded experiment, from a file or from Python."""
+    """Train, measure and report a loaded experiment.
+
+    `source` comes from an experiment file, or from a mapping in Python.
+    """
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
     from llama_ablate.data import tokens
@@ -127,7 +130,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     sinks = checked(launch.track, "--track")
     tokens.check_corpora(source)
     say("planning")
-    processes.warm()  # before the imports below, which take as long as the server's own
+    processes.warm()  # start the fork server, whose imports run parallel to those below
     from llama_ablate.design import forecast
     from llama_ablate.design.plan import make
     from llama_ablate.launch import measurement
@@ -146,8 +149,8 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
         _runs_of(plan, names, flag)
         for names, flag in ((options.only, "--only"), (options.redo, "--redo"))
     )
-    # The fork server still imports torch, longer than this process did: the report's imports, two
-    # seconds of them, would otherwise come when all runs have ended.
+    # Import the report now, while the fork server still imports torch: it takes two seconds, which
+    # would otherwise be added after the last run.
     import_module("llama_ablate.report.page")
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
@@ -170,7 +173,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             ):
                 queue = Queue(store, plan, compute, settings, progress)
                 _work(queue, launcher, store, plan, wanted)
-            store.sweep(unfinished=False)  # a worker may have come late to a finished run
+            store.sweep(unfinished=False)  # a late worker may have left files of a finished run
             if not only or {*ids} <= store.final_ids():
                 measurement.measure(store, plan, compute, progress.measure)
             else:
@@ -181,7 +184,10 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
-    """Set aside damaged runs and those to retrain, with a note for each."""
+    """Move damaged runs, and the runs of `redo`, aside to be trained again.
+
+    Prints a note for each.
+    """
     from llama_ablate.commands.shared import notes
     from llama_ablate.terminal import Bar
 
@@ -196,9 +202,10 @@ def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]
 
 
 def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:
-    """Return the runs of named variants by label; names are labels or ids.
+    """Return the run ids of the named variants, by variant label.
 
-    Raises ConfigError for an unknown name.
+    Names are labels or ids. Raises ConfigError, which states the command-line `flag`, for an
+    unknown name.
     """
     run_ids: dict[str, list[str]] = {}
     for name in names:
@@ -218,9 +225,10 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
 def _work(
     queue: "Queue", launcher: "Launcher", store: "Store", plan: "Plan", only: Collection[str] | None
 ) -> None:
-    """Train the runs, in one stage or stage by stage, until no further run is needed.
+    """Train the runs, in one or several stages, until no further run is needed.
 
-    Unless it is None, `only` restricts the runs.
+    In an experiment with stages, the results so far decide which runs are needed. `only` restricts
+    the runs to the given ids; None does not.
     """
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
@@ -243,7 +251,7 @@ def _work(
 def _write_plan(
     launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
-    """Choose the compute settings, and write the plan document.
+    """Choose device, precision and kernel, and write the plan to the results folder.
 
     Raises ConfigError for an experiment that this machine cannot run, and if writing fails.
     """
@@ -263,7 +271,7 @@ def _write_plan(
         request += f", compile {train.compile}"
     spec = plan.baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
-    with source.located():  # what does not fit this machine
+    with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
         needed = forecast.largest_memory(plan, choose(spec, train, device))
         forecast.check_memory(needed, device)
@@ -276,7 +284,7 @@ def _write_plan(
     plan = plan.paced(measurement.measure_step_times(store, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = plan.document(compute, settings)
-    # The number of concurrent runs on a cluster is unknown beforehand, at most all.
+    # On a cluster the number of concurrent runs is unknown beforehand: at most, all runs.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))
     store.create(document, source.text)
@@ -301,7 +309,7 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
 
 def check_launcher(launch: LaunchOptions) -> None:
-    """Raise ConfigError for a launcher that is not installed, or options of another launcher."""
+    """Raise ConfigError for a launcher that is not available, or options of another launcher."""
     if launch.workers is not None and launch.workers < 1:
         raise ConfigError(f"--workers {launch.workers}: must be 1 or more")
     name = launch.launcher
@@ -323,7 +331,7 @@ def check_launcher(launch: LaunchOptions) -> None:
 
 
 def _live_page(options: RunOptions, store: "Store") -> "AbstractContextManager[None]":
-    """Return a context manager that updates the page while runs train."""
+    """Return a context manager that updates the HTML page while runs train."""
     from llama_ablate.launch.live_page import renew_page
 
     return nullcontext() if options.no_page else renew_page(store.root)
@@ -336,7 +344,7 @@ def _launcher(
     ranks: int,
     plan: "Plan",
 ) -> "AbstractContextManager[Launcher]":
-    """Return a context manager of the launcher that `--launcher` names."""
+    """Return the launcher that `--launcher` names, as a context manager."""
     workers = launch.workers and min(launch.workers, len(plan.runs))
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray

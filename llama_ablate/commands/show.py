@@ -1,4 +1,4 @@
-"""The command `show`: a comparison, also of several experiments; one variant or run, or two."""
+"""The command `show`: print the comparison of experiments, or details of variants and runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(ResultsOptions):
-    """The results, and the variants or the run to show."""
+    """Options of `show`: the results, and the variants, run or further experiments to show."""
 
     what: tuple[str, ...] = argument(
         "VARIANT|RUN|DIR",
@@ -37,7 +37,7 @@ class ShowOptions(ResultsOptions):
 
 
 def run(options: ShowOptions) -> Answer:
-    """Show a table's comparison, one variant or run, or two variants side by side."""
+    """Show a comparison table, one variant or run, or two variants side by side."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import columns, details, sections
@@ -73,14 +73,14 @@ def run(options: ShowOptions) -> Answer:
 
 
 def _are_folders(results: "Results", names: Sequence[str]) -> bool:
-    """Return whether all names are existing folders and no variants or runs."""
+    """Return whether all names are existing folders, and none names a variant or run."""
     plan = results.plan
     known_names = [name for name in names if plan.called(name) or name in plan.runs]
     return not known_names and all(Path(name).is_dir() for name in names)
 
 
 def _joined(results: "Results", others: Sequence[str], table: str | None) -> Answer:
-    """Compare the rows of several experiments with the baseline that they share."""
+    """Show the variants of several experiments in one comparison with their common baseline."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings import union
     from llama_ablate.findings.frames import Frames
@@ -111,7 +111,7 @@ def _curve(results: "Results", run: str) -> Answer:
 
 
 def _show_pair(results: "Results", first: str, second: str, table: str | None) -> Answer:
-    """Show two variants side by side, the first as the reference."""
+    """Show two variants side by side; differences are the second minus the first."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.tuning import one_rate
@@ -136,16 +136,17 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
 
 
 def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":
-    """Restrict results to the runs that describe a variant, to read few of thousands.
+    """Restrict results to the runs needed to describe a variant, to avoid reading thousands.
 
-    Those are its own, and where one was lost all of that seed, beside which it counts. Where stages
-    decide which runs are reported, everything is needed.
+    These are the variant's own runs and, for each seed of which a run diverged or collapsed, all
+    runs of that seed, since the outcome is judged in comparison with them. In an experiment with
+    stages, all runs are needed, since they decide which runs are reported.
     """
     from llama_ablate.findings.values import UNSTABLE
 
     if results.plan.experiment.is_staged:
         return results
-    same = (variant.id, table.repeated.get(variant.id))  # which has the point of that one
+    same = (variant.id, table.repeated.get(variant.id))  # a repeat uses the other's tuned values
     runs = [run for run in table.runs if run.variant in same]
     ended = [run for run in runs if run.id in results.finished]
     lost = {run.seed for run in ended if results.finished[run.id].outcome()[0] in UNSTABLE}

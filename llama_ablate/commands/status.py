@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 HELP = "count finished, failed and pending runs; watch those that are running"
 EXAMPLE = "status results/quickstart --watch"
-_EVERY_S = 2.0  # between two looks
-_TRIES = 3  # looks that may fail one after another: files move while they are read
-_AROUND = 7  # lines of the watch beside its rows
+_EVERY_S = 2.0  # seconds between two readings of the results
+_TRIES = 3  # consecutive failures before an error: files may move while they are read
+_AROUND = 7  # lines of the watched view in addition to its rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(ResultsOptions):
-    """The results, and whether they are watched."""
+    """Options of `status`: the results, and whether to watch the progress."""
 
     watch: bool = option(
         False, "show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"
@@ -39,7 +39,10 @@ class StatusOptions(ResultsOptions):
 
 
 def run(options: StatusOptions) -> Answer:
-    """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
+    """Count the runs of each variant by outcome.
+
+    The exit code is 1 if a run did not end ok.
+    """
     from llama_ablate.results import Results
 
     if options.watch and options.pending:
@@ -61,7 +64,7 @@ def _once(results: "Results") -> Answer:
     runs = list_needed(results, find_asked(results))
     counts = Counter(run.outcome for run in runs)
     bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
-    # Of a run that ended `ok` the reason says that it was too short, as reports have it.
+    # A run that ended `ok` with a reason was too short to compare, and is listed as in reports.
     listed_runs = [replace(run, outcome="too short") if _is_short(run) else run for run in runs]
     by_label: dict[str, Counter[str]] = {}
     for run in listed_runs:
@@ -84,7 +87,11 @@ def _is_short(run: "RunStatus") -> bool:
 
 
 def find_asked(results: "Results") -> Collection[str]:
-    """Return the runs needed by now; a race or looks need only some of the planned runs."""
+    """Return the ids of the runs that are needed by now.
+
+    An experiment with a tuning race or with planned interim analyses ("looks") needs only some of
+    its planned runs.
+    """
     if not results.plan.experiment.is_staged:
         return results.plan.runs
     from llama_ablate.findings.frames import Frames
@@ -93,7 +100,7 @@ def find_asked(results: "Results") -> Collection[str]:
 
 
 def list_needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
-    """Return the needed and finished runs, with the outcomes that a report counts."""
+    """Return the status of needed and finished runs, with outcomes as in reports."""
     runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
     if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
         return runs
@@ -124,14 +131,14 @@ def _listed(counts: "Counter[str]") -> str:
 
 
 def _watched(results: "Results") -> "Results":
-    """Draw the progress until all runs have ended or an interrupt; return the last state."""
+    """Draw the progress until all runs have ended or Ctrl-C; return the last results."""
     failed, ended = 0, [""]
     needed: Collection[str] = ()
     with terminal.screen() as draw:
         try:
             while True:
                 try:
-                    if ended != (now := [*results.finished]):  # else nothing more is asked for
+                    if ended != (now := [*results.finished]):  # else the needed runs are the same
                         needed, ended = find_asked(results), now
                     runs = list_needed(results, needed)
                     draw(_draw_progress(results, runs))

@@ -1,4 +1,7 @@
-"""The command `summary`: an architecture part by part, or several in one table."""
+"""The command `summary`: count an architecture's parameters, FLOPs and KV-cache bytes.
+
+One architecture is shown part by part, several in one table.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryOptions(Options):
-    """The architecture, and the size of its cache."""
+    """Options of `summary`: the architectures, and the size of the KV cache."""
 
     what: tuple[str, ...] = argument(
         "PRESET|CHECKPOINT",
@@ -40,7 +43,7 @@ class SummaryOptions(Options):
 
 
 def run(options: SummaryOptions) -> Answer:
-    """Count architectures, without building their weights; or list the presets."""
+    """Summarize architectures without allocating weights; without arguments, list the presets."""
     from llama_ablate.config import experiment
 
     if not options.what:
@@ -72,7 +75,7 @@ def _values(name: str, options: SummaryOptions) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Tabulate summaries side by side, by components and sizes."""
+    """Tabulate the components and sizes of several architectures, one per row."""
     import pandas as pd
 
     from llama_ablate.config.labels import entry_text
@@ -102,7 +105,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def text(values: Mapping[str, Any]) -> str:
-    """Return a summary for a terminal."""
+    """Format the summary of one architecture for a terminal."""
     import pandas as pd
 
     from llama_ablate.config.labels import entry_text

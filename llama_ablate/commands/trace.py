@@ -1,4 +1,4 @@
-"""The command `trace`: a walk through one forward pass, tensor by tensor."""
+"""The command `trace`: list the tensors of one forward pass, in computation order."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 HELP = "list every tensor of one forward pass: shape, type, mean, rms, max"
 EXAMPLE = 'trace llama2-demo --prompt "hello world!" --layer 0'
-_CODE = 60  # characters of a source line, in a table
+_CODE = 60  # most characters of a source line in the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions(PromptOptions):
-    """The model, the text, and which layer."""
+    """Options of `trace`: the model, the prompt, and the layer to show."""
 
     prompt: str = option(..., "the text to read; - reads standard input", "TEXT")
     layer: int | None = option(None, "of the layers (from 0) only this one (default: all)", "N")
 
 
 def run(options: TraceOptions) -> Answer:
-    """Trace one forward pass over a prompt."""
+    """Trace one forward pass over a prompt, and list its tensors."""
     from llama_ablate.interop.trace import trace
 
     opened = model_input.open_model(options)
@@ -46,7 +46,7 @@ def _wanted(module: str, layer: int | None) -> bool:
 
 
 def table(rows: Sequence["Traced"]) -> str:
-    """Return a trace for a terminal."""
+    """Format a trace as a table for a terminal."""
     import pandas as pd
 
     from llama_ablate.report import tables

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 HELP = "send curves, metrics and recipes of runs to TensorBoard, W&B or MLflow"
 EXAMPLE = "track results/quickstart --to tensorboard"
-_LONGEST = 200  # letters of what a sink raised
+_LONGEST = 200  # most characters of an error message from a tracker
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackOptions(ResultsOptions):
-    """Results, sinks, and whether to follow running runs."""
+    """Options of `track`: results, trackers ("sinks"), and whether to follow running runs."""
 
     sinks: tuple[str, ...] = option(
         ..., "tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"
@@ -76,7 +76,7 @@ def _send(follower: "Follower", name: str) -> None:
 
 
 def _follow(follower: "Follower", name: str) -> None:
-    """Send until every run has ended, or the user interrupts."""
+    """Send records until every run has ended, or until the user interrupts."""
     from llama_ablate.track.follower import follow
 
     def ended(seconds: float) -> bool:
@@ -93,20 +93,20 @@ def _follow(follower: "Follower", name: str) -> None:
 def _start_follower(root: Path, name: str) -> None:
     """Send records until standard input ends; report failures on the launcher's terminal.
 
-    Where another process sends the same already, take over when that one has ended.
+    If another process already sends these results to the tracker, wait until it has ended.
     """
     from llama_ablate.results import Results
     from llama_ablate.results.live import EVERY_S
     from llama_ablate.track.follower import Follower, alone, follow
 
     os.nice(10)
-    terminal = os.dup(2)  # of the launcher; ours becomes the log
+    terminal = os.dup(2)  # the launcher's terminal; this process's stderr becomes the log
     tell = _teller("--track", name, lambda text: os.write(terminal, text.encode()))
     results = Results.open(root)
     while True:
         try:
             with alone(results, name) as log:
-                for stream in (1, 2):  # what a tracker prints is no part of the command's output
+                for stream in (1, 2):  # output of a tracker's package goes to the log
                     os.dup2(log.fileno(), stream)
                 return follow(Follower(results, name), _input_ended, tell)
         except ConfigError:  # another process sends
@@ -115,13 +115,13 @@ def _start_follower(root: Path, name: str) -> None:
 
 
 def _input_ended(seconds: float) -> bool:
-    """Wait some seconds; return whether standard input has ended."""
+    """Wait at most `seconds`; return whether standard input has ended."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready)
 
 
 def _teller(flag: str, name: str, write: Callable[[str], object]) -> Callable[[Exception], None]:
-    """Return a function that reports a sink's error in one line."""
+    """Return a function that reports a tracker's error in one line."""
 
     def tell(error: Exception) -> None:
         with suppress(OSError):  # a terminal may be gone

@@ -1,8 +1,9 @@
-"""Load an experiment file: YAML over its base, overrides, validation.
+"""Load an experiment file: merge YAML over its base, apply overrides, validate.
 
-`load` reads the YAML, lays it over its `base` (a preset or another file), applies `--set`, and
-checks every key and type. What it returns still names components as the user wrote them; whether
-those exist is the grid's question, because only the registries know.
+`load` reads the YAML, merges it over its `base` (a preset or another file), applies `--set`
+overrides, and checks every key and type. In the returned experiment, components still have the
+names and options that the user wrote; `llama_ablate.design` looks them up in the registries later,
+and refuses unknown components.
 """
 
 from collections.abc import Mapping
@@ -36,10 +37,10 @@ __all__ = [
     "slug",
 ]
 
-_MERGED = ("model", "data", "train")  # sections laid over the base key by key
-#: Sections whose keys may hold dots.
+_MERGED = ("model", "data", "train")  # sections that are merged into the base's key by key
+#: Sections whose keys are paths, and may contain dots.
 _CHANGE_PATHS = (("variants", "axes"), ("controls", "positive"))
-#: Keys that say the same thing: of a base or before a `--set`, one stands in for the others.
+#: Groups of alternative keys: a key in a file or a `--set` replaces the base's alternatives.
 _ONE_OF: tuple[tuple[Where, ...], ...] = (
     (("train", "tokens"), ("train", "steps"), ("sizes", "tokens_per_parameter")),
     (("texts",), ("data",)),
@@ -48,19 +49,19 @@ _ONE_OF: tuple[tuple[Where, ...], ...] = (
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """An experiment and its file, so that errors name file, line and column."""
+    """Experiment with its source file, so that errors name file, line and column."""
 
     experiment: Experiment
-    #: Its values with their places.
+    #: Values of the file, with the line and column of each.
     marked: Marked
-    #: The file, below comments with the overrides.
+    #: Text of the file, after one comment line for each override.
     text: str
-    #: The `model` section of what the file is based on, before the file's own keys.
+    #: The `model` section of the file's base, without the file's own keys.
     base_model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentFile":
-        """Wrap an experiment that comes from no file; its errors name keys alone."""
+        """Wrap an experiment that comes from no file; its errors name keys only."""
         return cls(experiment, Marked({}), "")
 
     def locate(self, error: ConfigError) -> ConfigError:
@@ -68,7 +69,7 @@ class ExperimentFile:
         return self.marked.locate(error)
 
     def located(self) -> AbstractContextManager[None]:
-        """Return a context that locates a ConfigError which is raised inside."""
+        """Return a context manager that adds file, line and column to a ConfigError."""
         return self.marked.located()
 
 
@@ -86,9 +87,9 @@ def read(text: str, path: Path) -> ExperimentFile:
 
 
 def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> ExperimentFile:
-    """Read an experiment from plain values, with the keys of a file. Raises as `load` does.
+    """Read an experiment from plain values with a file's keys. Raises as `load` does.
 
-    A `base` that is a file is looked for from the working directory. The experiment's text is these
+    A relative path in `base` starts from the working directory. The experiment's text is these
     values as YAML.
     """
     if "name" not in values:
@@ -104,10 +105,10 @@ def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> Exper
 def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile:
     for text in sets:
         if text.startswith("base="):
-            _override(marked, text)  # before the others, which change what the base says
+            _override(marked, text)  # before the other overrides, which change the base's values
     own_name = marked.values.get("name", path.stem)
     marked, base_model = _over_base(marked, path, (path,))
-    marked.values["name"] = own_name  # never that of its base: each has results of its own
+    marked.values["name"] = own_name  # never the base's name: each experiment has separate results
     for text in sets:
         _override(marked, text)
     with marked.located():
@@ -144,16 +145,17 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
 def _over_base(
     marked: Marked, path: Path, seen: tuple[Path, ...]
 ) -> tuple[Marked, Mapping[str, Any]]:
-    """Merge a file's values and places over its base's.
+    """Merge a file's values and marks over its base's; return the base's `model`, too.
 
-    Returns the base's own `model`, too.
+    `seen` are the files whose bases are being merged, in order to refuse a cycle. Raises
+    ConfigError for a base that does not exist.
     """
     name = marked.values.get("base", "llama2-tiny")
     if not isinstance(name, str):
         raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
     presets_by_name = presets()
     if name in presets_by_name:
-        # Without marks: what does not fit a preset is to be mended in the file that names it.
+        # Without marks: an error in a preset's value is reported at the file that names the preset.
         preset = parse(presets_by_name[name], f"{name}.yaml").values
         base = Marked({"model": preset["model"]})
     elif name.endswith((".yaml", ".yml")):
@@ -179,7 +181,7 @@ def _over_base(
         merged = key in _MERGED and isinstance(value, dict) and isinstance(values.get(key), dict)
         taken |= {(key, inner) for inner in value} if merged else {(key,)}
         values[key] = {**values[key], **value} if merged else value
-    # Replaced as a whole: nothing of the base's entry may remain.
+    # The file replaces an entry as a whole, so no mark of the base's entry may remain.
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
     stated_places = {where for group in _ONE_OF for where in group if _holds(marked.values, where)}
     _drop_others(values, stated_places)
@@ -189,13 +191,16 @@ def _over_base(
 
 
 def _override(marked: Marked, text: str) -> None:
-    """Set the key of a `--set`, and its place."""
+    """Apply the override of a `--set`, and mark its key with its origin.
+
+    Raises ConfigError for an override that is not KEY=VALUE, or whose key cannot be set.
+    """
     key, equals, value = text.partition("=")
     where = _path_of(key)
     if not equals or "" in where:
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     is_path = value.startswith(("/", ".")) and not isinstance(scalar(value), int | float)
-    # Else it is read as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`.
+    # Otherwise it is parsed as YAML: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`.
     given = value if is_path else parse(f"value: {value}", f"--set {text}").values["value"]
     inner: Any = marked.values
     for depth, part in enumerate(where):
@@ -211,13 +216,13 @@ def _override(marked: Marked, text: str) -> None:
         del marked.marks[below]
     mark = Mark(f"--set {text}", 1, len(key) + 2)
     marked.marks[where] = mark
-    for depth in range(1, len(where)):  # where a section stands that only this brings
+    for depth in range(1, len(where)):  # mark sections that only this override creates
         marked.marks.setdefault(where[:depth], mark)
     _drop_others(marked.values, {where})
 
 
 def _section(values: Any, key: Any) -> Any:
-    """Return the value at a key; add a section if there is none.
+    """Return the section at a key; add an empty section if the key is missing.
 
     A component that is given by its bare name becomes a mapping, so that it can have options.
     """
@@ -228,10 +233,10 @@ def _section(values: Any, key: Any) -> Any:
 
 
 def _path_of(key: str) -> Where:
-    """Parse the key of a `--set`; a number is an index into a list.
+    """Parse the key of a `--set` to a path; numbers are indices into lists.
 
-    What stands behind `variants.axes`, up to a number, is one key, `train.lr`; `position.theta` is
-    one of `model`.
+    After `variants.axes` or `controls.positive`, all parts up to a number form one key, such as
+    `train.lr`. A key of the `model` section may be given without `model`, such as `position.theta`.
     """
     parts: Where = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
     if parts[0] in Model.model_fields:
@@ -253,7 +258,7 @@ def _holds(values: Any, where: Where) -> bool:
 
 
 def _drop_others(values: dict[Any, Any], named: set[Where]) -> None:
-    """Remove the alternatives of the named keys."""
+    """Remove the alternatives (see `_ONE_OF`) of the named keys."""
     for group in _ONE_OF:
         for where in {*group} - named if named & {*group} else ():
             if _holds(values, where):

@@ -9,16 +9,16 @@ from llama_ablate.config.schema import Data, Experiment
 from llama_ablate.config.spec import RULES, SLOTS
 from llama_ablate.files.strict_json import to_json
 
-#: The label of a model in which no axis is changed; also a name for whatever the baseline is.
+#: Label of a model in which no axis is changed; also accepted as a name of any baseline.
 UNCHANGED = "baseline"
-_MAX_CHARACTERS = 32  # of a baseline's axis values; a longer label is `baseline`
-_MAX_WHOLE = 1e15  # a float below it has all digits of its whole number
+_MAX_CHARACTERS = 32  # longest label of a baseline that is made of axis values
+_MAX_WHOLE = 1e15  # a smaller float has all digits of its whole number
 #: Keys of an axis whose values are components.
 COMPONENT_KEYS = (
     *(*SLOTS, *RULES, "data.tokenizer"),
     *("train.optimizer", "train.schedule", "train.losses"),
 )
-#: Keys that a component's name alone does not explain, as `linear` does not.
+#: Keys that are written before a component's name, which alone (`linear`) would be unclear.
 _EXPLAINED = ("train.schedule", "train.losses")
 
 
@@ -34,9 +34,9 @@ def format_value(value: Any) -> str:
 
 
 def entry_text(entry: Any, *, options: bool = True) -> str:
-    """Return a component's entry as text, `rope theta=10000`; any other value as JSON has it.
+    """Format a component's entry as text, `rope theta=10000`, or any other value as JSON.
 
-    Components of a pattern over depth stand one after another, `mha window=64 / mha`.
+    Components of a pattern over depth are joined by slashes, `mha window=64 / mha`.
     """
     if isinstance(entry, str):
         return entry
@@ -50,7 +50,7 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
 
 
 def _write_option(value: Any) -> str:
-    """Write the value of an option as YAML has it: `true`, `10000`."""
+    """Format the value of an option as in YAML: `true`, `10000`."""
     if isinstance(value, bool):
         return str(value).lower()
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _MAX_WHOLE
@@ -60,7 +60,7 @@ def _write_option(value: Any) -> str:
 def name_level(key: str, value: Any) -> str:
     """Name a value of an axis: `gelu`, `mha-window=64`, `kv_heads=2`, `schedule=linear`.
 
-    A component is named with the options that its entry gives.
+    The name of a component includes the options that its entry gives.
     """
     option = key.rpartition(".")[2]
     if key in COMPONENT_KEYS:
@@ -86,7 +86,8 @@ def _name_component(slot: str, entry: Entry) -> str:
 def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tuple[str, ...]:
     """Name a model's value on each axis: `gelu`, `kv_heads=2`, `lr=0.003`.
 
-    `model` is its architecture with every default filled in, `data` the text of its table.
+    `model` is the model's architecture with every default filled in, `data` the `data` section of
+    its table.
     """
     names = []
     for key, axis in experiment.variants.axes.items():
@@ -106,7 +107,11 @@ def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) ->
 
 
 def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
-    """Return a baseline's component with the only option that its axis varies."""
+    """Return a baseline's component without the options that its axis does not vary.
+
+    If the axis varies a single option of this component, that option is kept; otherwise none is
+    kept.
+    """
     if isinstance(entry, str):
         return entry
     if "name" not in entry:
@@ -122,18 +127,19 @@ def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
 def name_baseline(
     experiment: Experiment, model: Mapping[str, Any], data: Data, *, compared: bool = True
 ) -> str:
-    """Name a model in which no axis is changed: `gelu (baseline)`.
+    """Name a model in which no axis is changed by its axis values: `gelu (baseline)`.
 
-    Where it is not what others are `compared` with, as the file names another, `gelu`.
+    If the file chooses another baseline (`compared` is False), the name is `gelu` alone. A name
+    that is too long is replaced by `baseline` or `unchanged`.
     """
-    name = " ".join(dict.fromkeys(name_levels(experiment, model, data)))  # of one slot once
+    name = " ".join(dict.fromkeys(name_levels(experiment, model, data)))  # without repeated names
     if not name or len(name) > _MAX_CHARACTERS:
         return UNCHANGED if compared else "unchanged"
     return f"{name} ({UNCHANGED})" if compared else name
 
 
 def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
-    """Return the names of a baseline, besides its label and id."""
+    """Return the names that refer to a baseline, in addition to its label and id."""
     slots = {key.partition(".")[0] for key in experiment.variants.axes}
     parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
     names = {str(part["name"]) for part in parts if "name" in part}
@@ -142,9 +148,10 @@ def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Dat
 
 
 def shorten_labels(labels: Collection[str]) -> dict[str, str]:
-    """Return short labels: beside `mha (baseline)`, `mha-qk_norm=true` is `qk_norm`.
+    """Shorten labels that begin with the baseline's label; map each label to its short form.
 
-    A label stays whole where another one would be the same.
+    With the baseline `mha (baseline)`, the label `mha-qk_norm=true` becomes `qk_norm`. A label is
+    not shortened if the result would equal another label.
     """
     bases = (label for label in labels if label.endswith(f" ({UNCHANGED})"))
     base = next(bases, "").removesuffix(f" ({UNCHANGED})")
@@ -159,7 +166,7 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 
 
 def name_corpus(data: Data) -> str:
-    """Name the text of a `data` section in sentences: its file, or its corpus."""
+    """Return the name of a `data` section's text for sentences: its file or its corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
     path = entry.get("path") or entry.get("train")
     file_name = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""

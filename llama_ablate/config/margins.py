@@ -3,7 +3,7 @@
 import math
 import re
 
-#: Units of a loss: per token, and where tokenizers differ.
+#: Units of a loss: nats per token, or bits per byte if variants differ in their tokenizers.
 NATS, BITS = "nats", "bits/byte"
 LOSS_UNITS = (NATS, BITS)
 _MARGIN_PATTERN = re.compile(
@@ -12,7 +12,7 @@ _MARGIN_PATTERN = re.compile(
 
 
 def read(stated: object) -> tuple[float, str]:
-    """Return size and unit; (0, "") for anything else."""
+    """Parse a margin to its size and unit; return (0, "") for anything else."""
     match = _MARGIN_PATTERN.fullmatch(stated) if isinstance(stated, str) else None
     if match is None or math.isinf(size := float(match[1])):
         return 0.0, ""
@@ -20,6 +20,6 @@ def read(stated: object) -> tuple[float, str]:
 
 
 def loss_margin(stated: object) -> float | None:
-    """Return a positive margin in a unit of losses; None for any other."""
+    """Return the size of a positive margin in a loss unit; otherwise None."""
     size, unit = read(stated)
     return size if size and unit in LOSS_UNITS else None

@@ -1,9 +1,9 @@
-"""YAML with the file, line and column of every value, without YAML 1.1's traps.
+"""Parse YAML with the file, line and column of every value, without YAML 1.1's traps.
 
-PyYAML reads `1e-4` as text, a bare `no` as False, `1:30` as ninety, and lets the last of two equal
-keys win in silence. So its parser is used, and the values are made here: `1e-4` is a number, and
-what people write by mistake is refused with its place. So is what would keep a reader busy: size,
-number, depth and digits have an end.
+PyYAML reads `1e-4` as text, a bare `no` as False, `1:30` as ninety, and silently lets the last of
+two equal keys win. So only its parser is used, and the values are converted here: `1e-4` is a
+number, and likely mistakes are refused with their line and column. File size, number of values,
+depth and digits are limited, so that parsing takes a bounded time.
 """
 
 import codecs
@@ -20,19 +20,21 @@ import yaml
 from llama_ablate.errors import ConfigError, Where, dotted
 
 LARGEST_BYTES = 65_536
-MOST_VALUES = 5_000  # read in half a second, whatever they are
-DEEPEST = 24  # sections within sections
+MOST_VALUES = 5_000  # parsed in half a second, whatever they are
+DEEPEST = 24  # levels of nested sections
 _LONGEST_KEY = 80
 _MOST_DIGITS = 30
-# One way to match each, no more: with two, a long line that is no number takes hours to refuse.
+# Each pattern matches a text in one way at most: otherwise, refusing a long line that is not a
+# number would take hours of backtracking.
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _INT = re.compile(rf"[-+]?{_DIGITS}")
 _FLOAT = re.compile(rf"[-+]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
-#: As a text they would come back as numbers from strict JSON, which has no others for these.
+#: Words that strict JSON writes for non-finite numbers. They are refused, since such a text would
+#: be read back from JSON as a number.
 _NUMBERS_OF_JSON = {"NaN", "Infinity", "-Infinity"}
 _OLD_BOOLEANS = {"yes", "no", "on", "off", "y", "n"}
-#: What YAML lets nobody write as it is, and escapes such as "\0" do not bring in either.
+#: Control characters, which YAML does not allow unescaped; escapes such as "\0" are refused, too.
 _CONTROL = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -50,14 +52,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Marked:
-    """Plain values, the place of each (path of keys -> Mark), and the text."""
+    """Parsed YAML: plain values, the mark of each, and the text.
+
+    `marks` maps the path of keys to a value to its line and column.
+    """
 
     values: dict[str, Any]
     marks: dict[Where, Mark] = field(default_factory=dict)
     text: str = ""
 
     def locate(self, error: ConfigError) -> ConfigError:
-        """Return the error with file, line, column and key in front of its sentence."""
+        """Return the error with file, line, column and key before its message."""
         place = error.where
         while place and place not in self.marks:
             place = place[:-1]
@@ -68,7 +73,7 @@ class Marked:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Locate a ConfigError that is raised inside."""
+        """Add file, line and column to a ConfigError that is raised in the block."""
         try:
             yield
         except ConfigError as error:
@@ -76,7 +81,7 @@ class Marked:
 
 
 def load(path: Path) -> Marked:
-    """Read a file that holds one mapping. Raises ConfigError with file, line and column."""
+    """Read a YAML file with one mapping. Raises ConfigError with file, line and column."""
     try:
         if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
             raise ConfigError(f"{path}: a pipe or a device, which may have no end: not a file")
@@ -96,7 +101,7 @@ def load(path: Path) -> Marked:
 
 
 def parse(text: str, file: str) -> Marked:
-    """Read text that holds one mapping; `file` is the name that errors show."""
+    """Parse YAML text with one mapping; `file` is the name that errors show."""
     marks: dict[Where, Mark] = {}
     values: dict[str, Any] = _value(_composed(text, file), (), file, marks)
     return Marked(values, marks, text)
@@ -105,7 +110,7 @@ def parse(text: str, file: str) -> Marked:
 def scalar(text: str) -> Any:
     """Parse an unquoted word: number, true or false, null, or text.
 
-    Raises ValueError for a number with more digits than any has.
+    Raises ValueError for a whole number of more than 30 digits.
     """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -121,14 +126,14 @@ def scalar(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader up to nodes, without anchors, aliases, tags and endless depth."""
+    """PyYAML's loader up to nodes, which refuses anchors, aliases, tags and deep nesting."""
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
         self.file, self._depth, self._values = file, 0, 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node. Raises ConfigError for what no experiment needs."""
+        """Compose a node. Raises ConfigError for refused syntax and exceeded limits."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(parent, yaml.MappingNode) and index is None:  # a key
             if not isinstance(event, yaml.ScalarEvent) or event.anchor or event.tag:
@@ -151,7 +156,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _composed(text: str, file: str) -> yaml.MappingNode:
-    """Compose a text's single mapping. Raises ConfigError for anything else."""
+    """Parse YAML text to the node of its single mapping. Raises ConfigError for anything else."""
     try:
         loader = _Loader(text, file)
     except yaml.reader.ReaderError as error:
@@ -162,7 +167,7 @@ def _composed(text: str, file: str) -> yaml.MappingNode:
     except (yaml.MarkedYAMLError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
-        # The last two are PyYAML's oversights: an escape or a version that no number stands for.
+        # PyYAML raises ValueError or OverflowError for an escape or a version that is not a number.
         at: Any = getattr(error, "problem_mark", None) or loader.get_mark()
         problem = getattr(error, "problem", None) or "no such character or number"
         if isinstance(error, yaml.composer.ComposerError):
@@ -177,7 +182,7 @@ def _composed(text: str, file: str) -> yaml.MappingNode:
 
 
 def _value(node: Any, where: Where, file: str, marks: dict[Where, Mark]) -> Any:
-    """Return the plain value of a node, and add its place and those below it to `marks`."""
+    """Convert a node to a plain value; add the marks of all its nodes to `marks`."""
     marks[where] = _mark(file, node)
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node, file)
@@ -192,7 +197,7 @@ def _value(node: Any, where: Where, file: str, marks: dict[Where, Mark]) -> Any:
             raise _refused(file, key_node, message)
         mapping[key] = _value(value, (*where, key), file, marks)
         if not isinstance(value, yaml.ScalarNode):
-            # A section's own place is its key; a scalar's is the scalar.
+            # A section's mark is the mark of its key; a scalar's mark is the mark of the scalar.
             marks[(*where, key)] = _mark(file, key_node)
     return mapping
 
@@ -213,7 +218,7 @@ def _scalar(node: Any, file: str) -> Any:
         raise _refused(file, node, f"holds {code}, which is no character of a text")
     if node.value in _NUMBERS_OF_JSON:
         raise _refused(file, node, f"'{node.value}' is the word for a number that JSON lacks")
-    if node.style is not None:  # in quotes: text, whatever it looks like
+    if node.style is not None:  # a value in quotes is text, whatever it looks like
         return node.value
     if node.value.lower() in _OLD_BOOLEANS:
         raise _refused(
@@ -229,7 +234,7 @@ def _scalar(node: Any, file: str) -> Any:
 
 
 def _refused(file: str, at: Any, message: str) -> ConfigError:
-    """Return the error of a node or event, with its place."""
+    """Return an error with the line and column of a node or event."""
     return ConfigError(f"{_mark(file, at)}: {message}")
 
 
@@ -238,6 +243,6 @@ def _mark(file: str, at: Any) -> Mark:
 
 
 def _behind(text: str, file: str) -> Mark:
-    """Return the position of a text's end."""
+    """Return the line and column just after a text's end."""
     lines = text.split("\n")
     return Mark(file, len(lines), len(lines[-1]) + 1)

@@ -1,7 +1,8 @@
 """Plug-ins: components in a file named on the command line, or in an installed package.
 
-Nothing in an experiment file, and nothing in results, makes a command load code. What was loaded is
-part of the plan; a worker loads the same again, and only if it is the same byte for byte.
+Neither an experiment file nor results can make a command load code. The plan records the plug-ins
+that were loaded; a worker process loads the same plug-ins, and only if they are the same byte for
+byte.
 """
 
 import hashlib
@@ -13,9 +14,9 @@ from types import ModuleType
 
 from llama_ablate.errors import ConfigError
 
-#: Packages name a module here that registers components when it is imported.
+#: Entry-point group in which a package names a module that registers components on import.
 GROUP = "llama_ablate.plugins"
-#: Before the name of an installed package in what was loaded.
+#: Prefix of the name of an installed package among the loaded plug-ins.
 INSTALLED = "package:"
 
 _FILE = "llama_ablate_plugin_"
@@ -26,11 +27,11 @@ _packages: dict[str, str] = {}
 
 
 def load(files: Sequence[Path] = ()) -> None:
-    """Import the plugins of installed packages, and these files.
+    """Import the plug-ins of installed packages, and the given files.
 
-    Raises ConfigError for a file that is not there, is no Python, or fails.
+    Raises ConfigError for a file that is missing, is not Python, or fails on import.
     """
-    from importlib.metadata import entry_points  # later: help needs no packages
+    from importlib.metadata import entry_points  # imported here, so that help starts fast
 
     for point in entry_points(group=GROUP):
         distribution = point.dist
@@ -50,21 +51,18 @@ def load(files: Sequence[Path] = ()) -> None:
 
 
 def loaded() -> dict[str, str]:
-    """Return the loaded plug-ins: SHA-256 by file, version by package."""
+    """Return the loaded plug-ins: the SHA-256 of each file, the version of each package."""
     return dict(_loaded)
 
 
 def list_flags() -> list[str]:
-    """Return the words with which another command loads the plug-in files of this process."""
+    """Return the command-line arguments that load this process' plug-in files elsewhere."""
     files = [name for name in _loaded if not name.startswith(INSTALLED)]
     return [word for file in files for word in ("--plugin", file)]
 
 
 def source(name: str) -> bytes:
-    """Return the source of a plug-in file that was loaded, as it was then.
-
-    Raises ConfigError where it has changed since.
-    """
+    """Return the source of a loaded plug-in file. Raises ConfigError if it has changed since."""
     content = Path(name).read_bytes()
     if hashlib.sha256(content).hexdigest() != _loaded[name]:
         raise _changed(name)
@@ -72,7 +70,7 @@ def source(name: str) -> bytes:
 
 
 def code_of(component: Callable[..., object]) -> str:
-    """Return the hash or version of a plug-in component's code; "" for a built-in one."""
+    """Return the hash or version of a plug-in component's code; "" for a built-in component."""
     package = component.__module__.partition(".")[0]
     if package.startswith(_FILE):
         return package  # its name holds the hash of its file
@@ -80,27 +78,31 @@ def code_of(component: Callable[..., object]) -> str:
 
 
 def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -> bool:
-    """Return whether a component's code has a recorded hash or version; true where it has none.
+    """Return whether a component's code is among recorded plug-ins, or is built in.
 
-    `recorded` is of the form that `loaded` returns.
+    `recorded` maps plug-ins to hashes and versions, as `loaded` returns them. Code without a known
+    version counts as recorded.
     """
     code = code_of(component)
     mark = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
-    # Of a file its hash, cut in its module's name; of a package its version.
+    # For a file, its hash, cut as in the module's name; for a package, its version.
     return not mark or mark in {
         accepted for digest in recorded.values() for accepted in (digest, digest[:_CUT])
     }
 
 
 def missing(recorded: Iterable[str]) -> str:
-    """Name recorded plug-ins that are not loaded, as the end of a sentence; "" if none."""
+    """Name recorded plug-ins that are not loaded, in words that end a message.
+
+    Return "" if all are loaded.
+    """
     names = [name for name in recorded if name not in _loaded]
     flags = [name if name.startswith(INSTALLED) else f"--plugin {name}" for name in names]
     return f"; it was made with {' '.join(flags)}" if flags else ""
 
 
 def load_recorded(recorded: Mapping[str, str]) -> None:
-    """Load the plug-ins of another process. Raises ConfigError where one has changed since."""
+    """Load the plug-ins of another process. Raises ConfigError if a plug-in has changed."""
     if not recorded:
         return
     load()
@@ -135,7 +137,7 @@ def _import(path: Path, expected: str | None = None) -> str:
 
 
 class _Hashed(SourceLoader):
-    """Loads a module from the bytes that were hashed, not from the file or its `.pyc`."""
+    """Loader that runs the bytes that were hashed, not the file or its `.pyc`."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path, self._source = path, source

@@ -1,9 +1,9 @@
 """Registries of components by name; a component's signature declares its options.
 
-A component is any callable: its positional parameters are sizes that the model supplies (`dim`,
-`heads`, ...), its keyword-only parameters are the options, with their types and defaults. A class
-whose `__init__` ends in `**options` has those of its base class too. So a component is declared
-once, where it is written, and nowhere else.
+A component is any callable. Its positional parameters are sizes that the model supplies (`dim`,
+`heads`, ...); its keyword-only parameters are the options, with their types and defaults. A class
+whose `__init__` ends in `**options` has the options of its base class, too. So a component is
+declared once, where it is written, and nowhere else.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from llama_ablate.config.validation import Keys, quote
 from llama_ablate.errors import ConfigError, Where, nearest
 
 Component = TypeVar("Component", bound=Callable[..., Any])
-#: A component as YAML has it: its name, or a mapping with its options.
+#: A component's entry in YAML: its name, or a mapping with its name and options.
 Entry = str | dict[str, Any]
 _WORDS = {
     bool: "true or false",
@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-#: What a component of a slot may inherit.
+#: Base class that a component of each slot may inherit.
 _BASES = {
     "norm": "torch.nn.Module",
     "position": "llama_ablate.model.positions.Position",
@@ -46,7 +46,7 @@ _BASES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """A component by name, with every option filled in. Hashable."""
+    """Component chosen by name, with the values of all its options. Hashable."""
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -61,33 +61,33 @@ class Choice:
 
     @property
     def choices(self) -> "tuple[Choice, ...]":
-        """The one component that all layers have; a pattern has several."""
+        """Components over depth: this component alone; a `Pattern` has several."""
         return (self,)
 
     def at(self, layer: int) -> "Choice":
-        """Return the component of a layer: this one, in each."""
+        """Return the component of a layer, which is this component in every layer."""
         del layer
         return self
 
     def with_options(self, **changes: Any) -> "Choice":
-        """Return a copy in which some options have other values."""
+        """Return a copy with other values for some options; unknown options are ignored."""
         return replace(self, options=tuple((k, changes.get(k, v)) for k, v in self.options))
 
     def entry(self) -> Entry:
-        """Return what one would write in YAML to get this choice again."""
+        """Return the YAML entry that resolves to this choice."""
         return {"name": self.name, **dict(self.options)} if self.options else self.name
 
     def identity(self) -> dict[str, Any]:
         """Return name and non-default options, for hashing.
 
-        So an option that a component gains later changes no id.
+        Defaults are left out, so that adding an option to a component changes no existing id.
         """
         defaults = dict(self.defaults)
         special = {k: v for k, v in self.options if k not in defaults or v != defaults[k]}
         return {"name": self.name, **special}
 
     def shortest(self) -> Entry:
-        """Return the entry of YAML that leaves out every option at its default."""
+        """Return the YAML entry of this choice without options at their defaults."""
         identity = self.identity()
         return identity if len(identity) > 1 else self.name
 
@@ -99,18 +99,18 @@ class Option:
     name: str
     kind: str
     default: Any
-    #: What it does.
+    #: Description of its effect.
     about: str
 
 
 class Registry:
-    """The components of one slot, by name, and the interface that each of them must have.
+    """Registry of one slot's components by name, with the interface that each must have.
 
-    `sizes` are the positional parameters that the model can supply; None where any will do.
-    `interface` is a Protocol: its methods are looked for when a component is registered, its
-    properties and what it annotates when one is made. `options` are those that every component must
-    have. `adapt(component, name)` wraps a
-    component that has only part of the interface.
+    `sizes` are the names that positional parameters of components may have; None allows any.
+    `interface` is a Protocol: its methods are checked when a component is registered, its
+    properties and annotated attributes when a component is built. `options` are the options that
+    every component must have. `adapt(component, name)` wraps a component that has only a part of
+    the interface.
     """
 
     def __init__(
@@ -143,10 +143,10 @@ class Registry:
         return name in self._components
 
     def register(self, name: str) -> Callable[[Component], Component]:
-        """Enter a component under `name` (a decorator).
+        """Return a decorator that registers a component under `name`.
 
-        Raises ConfigError for a second one of that name, and for one that lacks a part of the
-        slot's interface.
+        Raises ConfigError for a name that is registered already, and for a component that lacks a
+        part of the slot's interface.
         """
 
         def enter(component: Component) -> Component:
@@ -169,11 +169,11 @@ class Registry:
         return enter
 
     def get(self, name: str) -> Callable[..., Any]:
-        """Return the component itself."""
+        """Return the component (a class or function) that is registered under `name`."""
         return self._components[name]
 
     def options(self, name: str) -> list[Option]:
-        """List what YAML may set on `name`."""
+        """List the options of the component `name`, which YAML may set."""
         component = self._components[name]
         return [
             Option(p.name, _in_words(hint), p.default, _about(component, p.name))
@@ -181,13 +181,13 @@ class Registry:
         ]
 
     def sizes(self, name: str) -> list[str]:
-        """Return the sizes that `name` asks of the model: its positional parameters."""
+        """Return the sizes that the model passes to the component `name` by position."""
         return _sizes(self._components[name])
 
     def summary(self, name: str) -> str:
         """Return the first paragraph of the component's docstring."""
         component = self._components[name]
-        # Its own: a class inherits the docstring of nn.Module, which says nothing of it.
+        # A class without a docstring would inherit that of nn.Module, which does not describe it.
         doc = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
         return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())
 
@@ -222,9 +222,10 @@ class Registry:
         return Choice(name, tuple(options), tuple(defaults))
 
     def build(self, choice: Choice, **sizes: Any) -> Any:
-        """Build the component with the sizes that its signature names.
+        """Build the component of a choice with the sizes that its signature names.
 
-        Raises ConfigError for one of a plug-in that fails, other than for lack of memory.
+        Raises ConfigError if the component lacks a part of the interface, or if a plug-in's
+        component fails. MemoryError and RuntimeError are not converted.
         """
         component = self._components[choice.name]
         wanted = _sizes(component)
@@ -244,7 +245,7 @@ class Registry:
         return part
 
     def _check(self, component: Callable[..., Any], options: Iterable[str]) -> None:
-        """Raise TypeError for a component that does not fit the slot."""
+        """Raise TypeError for a component without the sizes, options or methods of the slot."""
         for size in _sizes(component):
             if self._allowed is not None and size not in self._allowed:
                 raise TypeError(
@@ -253,7 +254,7 @@ class Registry:
                 )
         if missing := set(self._needed) - set(options):
             raise TypeError(f"it needs the option {_quoted(missing)}")
-        if inspect.isclass(component):  # what a function makes is looked at when it is made
+        if inspect.isclass(component):  # a function's result is checked when it is built
             abstract = getattr(component, "__abstractmethods__", ())
             lacking = {name for name in self._methods if _lacks(component, name)}
             if missing := lacking | set(abstract):
@@ -263,7 +264,11 @@ class Registry:
 
 
 def laid_over(base: Entry, level: Any) -> Any:
-    """Merge an entry over the base's; the same component keeps its other options."""
+    """Merge a component's entry over the base's entry.
+
+    If both name the same component, options that `level` does not give keep the base's values.
+    Otherwise `level` replaces the base's entry.
+    """
     base_entry, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
     same = isinstance(entry, dict) and entry.get("name", "") == base_entry.get("name")
     return {**base_entry, **entry} if same else level
@@ -274,7 +279,11 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """Yield the options of a component, each as the class nearest to it declares it."""
+    """Yield the options of a component, each with its type.
+
+    For an option that several classes declare, the most derived class decides. Raises TypeError for
+    an option without a type or a default.
+    """
     documented: set[str] = set()
     for function in _declarations(component):
         hints = typing.get_type_hints(function, include_extras=True)
@@ -289,7 +298,10 @@ def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter,
 
 
 def _about(component: Callable[..., Any], option: str) -> str:
-    """Return the sentence of a component's docstring that names an option, or a general one."""
+    """Return the sentence of a component's docstring that describes an option.
+
+    Without such a sentence, return the general description of options with this name, or "".
+    """
     docstrings = [component.__doc__]
     if inspect.isclass(component):
         docstrings = [vars(cls).get("__doc__") for cls in component.__mro__[:-1]]
@@ -303,7 +315,7 @@ def _about(component: Callable[..., Any], option: str) -> str:
 
 @cache
 def _general_options() -> dict[str, str]:
-    """Return general descriptions of options by name, for docstrings without one."""
+    """Return general descriptions of options by name, for components that give none."""
     import yaml
 
     read: dict[str, str] = yaml.safe_load((Path(__file__).parent / "options.yaml").read_text())
@@ -311,7 +323,10 @@ def _general_options() -> dict[str, str]:
 
 
 def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions that declare options: `**options` hands on to the base class."""
+    """Yield the functions whose signatures declare a component's options.
+
+    An `__init__` with `**options` passes them on to the base class, which declares options, too.
+    """
     if not inspect.isclass(component):
         yield component
         return
@@ -324,7 +339,7 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 
 def _lacks(part: object, name: str) -> bool:
-    """Return whether an attribute is missing; torch's placeholder for `forward` counts."""
+    """Return whether an attribute is missing, or is torch's placeholder for `forward`."""
     member = getattr(part, name, None)
     return not hasattr(part, name) or getattr(member, "__name__", "") == "_forward_unimplemented"
 
@@ -332,7 +347,7 @@ def _lacks(part: object, name: str) -> bool:
 def _check_call(name: str, call: Callable[..., Any], method: object) -> None:
     """Raise TypeError for a component's method that cannot be called as the model calls it."""
     wanted = inspect.signature(call).parameters.values()
-    asks = any(p.kind is p.VAR_POSITIONAL for p in wanted)  # it gets what its own parameters name
+    asks = any(p.kind is p.VAR_POSITIONAL for p in wanted)  # it takes the arguments that it names
     if asks or not inspect.isfunction(method):
         return
     signature = inspect.signature(method)
@@ -345,7 +360,7 @@ def _check_call(name: str, call: Callable[..., Any], method: object) -> None:
         raise TypeError(f"the model calls its {name}({called}), and it takes {signature}") from None
 
 
-@cache  # asked whenever a model is built: thousands of times for a large grid
+@cache  # called whenever a model is built: thousands of times for a large grid
 def _sizes(component: Callable[..., Any]) -> list[str]:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in _parameters(component) if p.kind in positional]
@@ -356,7 +371,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_words(hint: Any) -> str:
-    """Write a type as the sentences about a file do: `whole number or null`, `list of numbers`."""
+    """Describe a type in the words of messages: `whole number or null`, `list of numbers`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _in_words(inner[0])  # without the bounds of its values

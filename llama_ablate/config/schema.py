@@ -16,16 +16,16 @@ from llama_ablate.config.validation import Keys, at, quote
 from llama_ablate.errors import nearest
 from llama_ablate.files.slugs import slug
 
-#: The most runs of one experiment, over all tables: a plan of that size takes seconds.
+#: Limits of one experiment, over all tables: making a plan of that size takes seconds.
 MOST_VARIANTS = 2_000
 MOST_RUNS = 20_000
 MOST_SEEDS = 1_000
-#: The first of the seeds that a race of tuned points takes: none that is reported.
+#: First seed of a race, which compares tuned points; reported seeds may not be race seeds.
 RACE_SEED = 1_000_000
 
 
 def _listed(value: object) -> list[Any]:
-    """Accept one value as a list of one."""
+    """Return a single value as a list of one; return a list unchanged."""
     return value if isinstance(value, list) else [value]
 
 
@@ -62,12 +62,12 @@ _SUFFIXED = re.compile(r"(\d+(?:\.\d+)?) ?([kMBG])", re.ASCII)
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-#: The share of numbers that dropout sets to zero.
+#: A dropout rate: the share of elements that are set to zero.
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class DropoutKeys(Keys):
-    """Rates of dropout, for each kind of place."""
+    """Dropout rates of embeddings, attention weights and sublayer outputs."""
 
     embedding: Rate = 0.0
     attention: Rate = 0.0
@@ -85,8 +85,8 @@ class Model(Keys):
     vocab: int | None = Field(None, gt=0, le=1 << 24)
     bias: bool = False
     tie: bool = False
-    #: The deviation of initial weights, or the word for one that keeps the scale of activations
-    #: at any width.
+    #: Standard deviation of initial weights; "1/sqrt(dim)" keeps the scale of activations at any
+    #: width.
     init_std: Annotated[float, Field(gt=0)] | Literal["1/sqrt(dim)"] = 0.02
     logit_softcap: float | None = Field(None, gt=0)
     norm: Entry = "rmsnorm"
@@ -94,11 +94,11 @@ class Model(Keys):
     attention: Entry = "mha"
     feedforward: Entry = "swiglu"
     block: Entry = "pre"
-    #: How weights begin whose layer does not say it itself.
+    #: Rule for initial weights of layers that do not initialise their weights themselves.
     init: Entry = "depth-scaled"
-    #: While training: one rate for all places, or a rate for each.
+    #: Dropout in training: one rate for all places, or a rate for each.
     dropout: Rate | DropoutKeys = 0.0
-    #: How initial weights, multipliers and rates follow width and depth.
+    #: Rule by which initial weights, multipliers and learning rates depend on width and depth.
     parametrization: Entry = "standard"
 
     @field_validator(*SLOTS, mode="before")
@@ -114,7 +114,7 @@ class About(Keys):
     """The source of an architecture, and notes on it."""
 
     source: str = ""
-    #: Of pre-training, as its source says; None where it does not.
+    #: Number of pre-training tokens according to the source; None if it is not stated there.
     training_tokens: float | None = Field(None, gt=0, le=1e18)
     notes: list[str] = Field(default_factory=list)
 
@@ -126,17 +126,18 @@ class Preset(Keys):
     model: Model
 
 
-#: Whether a model sees the documents before the one that it reads.
+#: How documents in one window are read: with "continue", a token may attend to earlier documents;
+#: "mask" prevents it (per-document mask).
 Reading = Literal["continue", "mask"]
 
 
 class Portion(Keys):
-    """Weight of a source in a mixture, and limits on its tokens."""
+    """Weight of a source in a training mixture, and limits on its tokens."""
 
     weight: float = Field(1.0, ge=0, le=1e9)
-    #: At most so many training tokens from its beginning, which are repeated.
+    #: Maximum number of training tokens, taken from the source's beginning and repeated.
     limit: int | None = Field(None, gt=0, le=10**15)
-    #: So few of them that a run passes over them so often.
+    #: Number of passes over the source in a run; its tokens are limited accordingly.
     epochs: float | None = Field(None, gt=0, le=1e6)
 
     @model_validator(mode="before")
@@ -146,31 +147,33 @@ class Portion(Keys):
 
 
 class Data(Keys):
-    """A corpus and a tokenizer, each an entry of its registry."""
+    """The `data` section: a corpus and a tokenizer, and how their text is read."""
 
-    #: The name of its table, where there are several texts.
+    #: Name of this text's table, if the experiment has several texts.
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
     documents: Reading = "continue"
-    #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
+    #: Order of training text: windows at random positions, or documents in random order, of which
+    #: each step reads the next pieces.
     order: Literal["windows", "documents"] = "windows"
     #: Further corpora that a mixture may name.
     sources: dict[str, Entry] = Field(default_factory=dict)
-    #: What becomes of held-out documents that stand in the training text too: more than 1% of the
-    #: held-out tokens are refused; `drop` leaves them out, `allow` keeps them.
+    #: Treatment of held-out documents that the training text contains, too: `refuse` raises an
+    #: error if they have more than 1% of the held-out tokens, `drop` leaves them out, `allow` keeps
+    #: them.
     overlap: Literal["refuse", "drop", "allow"] = "refuse"
-    #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
+    #: Training mixture: the weight of each source by name; `corpus` is the section's own corpus.
     mixture: dict[str, Portion] = Field(default_factory=dict)
 
     @field_validator("mixture")
     @classmethod
     def _as_shares(cls, mixture: dict[str, Portion]) -> dict[str, Portion]:
-        """Divide weights by their sum, so that mixtures that are equal are written alike."""
+        """Divide weights by their sum, so that equal mixtures have equal values."""
         total = sum(portion.weight for portion in mixture.values())
         if mixture and not total:
             raise ValueError("the weights of a mixture sum to nothing: give one above 0")
-        scale = total if abs(total - 1) > 1e-9 else 1.0  # what is read again stays what it is
+        scale = total if abs(total - 1) > 1e-9 else 1.0  # do not change stored shares
         mixture = {
             name: portion.model_copy(update={"weight": portion.weight / scale})
             for name, portion in mixture.items()
@@ -202,7 +205,7 @@ class Data(Keys):
     @model_validator(mode="before")
     @classmethod
     def _text_alone(cls, value: object) -> object:
-        """Read `my.txt`, `books/*.jsonl` and `{hub: NAME}` as a corpus."""
+        """Read `my.txt`, `books/*.jsonl` and `{hub: NAME}` as a section with this corpus."""
         if isinstance(value, str):
             return {"corpus": value}
         if isinstance(value, dict) and "hub" in value and "corpus" not in value:
@@ -213,14 +216,14 @@ class Data(Keys):
     @field_validator("corpus", "tokenizer", mode="before")
     @classmethod
     def _file(cls, value: object, info: ValidationInfo) -> object:
-        """Read a path as local files, or as the file of a tokenizer."""
+        """Read a path as a corpus of local files, or as a tokenizer file."""
         if isinstance(value, str) and any(character in value for character in "./*"):
             return {"name": "files" if info.field_name == "corpus" else "file", "path": value}
         return value
 
 
 class Train(Keys):
-    """The train config, the same for every variant unless an axis changes a key."""
+    """The `train` section: training settings of all variants unless an axis changes a key."""
 
     tokens: int | None = Field(None, gt=0, le=10**15)
     steps: int | None = Field(None, gt=0, le=10**12)
@@ -234,12 +237,13 @@ class Train(Keys):
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     clip: float = Field(1.0, ge=0)
-    #: How the rate falls after the warm-up; that of `wsd` over the last `decay` of the steps.
+    #: Learning rate schedule after the warm-up; `wsd` decays over the last share `decay` of the
+    #: steps.
     schedule: Entry = "cosine"
     decay: float = Field(0.2, gt=0, le=1)
-    #: What is minimised beside cross-entropy.
+    #: Auxiliary losses, which are added to the cross-entropy.
     losses: list[Entry] = Field(default_factory=list, max_length=20)
-    #: Shares of the budget at which a copy of a `wsd` run is cooled down and evaluated.
+    #: Shares of the training length at which a copy of a `wsd` run is decayed and evaluated.
     branches: list[float] = Field(default_factory=list)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     kernel: Literal["auto", "math", "fused"] = "auto"
@@ -308,7 +312,8 @@ class Train(Keys):
     def identity(self, *without: str) -> dict[str, Any]:
         """Return the non-default values as plain JSON, for hashing.
 
-        Keys in `without` are left out. So a key that is added later changes no id.
+        Keys in `without` are left out, too. Defaults are left out, so that adding a key to the
+        schema changes no existing id.
         """
         return self.model_dump(mode="json", exclude_defaults=True, exclude={*without})
 
@@ -327,12 +332,13 @@ class Variants(Keys):
     design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     entries: list[dict[str, Any]] = Field(default_factory=list)
-    #: What is held equal by solving a size for it. Of several, each makes a table of its own.
+    #: Budget of the variants that is matched to the baseline's by changing a size. Each of several
+    #: budgets makes a separate table.
     match: list[Match] = Field(default=["none"])
     #: The context at which `state_bytes` are counted; the model's unless given.
     match_context: int | None = Field(None, gt=0, le=1 << 30)
     baseline: Named | None = None
-    #: Of a product, the combinations that are left out: values of some of its axes each.
+    #: Combinations that are left out of a product design, each given by the values of some axes.
     exclude: list[dict[str, Any]] = Field(default_factory=list)
 
     _one_match = field_validator("match", mode="before")(_listed)
@@ -394,7 +400,7 @@ def _with_some_unit(value: object) -> object:
     return value
 
 
-#: How one number may lie to another; those of losses are better or worse.
+#: Directions in which two numbers may differ; "better" and "worse" are for losses.
 _Way = Literal["better", "worse", "lower", "higher"]
 
 
@@ -406,14 +412,14 @@ class Hypothesis(Keys):
     against: Named | None = None
     direction: Literal[_Way, "equivalent", "not better", "not worse", "not lower", "not higher"]
     margin: str | None = None
-    #: Which measured number, as `show` lists them; the reported loss unless given.
+    #: Name of the compared number, as `show` lists it; the reported loss unless given.
     measure: Named | None = None
-    #: In which of the experiment's tables; the first unless given.
+    #: Name of the experiment's table in which the hypothesis is tested; the first unless given.
     table: Named | None = None
-    #: Who says so, such as a paper, and what it says.
+    #: Source of the claim, such as a paper, and its wording there.
     source: str = ""
     said: str = ""
-    #: Whether it may be an equivalence that a pilot's noise does not let be shown.
+    #: Accept a hypothesis of equivalence that, given the noise of a pilot, cannot be shown.
     force: bool = False
 
     _margin = field_validator("margin", mode="before")(_complete_hypothesis)
@@ -434,20 +440,23 @@ class Hypothesis(Keys):
 
     @property
     def size(self) -> float:
-        """The margin as a number; 0 where none is stated."""
+        """The margin as a number; 0 if no margin is given."""
         return margins.read(self.margin)[0]
 
 
 class Guard(Keys):
-    """A number in which no variant may be worse, whatever its loss."""
+    """Limit on how much worse than the baseline a measured number may be.
 
-    #: A metric that `measure` names, and which of the kinds of its numbers; the plan fills in the
-    #: metric's own unless given.
+    The limit applies whatever the variant's loss.
+    """
+
+    #: A metric that `measure` names, and one of its quantities; the plan fills in the metric's
+    #: default unless given.
     metric: Named
     quantity: Named | None = None
-    #: By how much more than this: "0.02 points", "0.01 nats", or "5%" of the baseline's.
+    #: Largest allowed worsening: "0.02 points", "0.01 nats", or "5%" of the baseline's value.
     worse_by: str
-    #: What is worse; the plan fills in what the metric says unless given.
+    #: Direction that is worse; the plan fills in the metric's direction unless given.
     worse: Literal["lower", "higher"] | None = None
 
     _margin = field_validator("worse_by", mode="before")(_with_some_unit)
@@ -460,12 +469,12 @@ class Guard(Keys):
 
     @property
     def is_relative(self) -> bool:
-        """Whether `worse_by` is a percentage of the baseline's value."""
+        """True if `worse_by` is a percentage of the baseline's value."""
         return margins.read(self.worse_by)[1] == "%"
 
 
 class Size(Keys):
-    """One model size: its changes of `model`."""
+    """Model size at which a comparison is repeated: its changes of `model`."""
 
     dim: int | None = Field(None, gt=0, le=65536)
     layers: int | None = Field(None, gt=0, le=1024)
@@ -480,25 +489,25 @@ class Size(Keys):
 
     @property
     def changes(self) -> dict[str, int]:
-        """The keys that are set."""
+        """Keys of `model` that this size changes, with their values."""
         return self.model_dump(exclude_none=True)
 
 
 class Sizes(Keys):
-    """A ladder: the same question asked of models of growing size."""
+    """Ladder: an experiment that repeats a comparison at several model sizes."""
 
     models: list[Size] = Field(min_length=2)
-    #: Training tokens for each non-embedding parameter of the baseline; `train` says how many
-    #: unless given.
+    #: Training tokens for each non-embedding parameter of the baseline; unless given, `train` sets
+    #: the number of tokens.
     tokens_per_parameter: float | None = Field(None, gt=0, le=1e6)
-    #: How the learning rate of the first size carries over: as it is, or in proportion to 1/dim.
+    #: Learning rate of the other sizes: the first size's, or scaled in proportion to 1/dim.
     lr: Literal["same", "inverse-dim"] = "same"
 
 
 class Parallel(Keys):
     """Data parallelism of a run."""
 
-    #: Processes, each with its own device, that share every batch.
+    #: Number of processes, each with a separate device, that share every batch.
     data: int = Field(1, gt=0, le=1024)
 
 
@@ -508,19 +517,19 @@ def _whole_above_1(amount: float) -> float:
     return amount
 
 
-#: How much of a resource of Ray.
+#: Amount of a resource of Ray; an amount above 1 is whole.
 Amount = Annotated[float, Field(ge=0.01, le=1e6), AfterValidator(_whole_above_1)]
 
 
 class RayTask(Keys):
     """Resources that each run requests from Ray."""
 
-    #: A CPU for each of its processes unless given.
+    #: Number of CPUs; one for each process of the run unless given.
     cpus: Amount | None = None
-    #: The share of a GPU that each of its processes takes, with `--device cuda`.
+    #: Share of a GPU that each process of the run takes, with `--device cuda`.
     gpus: float = Field(1, gt=0, le=1)
     memory_gb: float = Field(0, ge=0, le=1e6)
-    #: Custom resources that nodes offer, and how much of each.
+    #: Custom resources that nodes offer, with the amount of each.
     resources: dict[str, Amount] = Field(default_factory=dict)
 
     @field_validator("resources")
@@ -537,8 +546,8 @@ class RayTask(Keys):
 class Evaluation(Keys):
     """Evaluation settings shared by all variants of a table."""
 
-    #: How held-out text is read; as `data` says unless given. Of several, each makes a table of its
-    #: own from the same runs.
+    #: How documents of held-out text are read; as in `data` unless given. Each of several values
+    #: makes a separate table from the same runs.
     documents: list[Reading] = Field(default_factory=list)
 
     _listed = field_validator("documents", mode="before")(_listed)
@@ -553,12 +562,13 @@ def _repeated() -> list[Reseed]:
 
 
 class Controls(Keys):
-    """Arms that show whether the experiment can be believed.
+    """Control arms, which check that an experiment can be trusted.
 
-    `aa` is the baseline once more under another name. With nothing changed (`none`) it must be
-    equal bit for bit, which bounds the bias of all arms but the baseline: so it is the default, on
-    the first `repeat` seeds. With other initial weights (`init`), another order of the text
-    (`order`) or `both` it shows the noise. `positive` is a change of known harm.
+    An A/A arm (`aa`) trains the baseline again under another name. With nothing changed (`none`,
+    the default, on the first `repeat` seeds) its results must equal the baseline's bit for bit; a
+    difference bounds the bias of all arms but the baseline. With other initial weights (`init`),
+    another order of training batches (`order`) or `both`, an A/A arm shows the noise. The positive
+    control (`positive`) is a change that is known to do harm.
     """
 
     aa: list[Reseed] = Field(default_factory=_repeated)
@@ -569,33 +579,34 @@ class Controls(Keys):
     _no_repeats = field_validator("aa")(_each_once)
 
 
-#: What a variant costs, as an answer names it.
+#: Names of costs for a report's first sentence.
 CostName = Literal[
     "kv_cache", "train_speed", "decode_speed", "parameters", "active", "flops", "memory"
 ]
 
 
 class AnswerKeys(Keys):
-    """Keys of a report's first sentence that the question alone does not decide."""
+    """Settings of the sentence at the top of a report that answers its question."""
 
-    #: The cost beside which differences in loss are read: "needs 1/4 of it and is equivalent".
-    #: Unless given, the state bytes where `kv_cache` has a `context` and there is a margin.
+    #: Cost that is reported together with differences in loss: "needs 1/4 of it and is equivalent".
+    #: Unless given, the state bytes if `kv_cache` has a `context` and there is a margin.
     cost: CostName | None = None
 
 
 class Looks(Keys):
-    """Seeds in groups: variants that are undecided after a group get the next one.
+    """Group-sequential design: seeds are trained in groups, with a test after each.
 
-    A group-sequential design: the error that a table may make is divided over its looks before
-    the first run (Lan & DeMets 1983, Biometrika 70), so looking often costs no false verdicts.
+    A test on the seeds so far is a look; variants that are undecided at a look get the next group.
+    The type I error of a table is divided over its looks before the first run (Lan & DeMets 1983,
+    Biometrika 70), so frequent looks cause no additional false verdicts.
     """
 
-    #: How many seeds there are at each look: the first 3, the first 6, all 12.
+    #: Cumulative number of seeds at each look, such as 3, 6 and 12.
     looks: list[int] = Field(min_length=1, max_length=20)
-    #: The share of the error that each look may spend; in proportion to the seeds that it adds
-    #: unless given.
+    #: Share of the type I error that each look spends; unless given, in proportion to the seeds
+    #: that it adds.
     spend: list[float] = Field(default_factory=list)
-    #: The first of the seeds.
+    #: First seed; the others follow it.
     first: int = Field(0, ge=0, le=1 << 31)
 
     @model_validator(mode="after")
@@ -621,16 +632,21 @@ class Looks(Keys):
 
 
 class Terms(Keys):
-    """The `judge` section: terms for all candidates of a ledger."""
+    """The `judge` section: rules for accepting candidates, the same for a whole ledger.
 
-    #: The text of gate two, as `data` has it, of other documents than those of gate one.
+    A ledger records candidate changes that are tested one after another. Gate one tests a candidate
+    on the text of `data`, gate two confirms it on another text.
+    """
+
+    #: `data` section of gate two, whose documents differ from those of gate one.
     second: Data
-    #: Where a gain's sign must hold, too, at gate two.
+    #: Further model size at which a gain must have the same sign at gate two.
     size: Size | None = None
-    #: How many seeds gate one has at each look, and gate two.
+    #: Cumulative number of seeds of gate one at each look, and number of seeds of gate two.
     looks: list[int] = Field(default=[4, 8], min_length=1, max_length=20)
     confirm: int = Field(6, ge=2, le=1000)
-    #: How many candidates there may be, which error their acceptances share, and by which rule.
+    #: Largest number of candidates, type I error that all acceptances share, and the rule that
+    #: divides it among them.
     candidates: int = Field(100, ge=1, le=10_000)
     error: float = Field(0.05, gt=0, le=0.2)
     rule: Literal["lord", "family-wise"] = "lord"
@@ -643,7 +659,7 @@ class Terms(Keys):
 
 
 class Experiment(Keys):
-    """An experiment file."""
+    """Content of an experiment file, validated."""
 
     name: str = Field(min_length=1, max_length=80)
     question: str = ""
@@ -651,32 +667,33 @@ class Experiment(Keys):
     model: Model = Model()
     variants: Variants = Variants()
     data: Data = Data()
-    #: In place of `data`: several texts, each with a table of its own.
+    #: Several `data` sections, in place of `data`; each makes a separate table.
     texts: list[Data] = Field(default_factory=list, max_length=100)
     train: Train = Train()
     evaluation: Evaluation = Evaluation()
-    #: What a run's length is counted in: tokens as `train` says, or the bytes of text, FLOPs or
-    #: measured seconds that the baseline spends on them. Of several, each makes a table of its own.
+    #: Quantity that is equal in the runs of all variants: training tokens, or the bytes of text,
+    #: FLOPs or measured seconds that the baseline spends on its tokens. Each of several budgets
+    #: makes a separate table.
     budget: list[Budget] = Field(default=["tokens"])
-    #: Keys of `train`, and the values of each that every variant is tried with.
+    #: Tuning grid: keys of `train`, with the values of each that are tried for every variant.
     tune: dict[str, list[Any]] = Field(default_factory=dict)
     sizes: Sizes | None = None
     parallel: Parallel = Parallel()
     ray: RayTask = RayTask()
     controls: Controls = Controls()
-    #: How many seeds, or which; or how many at each look.
+    #: Number of seeds, a list of seeds, or numbers of seeds at looks.
     seeds: int | list[int] | Looks = 3
-    #: Seeds on which the tuned points are tried, apart from those that are reported; then each
-    #: variant runs at its best point alone. Without it all points run with all seeds.
+    #: Number of seeds on which tuned points are compared; they differ from the reported seeds. Then
+    #: each variant runs at its best point only. If None, all points run with all seeds.
     race: int | None = Field(None, ge=1, le=10)
-    #: Differences smaller than this count as none: "0.01 nats".
+    #: Differences smaller than this are irrelevant: "0.01 nats".
     margin: str | None = None
     answer: AnswerKeys = AnswerKeys()
     hypotheses: list[Hypothesis] = Field(default_factory=list)
-    #: Numbers in which no variant may be worse.
+    #: Numbers in which no variant may be worse than the baseline.
     guard: list[Guard] = Field(default_factory=list)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
-    #: Of the file that opens a ledger: what its candidates are held to.
+    #: Rules for accepting candidates, only in a file that opens a ledger.
     judge: Terms | None = None
 
     _metrics = field_validator("measure")(_without_repeats)
@@ -769,14 +786,17 @@ class Experiment(Keys):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """Reported seeds: `seeds: 3` stands for 0, 1, 2."""
+        """Reported seeds; `seeds: 3` means 0, 1 and 2."""
         if isinstance(self.seeds, Looks):
             return tuple(range(self.seeds.first, self.seeds.first + self.seeds.looks[-1]))
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
 
     @property
     def state_contexts(self) -> tuple[int, ...]:
-        """Contexts whose state bytes are reported: the training context, then those asked for."""
+        """Contexts for which state bytes are reported, the training context first.
+
+        The others are the contexts that `kv_cache` and `match_context` name.
+        """
         options = [entry for entry in self.measure if isinstance(entry, dict)]
         asked_contexts = (
             option.get("context") for option in options if option["name"] == "kv_cache"
@@ -786,27 +806,27 @@ class Experiment(Keys):
 
     @property
     def race_seeds(self) -> tuple[int, ...]:
-        """The seeds on which tuned points are tried, where that is done apart."""
+        """Seeds on which tuned points are compared; empty without `race`."""
         return tuple(range(RACE_SEED, RACE_SEED + (self.race or 0)))
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """Number of seeds at each look; all of them without looks."""
+        """Cumulative number of seeds at each look; by default, all seeds at a single look."""
         if isinstance(self.seeds, Looks):
             return tuple(self.seeds.looks)
         return (len(self.seed_list),)
 
     @property
     def spend(self) -> tuple[float, ...]:
-        """Share of the type I error spent at each look; empty unless stated."""
+        """Share of the type I error spent at each look; empty if not given."""
         return tuple(self.seeds.spend) if isinstance(self.seeds, Looks) else ()
 
     @property
     def is_staged(self) -> bool:
-        """Whether earlier results decide which planned runs are needed."""
+        """True if earlier results decide which planned runs are needed (races and looks)."""
         return self.race is not None or isinstance(self.seeds, Looks)
 
     @property
     def slug(self) -> str:
-        """The name as a folder can bear it."""
+        """The name in a form that is valid as a folder's name."""
         return slug(self.name)

@@ -1,6 +1,7 @@
-"""Architectures: components of a slot over depth, and ModelSpec, with every default filled in.
+"""Model architectures: `ModelSpec`, with every default filled in, and patterns over depth.
 
-Components may repeat down the layers, and single layers may be set, from 0 or, below 0, the last:
+In a pattern, components repeat from layer to layer. Single layers may be set by index, counted from
+0, or from the last layer as -1:
 
     attention: {pattern: [{name: mha, window: 64}, mha], layers: {-1: mqa}}
 """
@@ -18,9 +19,9 @@ from llama_ablate.config.validation import quote
 from llama_ablate.errors import ConfigError, Where, nearest
 
 _PATTERN_KEYS = ("pattern", "layers")
-#: A component each, or a pattern of components over depth.
+#: Slots of a layer; each has a component, or a pattern of components over depth.
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
-#: One for the whole model, each with a default, which is no part of the id.
+#: Rules that apply to the whole model; a rule is part of the id only if it is not the default.
 RULES = ("init", "parametrization")
 
 
@@ -30,9 +31,10 @@ STANDARD = Choice("standard")
 
 @dataclass(frozen=True)
 class Pattern:
-    """Components of one slot over depth: `choices` repeat down the layers. Hashable.
+    """Components of one slot over depth: `choices` repeat from layer to layer. Hashable.
 
-    `choices` is the shortest list that gives the same layers, so two ways to write them are equal.
+    `choices` is the shortest list that gives the same layers, so that patterns with equal layers
+    are equal, however they were written.
     """
 
     choices: tuple[Choice, ...]
@@ -50,19 +52,19 @@ class Pattern:
         return self.choices[layer % len(self.choices)]
 
     def with_options(self, **changes: Any) -> "Choice | Pattern":
-        """Return a copy in which the components that have these options have other values."""
+        """Return a copy with these options changed in every component that has them."""
         return over_depth([choice.with_options(**changes) for choice in self.choices])
 
     def entry(self) -> Entry:
-        """Return what one would write in YAML to get this pattern again."""
+        """Return the YAML entry that resolves to this pattern."""
         return {"pattern": [choice.entry() for choice in self.choices]}
 
     def identity(self) -> dict[str, Any]:
         """Return each component's name and non-default options, for hashing.
 
-        RoPE without rotation in every n-th layer is hashed as its own option, as it was before
-        there were patterns: finished runs keep their ids. (Where n was beyond the depth it changed
-        nothing, and is `rope` alone now, another id.)
+        RoPE with no rotation in every n-th layer is hashed as RoPE with the option `nope_every`, as
+        it was before there were patterns, so that finished runs keep their ids. (If n was larger
+        than the depth, the option had no effect; the slot is now `rope` alone, with another id.)
         """
         *others, last = self.choices
         if last.name == "none" and others[0].name == "rope" and len(set(others)) == 1:
@@ -70,28 +72,29 @@ class Pattern:
         return {"pattern": [choice.identity() for choice in self.choices]}
 
 
-#: What a slot of a model holds.
+#: Value of a slot in a model.
 Slot = Choice | Pattern
 
 
 @dataclass(frozen=True)
 class DropoutRates:
-    """The share of numbers that are dropped while training, at each kind of place. Hashable."""
+    """Dropout rates in training, one for each kind of place. Hashable."""
 
-    #: Of the token embeddings with their positions.
+    #: Rate for the token embeddings with their positions.
     embedding: float = 0.0
-    #: Of the attention weights.
+    #: Rate for the attention weights.
     attention: float = 0.0
-    #: Of what attention and feed-forward add to the stream.
+    #: Rate for the outputs of attention and feed-forward, before they are added to the residual
+    #: stream.
     sublayer: float = 0.0
 
     @classmethod
     def of(cls, entry: float | Mapping[str, float]) -> "DropoutRates":
-        """Make the rates of an entry: one number for all places, or one by name for some."""
+        """Parse an entry: one rate for all places, or a mapping of rates by place."""
         return cls(**entry) if isinstance(entry, Mapping) else cls(entry, entry, entry)
 
     def entry(self) -> float | dict[str, float]:
-        """Return what one would write in YAML to get these rates again."""
+        """Return the YAML entry that parses to these rates."""
         rates = asdict(self)
         return self.embedding if len(set(rates.values())) == 1 else rates
 
@@ -109,9 +112,9 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Architecture: sizes, and the components of each slot. Hashable.
+    """Model architecture: sizes, and the component or pattern of each slot. Hashable.
 
-    What has a default here is part of the id only where it differs from it.
+    A field with a default is part of the id only if its value differs from the default.
     """
 
     vocab: int
@@ -129,8 +132,8 @@ class ModelSpec:
     tie: bool = False
     init_std: float = 0.02
     logit_softcap: float | None = None
-    #: The token that each document begins with, where no token is to see those of a document
-    #: before its own; None where a text is read as one.
+    #: Token id with which each document begins, for a per-document attention mask; None if there is
+    #: no mask, and text is read as one document.
     separator: int | None = None
     init: Choice = DEPTH_SCALED
     dropout: DropoutRates = DropoutRates()
@@ -142,7 +145,7 @@ class ModelSpec:
 
     @property
     def period(self) -> int:
-        """Number of layers before they repeat; 1 if all are equal."""
+        """Number of layers after which the components repeat; 1 if all layers are equal."""
         lengths = (len(getattr(self, slot).choices) for slot in SLOTS)
         return min(self.layers, math.lcm(*lengths))
 
@@ -152,7 +155,7 @@ class ModelSpec:
         return {name: getattr(self, name) for name in SIZES}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, components as YAML would give them."""
+        """Return the architecture as plain JSON values, with components as YAML entries."""
         components = {key: getattr(self, key).entry() for key in (*SLOTS, *RULES)}
         return {**self.sizes, **components, "dropout": self.dropout.entry()}
 
@@ -167,11 +170,11 @@ class ModelSpec:
 
     @cached_property
     def id(self) -> str:
-        """Eight hexadecimal digits: the hash of what differs from the defaults."""
+        """Hash of all values that differ from the defaults, in eight hexadecimal digits."""
         return digest(self.identity())
 
     def identity(self) -> dict[str, Any]:
-        """Return the non-default sizes, rules and options, for hashing."""
+        """Return the components, and the non-default sizes and rules, for hashing."""
         defaults = {f.name: f.default for f in fields(self)}
         sizes = {k: v for k, v in self.sizes.items() if v != defaults[k]}
         if self.dropout != defaults["dropout"]:
@@ -181,18 +184,18 @@ class ModelSpec:
         return sizes | {key: choice.identity() for key, choice in (rules | slots).items()}
 
 
-#: Sizes that the positional parameters of components may name, beside `layer`, a layer's index.
+#: Sizes that positional parameters of components may name, in addition to `layer`, a layer's index.
 SIZES = tuple(f.name for f in fields(ModelSpec) if f.name not in (*SLOTS, *RULES, "dropout"))
 
 
 def digest(value: Any, length: int = 8) -> str:
-    """Hash a plain value: equal values give equal digits, on every machine and Python."""
+    """Hash a plain value to hexadecimal digits, equal on every machine and Python."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def over_depth(layers: Sequence[Choice]) -> Slot:
-    """Return the shortest pattern of these layers; the component itself where all are alike."""
+    """Return the shortest pattern of these layers, or the component if all are equal."""
     period = next(
         n
         for n in range(1, len(layers) + 1)
@@ -229,7 +232,7 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
 
 
 def shorten_entry(registry: Registry, entry: Any, where: Where = ()) -> Any:
-    """Return an entry without options at their defaults: a component's, a pattern's or a list's."""
+    """Return an entry (component, pattern or list) without options at their defaults."""
     if isinstance(entry, list):
         return [shorten_entry(registry, part, (*where, i)) for i, part in enumerate(entry)]
     if not _is_pattern(entry):
@@ -250,7 +253,7 @@ def _is_pattern(entry: Entry) -> TypeGuard[dict[str, Any]]:
 def _single(
     registry: Registry, entries: Any, layers: int, where: Where
 ) -> list[tuple[int, Choice]]:
-    """Return the layers that are set one by one, and their components."""
+    """Parse the `layers` key of a pattern; return pairs of layer index and component."""
     if not isinstance(entries, Mapping):
         raise ConfigError(f"'layers' maps layers to components, not {quote(entries)}", where)
     chosen: dict[int, Choice] = {}
@@ -274,7 +277,10 @@ def _single(
 def _without_nope(
     registry: Registry, choice: Choice, layers: int, where: Where
 ) -> Sequence[Choice]:
-    """Return the layers of a component: RoPE's `nope_every: n` is a pattern with `none`."""
+    """Expand RoPE's option `nope_every: n`: replace the component of every n-th layer by `none`.
+
+    Any other component is returned as a list of one.
+    """
     every = dict(choice.options).get("nope_every")
     if every is None:
         return [choice]

@@ -1,6 +1,6 @@
-"""Templates: commented experiments to begin with, and plug-ins, shipped with the package.
+"""Templates shipped with the package: commented experiments to start from, and plug-ins.
 
-Their one source is `experiments/` of the checkout, from which a wheel takes them along.
+They come from `experiments/` of the repository, which is copied into a wheel when it is built.
 """
 
 import ast
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError, nearest
 
-#: By which editors complete the keys of an experiment file, and mark mistakes in it.
+#: JSON Schema by which editors complete and check the keys of an experiment file.
 SCHEMA = Path(__file__).with_name("experiment.schema.json")
-#: In the order in which they are listed: to begin with, one a slot, one a design.
+#: Experiment templates in the order of listings: introductions, one per slot, one per design.
 NAMES = (
     *("first", "quickstart"),
     *("norm", "position", "attention", "feedforward", "block"),
@@ -28,8 +28,8 @@ PLUGIN = "plugin"
 def text(name: str) -> str:
     """Return a template's YAML text without its `name`; a copy is named after its file.
 
-    Its line for editors says where the schema is on this machine. Raises ConfigError for a name
-    that there is not.
+    Its `$schema` line, which editors read, gets the schema's path on this machine. Raises
+    ConfigError for an unknown name.
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
@@ -38,12 +38,12 @@ def text(name: str) -> str:
 
 
 def component(slot: str, code: Path) -> dict[Path, str]:
-    """Return the files of a new component of a slot: its code, its test and an experiment.
+    """Return a new component's files by path: code, test and experiment.
 
-    It is called as the file of its code. Raises ConfigError for a slot that there is not, and for a
-    name that is none of Python's or hides a module.
+    The component is named after the code's file. Raises ConfigError for an unknown slot, and for a
+    file name that is not a Python identifier or hides an existing module.
     """
-    from llama_ablate.config.spec import SLOTS  # later: help needs none of what it imports
+    from llama_ablate.config.spec import SLOTS  # imported here, so that help starts fast
 
     name, words = code.stem, code.stem.title().replace("_", "")
     if slot not in SLOTS:
@@ -67,7 +67,7 @@ def component(slot: str, code: Path) -> dict[Path, str]:
 
 
 def plugin(name: str) -> str:
-    """Return the code of a plug-in. Raises ConfigError for an unknown name."""
+    """Return the source code of a shipped plug-in. Raises ConfigError for an unknown name."""
     names = plugin_names()
     if not name:
         raise ConfigError(f"{PLUGIN} needs a name: {', '.join(names)}")
@@ -83,8 +83,8 @@ def plugin_names() -> list[str]:
 
 
 def list_templates() -> dict[str, str]:
-    """List what `init` writes, each with its question or the first line of its docstring."""
-    from llama_ablate.config.marked_yaml import parse  # later: help needs no YAML
+    """List the templates of `init`, each with its question or first docstring line."""
+    from llama_ablate.config.marked_yaml import parse  # imported here, so that help starts fast
 
     questions = {name: str(parse(text(name), name).values["question"]) for name in NAMES}
     return questions | {
@@ -98,7 +98,7 @@ def _read(name: str) -> str:
 
 
 def _places(name: str) -> tuple[Traversable, ...]:
-    """Return where a template may lie: in an installed package, or in a checkout."""
+    """Return the possible paths of a template: in an installed package, or in a checkout."""
     experiments = Path(__file__).parents[2] / "experiments"
     shipped = resources.files("llama_ablate") / "templates" / name
     return shipped, experiments / "templates" / name, experiments / name

@@ -1,4 +1,7 @@
-"""Single-line validation errors: the value, the allowed values, the nearest match."""
+"""Validate sections of files, with errors of one line.
+
+An error states the refused value, the allowed values and the nearest match.
+"""
 
 import re
 import types
@@ -22,13 +25,19 @@ _PLAIN = {
 
 
 class Keys(BaseModel):
-    """A part of a file or a component's options: unknown keys and wrong types are errors."""
+    """Base class of sections of a file, and of a component's options.
+
+    Unknown keys and wrong types are errors.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
     def check(cls, values: object, where: Where = ()) -> Self:
-        """Return the validated section, or raise ConfigError for the first thing that is wrong."""
+        """Validate values as this section. Raises ConfigError for the first error.
+
+        `where` is the section's path in the file.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:

@@ -1,6 +1,7 @@
-"""Training batches of documents in random order, and of several corpora by their shares.
+"""Training batches from shuffled documents, or from a weighted mixture of corpora.
 
-A batch is a pure function of a seed and a step; windows drawn anywhere are `Tokens.batch`.
+Each batch is a pure function of (seed, step). `Tokens.batch` draws the third kind of batch: windows
+at random positions of one corpus.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,19 +13,20 @@ from numpy.typing import NDArray
 
 from llama_ablate.data.tokens import Tokens
 
-#: Batch `k` of a seed, (size, context + 1): of a seed, k, a size and a context.
+#: Function of (seed, k, size, context) that returns batch `k` as token ids, (size, context + 1).
 Batches = Callable[[int, int, int, int], NDArray[np.int64]]
-_DOCUMENTS_PER_DRAW = 256  # documents of a stream at a time
+_DOCUMENTS_PER_DRAW = 256  # documents that a stream draws at a time
 
 
 @dataclass(frozen=True)
 class DocumentStreams:
-    """Streams of documents drawn with replacement; each step reads the next `span` tokens.
+    """Batch sampler over streams of documents that are drawn with replacement.
 
-    A batch has as many streams as fit it. Which documents a stream holds depends on the seed and
-    the stream's number alone: so models of another context, whose windows are parts of `span`, read
-    the same tokens in the same step, and models of another tokenizer the same documents in the same
-    order.
+    At each step, every stream supplies its next `span` tokens; a batch of `size` windows of
+    `context` tokens has `size * context / span` streams. The documents of a stream depend only on
+    the seed and the stream's number. So models with a shorter context, for which `span` is cut into
+    several windows, read the same tokens in the same step, and models with another tokenizer read
+    the same documents in the same order.
     """
 
     tokens: Tokens
@@ -32,10 +34,11 @@ class DocumentStreams:
     _streams: dict[tuple[int, int], "_Stream"] = field(default_factory=dict)
 
     def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
-        """Return batch `k` of a seed, (size, context + 1): the spans of all streams, cut.
+        """Return batch `k` of a seed as token ids, (size, context + 1).
 
-        It depends on nothing else. Raises DamagedError where the tokens have changed since they
-        were opened.
+        The next `span` tokens of each stream are cut into windows of `context` tokens plus the last
+        target. The batch depends on the arguments alone. Raises DamagedError if the tokens have
+        changed since they were opened.
         """
         streams = size * context // self.span
         assert streams * self.span == size * context, (size, context, self.span)
@@ -44,7 +47,7 @@ class DocumentStreams:
         places = np.arange(k * self.span, (k + 1) * self.span + 1)
         index = np.stack([self._stream(seed, n).at(places) for n in range(streams)])
         read = np.asarray(ids[np.minimum(index, len(ids) - 1)], np.int64)
-        if (lacking := index == len(ids)).any():  # the separator behind the last document
+        if (lacking := index == len(ids)).any():  # no separator after the last document
             assert self.tokens.separator is not None
             read[lacking] = self.tokens.separator
         cut = np.arange(0, self.span, context)[:, None] + np.arange(context + 1)
@@ -57,14 +60,14 @@ class DocumentStreams:
 
     @cached_property
     def _bounds(self) -> NDArray[np.int64]:
-        """Start indices of the documents, and the end of the last document with its separator."""
+        """Start index of each document, then the end of the last document with its separator."""
         ids, begins = self.tokens.training, self.tokens.documents("train")
         ended = begins[-1] == len(ids)
         return begins if ended else np.append(begins, len(ids) + 1)
 
 
 class _Stream:
-    """Endless sequence of documents, a function of its seed and number."""
+    """Infinite sequence of random documents, determined by a seed and a stream number."""
 
     def __init__(self, seed: int, number: int, bounds: NDArray[np.int64]) -> None:
         self._seed, self._number, self._bounds = seed, number, bounds
@@ -72,7 +75,7 @@ class _Stream:
         self._ends = np.empty(0, np.int64)
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices of the tokens at some places of the stream."""
+        """Return the indices, in the corpus, of the tokens at some positions of the stream."""
         while not len(self._ends) or self._ends[-1] <= places[-1]:
             self._draw()
         nth = np.searchsorted(self._ends, places, "right")
@@ -92,18 +95,21 @@ class _Stream:
 
 @dataclass(frozen=True)
 class TextMixture:
-    """Mixture of windows: each source's tokens, share of the rows, and token limit.
+    """Batch sampler that draws each row from a randomly chosen corpus.
 
-    A row is the same row of a source's own batch. So one source with a share of 1 has its batches,
-    and of two mixtures the rows are equal for which both have drawn the same source.
+    Each part has a corpus' tokens, its share of the rows, and the number of tokens, from its
+    beginning, to which its windows are limited. Row i of a batch is row i of the chosen corpus' own
+    batch. So a single corpus with a share of 1 gives that corpus' batches, and two mixtures have
+    equal rows wherever both have drawn the same corpus.
     """
 
     parts: Sequence[tuple[Tokens, float, int]]
 
     def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
-        """Return batch `k` of a seed, (size, context + 1); it depends on nothing else.
+        """Return batch `k` of a seed as token ids, (size, context + 1).
 
-        Raises DamagedError where the tokens have changed since they were opened.
+        The batch depends on the arguments alone. Raises DamagedError if the tokens have changed
+        since they were opened.
         """
         generator = np.random.Generator(np.random.Philox(key=[seed, k], counter=[0, 0, 0, 1]))
         ends = np.cumsum([share for _, share, _ in self.parts])

@@ -20,39 +20,41 @@ if TYPE_CHECKING:
     import datasets
 
 CORPORA = Registry("corpus")
-#: The state of a corpus that cannot be read now: what is known of it from earlier still holds.
+#: `Corpus.state` of a corpus that cannot be read now: notes of an earlier reading remain valid.
 UNCHANGED = ""
 SPLITS = ("train", "validation", "test")
-#: Documents of each held-out split without stated shares, and the largest share for that: the
-#: error of a text's loss comes from its documents.
+#: Without stated splits: the smallest number of documents in each held-out split, and the largest
+#: share of all documents that a split may take to have so many. The number matters because the
+#: standard error of a loss comes from the differences between documents.
 MIN_HELD_OUT, _MAX_HELD_OUT = 50, 0.25
-_MAX_FILES = 200_000  # files and folders that a pattern may name: more than data sets have
-_ROWS_READ = 256  # rows of a data set of the hub that are read at a time
-_SHUFFLED = 1000  # rows of a stream that are held to draw the next one from
+_MAX_FILES = 200_000  # files and folders that a path may match: more than data sets have
+_ROWS_READ = 256  # rows of a hub data set that are read at a time
+_SHUFFLED = 1000  # size of the buffer for shuffling a streamed data set, in rows
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Source of text: its documents, in the same order at each call."""
+    """Source of text whose documents come in the same order at each call."""
 
     documents: Callable[[], Iterable[Document]]
-    #: Shares of training, validation and test text, for documents that belong to no split: one
-    #: document is split by position, several by the hash of their keys. None for `held_out`.
+    #: Shares of training, validation and test text, for documents without a stated split: a single
+    #: document is split by position, several documents by the hash of their keys. None: `held_out`
+    #: decides.
     splits: Sequence[float] | None = None
-    #: The share of validation text, and of test text, without stated splits; more where that
-    #: would be fewer than `MIN_HELD_OUT` documents.
+    #: Share of validation text, and also of test text, if `splits` is None; it is larger if it
+    #: would give fewer than `MIN_HELD_OUT` documents.
     held_out: float = 0.1
-    #: Changes whenever the documents do, and is known without reading them; None where there is
-    #: no such thing, or it cannot be known.
+    #: Value that changes whenever the documents change, and that is known without reading them,
+    #: such as a hash of file times; None if there is no such value.
     state: str | None = None
-    #: How many bytes there are to read, about; None where that is not known.
+    #: Approximate number of bytes to read; None if unknown.
     size: int | None = None
-    #: Bytes of a document of held-out text, of which the rest is left out: a text's error is that
-    #: of its documents, and a few long ones make it as large as if there were no others.
+    #: Bytes after which a held-out document is cut; None for no limit. The standard error of a loss
+    #: comes from the differences between documents, and a few long documents would dominate it.
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for shares that are no three numbers with a sum of at most 1."""
+        """Raise ConfigError for `splits` that are not three shares with sum 1 or less."""
         shares = self.splits
         if shares is None:
             return
@@ -64,7 +66,10 @@ class Corpus:
             )
 
     def shares(self, count: int) -> Sequence[float]:
-        """Return the shares of the splits, for a corpus of at least `documents` documents."""
+        """Return the shares of train, validation and test for a corpus of `count` documents.
+
+        `count` may stop at `peeked`, since more documents do not change the shares.
+        """
         if self.splits is not None:
             return self.splits
         several = min(_MAX_HELD_OUT, MIN_HELD_OUT / count) if count > 1 else 0.0
@@ -73,18 +78,19 @@ class Corpus:
 
     @property
     def peeked(self) -> int:
-        """Number of documents to count before the shares are known."""
+        """Largest number of documents that must be counted to determine the shares."""
         return math.ceil(MIN_HELD_OUT / self.held_out) if self.splits is None else 2
 
 
 @CORPORA.register("python-stdlib")
 def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None) -> Corpus:
-    """Read the running Python's own standard library: real, human-written, on every machine.
+    """Read the source code of the running Python's standard library, human-written text.
 
-    Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
-    whole files go to a split, of held-out ones the first `longest` bytes (`8kB`). By default some
-    50 files are validation and 50 test text; `splits: [0.9, 0.05, 0.05]` states shares. Text and
-    fingerprint differ between versions of Python.
+    It is available on every machine; text and fingerprint differ between versions of Python. Tests
+    and generated tables are left out, and paragraphs that repeat an earlier paragraph are dropped.
+    Each file is one document, and belongs to one split; a held-out file is cut after its first
+    `longest` bytes (`8kB`). By default about 50 files are validation text and 50 test text;
+    `splits: [0.9, 0.05, 0.05]` states other shares.
     """
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {
@@ -102,7 +108,7 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
     }
     names = []
     for folder, inside, files in os.walk(root):
-        inside[:] = set(inside) - left_out  # not gone into: a half of all there is
+        inside[:] = set(inside) - left_out  # do not descend into these: they have half of all files
         names += [Path(folder, file).relative_to(root) for file in files if file.endswith(".py")]
     names = sorted(name for name in names if not name.name.startswith("_sysconfigdata"))
     if len(names) < 100:
@@ -119,7 +125,10 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
 
 
 def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
-    """Drop repeated paragraphs of 80 characters or more, in and across documents."""
+    """Yield documents without repeated paragraphs of 80 characters or more.
+
+    A paragraph is dropped if an earlier document, or the same document, has it already.
+    """
     keys: set[str] = set()
     for name, text in texts:
         paragraphs = []
@@ -145,14 +154,15 @@ def files(
     limit: Size = None,
     longest: Size = None,
 ) -> Corpus:
-    """Read local files: plain text, and JSON, CSV, Parquet or Arrow by `column`; also compressed.
+    """Read local files: plain text, or a text `column` of JSON, CSV, Parquet or Arrow.
 
-    With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
-    `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
-    document by position, several by the hash of their text. By default a tenth each is validation
-    and test text, or some 50 documents where there are fewer than 500. Of each split, or of all
-    that is to be split, the first `limit` bytes are taken (`200MB`), and of each document of
-    held-out text, where there are several, the first `longest`.
+    Files may be compressed. `train` and `validation` (and optionally `test`) name one file each
+    inside `path`. Without them, `path` names a file, a folder, or a pattern such as `books/*.txt`,
+    and its text is split by `splits`: a single document by position, several documents by the hash
+    of their text. By default a tenth each is validation and test text, or about 50 documents each
+    if there are fewer than 500 in all. `limit` (`200MB`) keeps the first bytes of each split, or of
+    the whole text before it is split. `longest` (`8kB`) is the size after which a held-out document
+    is cut, unless it is the only document.
     """
     named = _named(path, train, validation, test)
     every_file = [file for of in named.values() for file in of]
@@ -173,7 +183,7 @@ def files(
 def _named(
     path: str, train: str | None, validation: str | None, test: str | None
 ) -> dict[str | None, list[Path]]:
-    """Return files by split; the key None marks files still to split."""
+    """Return files by split name; the key None has files still to be split."""
     if train is None and validation is None and test is None:
         paths = _expand(path)
         readers.check_alike(paths, path, "path")
@@ -189,7 +199,7 @@ def _named(
 
 
 def refuse_missing(choice: Choice) -> None:
-    """Raise ConfigError for missing local files of a corpus, without reading any."""
+    """Raise ConfigError for missing local files of a corpus, without reading their text."""
     if choice.name == "files":
         named = _named(*(choice[option] for option in ("path", *SPLITS)))
         readers.check([file for of in named.values() for file in of])
@@ -197,7 +207,11 @@ def refuse_missing(choice: Choice) -> None:
 
 
 def _expand(path: str) -> list[Path]:
-    """List the files of a path: a file, a folder, or a pattern."""
+    """List the files of a path: a single file, a folder, or a pattern.
+
+    Raises ConfigError for a path that matches no file, that cannot be read, or that matches too
+    many files.
+    """
     try:
         root = Path(path).expanduser()
         is_pattern = any(c in path for c in "*?[") and "\0" not in path  # no name holds a NUL
@@ -213,7 +227,7 @@ def _expand(path: str) -> list[Path]:
     except OSError as error:
         reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
         raise ConfigError(reason, ("path",)) from None
-    except (RuntimeError, ValueError) as error:  # a '~' of nobody, `**x`
+    except (RuntimeError, ValueError) as error:  # '~' of an unknown user, pattern `**x`
         raise ConfigError(f"'{path}': {error}", ("path",)) from None
     if len(named) > _MAX_FILES:
         message = f"more than {_MAX_FILES:,} files and folders"
@@ -240,14 +254,14 @@ def hub(
     splits: Sequence[float] | None = None,
     longest: Size = None,
 ) -> Corpus:
-    """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
+    """Load a Hugging Face hub data set by name, or a local folder in its layout.
 
-    Its own train, validation and test splits are used; where it has only one, or `split` names
-    one, that is split by `splits` (default: a twentieth each of validation and test text, or some
-    50 rows). `limit` (`200MB`) takes the first bytes of each, after `shuffle`
-    (a seed) has drawn an order. With `streaming` the text is read over the network, and no more of
-    it than `limit`; else the data set is downloaded whole, once. Of each document of held-out text
-    the first `longest` bytes are taken.
+    The data set's own train, validation and test splits are used. If it has only one split, or if
+    `split` names one, that split is divided by `splits` (default: a twentieth each for validation
+    and test, or about 50 rows each). `limit` (`200MB`) keeps the first bytes of each split, after
+    `shuffle` (a seed) has put its rows in random order. With `streaming`, the text is read over the
+    network, and no more of it than `limit`; otherwise the whole data set is downloaded once. Each
+    held-out document is cut after its first `longest` bytes.
     """
     if not dataset:
         raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
@@ -273,13 +287,17 @@ def hub(
 
 
 def _refuse(error: ConfigError) -> Iterator[Document]:
-    """Defer an error until documents are read, since the tokens may exist already."""
+    """Raise an error when documents are read, not before, since their tokens may be cached."""
     raise error
     yield
 
 
 def check_reachable(dataset: str) -> None:
-    """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
+    """Raise ConfigError if the Hugging Face hub cannot be reached.
+
+    The check is made since the hub's library would retry for 30 s. A local folder, or
+    HF_HUB_OFFLINE, needs no hub. Raises ConfigError also for a missing local folder.
+    """
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session
 
@@ -300,7 +318,10 @@ def check_reachable(dataset: str) -> None:
 def _builder(
     dataset: str, subset: str | None, revision: str | None, data_files: str | Sequence[str] | None
 ) -> "datasets.DatasetBuilder":
-    """Return the builder of a data set, from the hub or its cache."""
+    """Return the builder of a data set, from the hub or its local cache.
+
+    Raises ConfigError if the data set cannot be loaded.
+    """
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
@@ -321,21 +342,21 @@ def _builder(
 
 
 def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
-    """List the subsets of a data set, after one was not found."""
+    """List a data set's subsets, if the `reason` of an error is a missing subset."""
     import datasets
 
     if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
         return []
     try:
         return list(datasets.get_dataset_config_names(dataset, revision=revision))
-    except Exception:  # noqa: BLE001  then the first reason is given
+    except Exception:  # noqa: BLE001  then the caller reports the first error
         return []
 
 
 def _loaded(
     builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
 ) -> "dict[str, Any]":
-    """Return the rows of each split, streamed."""
+    """Return the rows of each split by its name, streamed or downloaded."""
     import datasets
 
     try:
@@ -352,7 +373,10 @@ def _loaded(
 
 
 def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str | None, Any]:
-    """Return rows by split name; the key None marks rows still to split."""
+    """Return rows by split name; the key None has rows still to be split.
+
+    Raises ConfigError if there is no such `split`, or if the data set's splits are ambiguous.
+    """
     if split is not None:
         if split not in loaded:
             message = f"the data set '{dataset}' has no split '{split}'{nearest(split, loaded)}"
@@ -369,9 +393,9 @@ def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str
 
 
 def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[str]:
-    """Yield the texts of a column, in random order if a seed is given.
+    """Yield the texts of a column, in random order if `shuffle` is a seed.
 
-    A stream is shuffled by its files, and by rows within a buffer.
+    A streamed data set is shuffled by files, and by rows within a buffer.
     """
     import datasets
 

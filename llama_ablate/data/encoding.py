@@ -24,28 +24,29 @@ from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.data.tokenizer_files import read_saved
 
 _PER_PROCESS = 16_000_000  # bytes of text: for less, starting a process takes longer than it saves
-_tokenizer: Tokenizer  # of a process of the pool
+_tokenizer: Tokenizer  # the tokenizer of this pool process
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Part of a split's text, in bytes, with its tokens."""
+    """Byte range of a split's text, with its token ids."""
 
     start: int
     stop: int
     ids: NDArray[np.integer]
-    lost: str  # the first difference of a round trip where some token is unknown, or ""
+    lost: str  # first change by encode and decode if a token is unknown, else ""
 
 
 def kind_of(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the integer type for the tokens of a vocabulary."""
+    """Return the integer type of a vocabulary's token ids, with 16 or 32 bits."""
     return np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
 
 
 def encode(text: Text, split: str, file: Path) -> Iterator[Chunk]:
-    """Yield the chunks of a split in order, encoded by the tokenizer of a file.
+    """Yield the chunks of a split in order, encoded by the tokenizer that `file` stores.
 
-    Raises ConfigError for a text that it cannot encode.
+    Long texts are encoded by several processes. Raises ConfigError for a text that the tokenizer
+    cannot encode, and OSError if one of the processes dies.
     """
     processes = min(_cores(), text.sizes[split] // _PER_PROCESS)
     path, chunks = text.file(split), text.chunks(split)
@@ -69,7 +70,7 @@ def encode(text: Text, split: str, file: Path) -> Iterator[Chunk]:
 
 
 def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
-    """Return the first difference of a round trip (encode, decode) over texts, or ""."""
+    """Describe the first difference between texts and their decoded tokens; "" if none differs."""
     for part in parts:
         back = tokenizer.decode(tokenizer.encode(part))
         if back != part:
@@ -84,7 +85,7 @@ def changed(text: str, back: str) -> str:
 
 
 def _encoded(tokenizer: Tokenizer, path: Path, start: int, stop: int) -> Chunk:
-    """Encode the bytes of a file from `start` to `stop`."""
+    """Encode the bytes of the file `path` from `start` to `stop`."""
     with path.open("rb") as opened:
         opened.seek(start)
         text = opened.read(stop - start).decode("utf-8")
@@ -95,7 +96,10 @@ def _encoded(tokenizer: Tokenizer, path: Path, start: int, stop: int) -> Chunk:
 
 
 def _submit(pool: ProcessPoolExecutor, *chunk: Any) -> Future[Chunk]:
-    """Submit a chunk; the process that may start now does not run the caller's script again."""
+    """Submit a chunk to the pool, without running the caller's script again.
+
+    The pool may start a process, which would import the caller's `__main__` module.
+    """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -105,7 +109,7 @@ def _submit(pool: ProcessPoolExecutor, *chunk: Any) -> Future[Chunk]:
 
 
 def _begin(file: Path) -> None:
-    """Set up a process of the pool: one core, no interrupts, and an end with its parent."""
+    """Initialise a pool process: single-threaded, ignoring Ctrl-C, ending with its parent."""
     global _tokenizer  # noqa: PLW0603
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Overlap of held-out documents and training text, by hashes of documents."""
+"""Overlap of held-out documents with training text, found by hashes of documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,26 +11,28 @@ from llama_ablate.data.tokens import Tokens
 
 @dataclass(frozen=True)
 class Overlap:
-    """Amount of a corpus' held-out text that a training text contains."""
+    """Amount of a corpus' held-out text that a training text contains, too."""
 
-    #: Held-out documents that stand there as a whole but for white space, and their tokens.
+    #: Number of held-out documents that the training text contains whole (ignoring white space),
+    #: and their number of tokens.
     documents: int
     tokens: int
-    #: Held-out documents and tokens in all.
+    #: Total number of held-out documents and tokens.
     all_documents: int
     all_tokens: int
 
     @property
     def share(self) -> float:
-        """Share of the held-out tokens."""
+        """Share of the held-out tokens that the training text contains."""
         return self.tokens / self.all_tokens
 
 
 def find_overlaps(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, Overlap]:
-    """Return the overlap of a text's held-out splits with each training text, by its name.
+    """Return the overlap of a corpus' held-out text with each training text, by name.
 
-    Under `test` stands what of the test split stands in the validation split. A text of a known
-    source is drawn, and overlaps with nothing.
+    The additional key `test` has the overlap of the test split with the validation split. A
+    synthetic corpus, whose `source` is known, is drawn at random; it has no overlaps, and the
+    result is empty.
     """
     if own.source:
         return {}
@@ -44,9 +46,9 @@ def find_overlaps(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, Overl
 
 
 def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArray[np.bool_]]:
-    """Return a mask of the documents in each held-out split that training texts contain.
+    """Return, for each held-out split, a mask of the documents that training texts contain.
 
-    Those of the test split also where they stand in the validation split.
+    In the test split, documents that the validation split contains are masked, too.
     """
     repeats: dict[str, NDArray[np.bool_]] = {}
     for split in own.heldout:
@@ -57,7 +59,7 @@ def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArr
 
 
 def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str, frozenset[int]]:
-    """Return the hashes of some documents, by split."""
+    """Return the hashes of chosen documents by split; `chosen` has a mask per split."""
     return {
         split: frozenset(map(int, own.hashes(split)[documents]))
         for split, documents in chosen.items()
@@ -65,7 +67,7 @@ def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str,
 
 
 def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
-    """Return the index of the first equal document, for each document of a split."""
+    """Return the index of the first equal document for each of a split's documents."""
     count, hashes = own.document_counts[split], own.hashes(split)
     if count == 1 or len(hashes) != count:
         return np.arange(count)
@@ -74,7 +76,10 @@ def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
 
 
 def _is_in(own: Tokens, split: str, other: Tokens, there: str) -> NDArray[np.bool_]:
-    """Return a mask of the documents that a split of another text contains, without blank ones."""
+    """Return a mask of the documents of `split` that the split `there` of `other` contains.
+
+    Blank documents are never masked.
+    """
     hashes = own.hashes(split)
     return np.asarray(np.isin(hashes, other.hashes(there)) & (hashes != 0))
 

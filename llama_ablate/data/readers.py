@@ -1,4 +1,4 @@
-"""Documents of local files: plain text, JSON, CSV, Parquet and Arrow, also compressed."""
+"""Read documents from local files: plain text, JSON, CSV, Parquet, Arrow, also compressed."""
 
 import bz2
 import codecs
@@ -22,14 +22,14 @@ from pydantic import BeforeValidator
 
 from llama_ablate.errors import ConfigError, nearest
 
-SEPARATOR = "\0"  # between documents: text files may not hold it
+SEPARATOR = "\0"  # character between documents, which text files may not contain
 COLUMN = "text"
 _BLOCK = 1 << 20  # bytes of a file that are read at a time
 _ROWS_READ = 256  # rows of a table that are read at a time
-_RECENT_S = 2.0  # a file system's clock may not tell changes apart that follow so soon
+_RECENT_S = 2.0  # seconds: file times may not distinguish two writes this close together
 _MAX_LINE = 1 << 26  # bytes of a row of JSON
 _MAX_JSON = 1 << 28  # bytes of a JSON document that is read as a whole
-#: What opens files by the ending of a compressed one.
+#: Functions that open compressed files, by the extension of the file name.
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MAGIC = {
     b"\x1f\x8b": "gzip, .gz",
@@ -38,10 +38,10 @@ _MAGIC = {
     b"PK\x03\x04": "zip",
     b"(\xb5/\xfd": "zstd",
 }
-#: What files of rows begin with, and the ending that their names have.
+#: First bytes of table formats, with the extension that a file name must have.
 _ROW_FORMATS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_HEAD = 8  # bytes: as long as the longest of them
+_HEAD = 8  # bytes read to recognise a format: at least the longest signature
 _KINDS = {
     ".jsonl": "JSON",
     ".json": "JSON",
@@ -55,9 +55,10 @@ _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(kB|MB|GB|TB)", re.ASCII | r
 
 
 def parse_size(stated: str | None) -> int | None:
-    """Return the bytes of `200MB`; None for None.
+    """Parse an amount of text such as `200MB` to bytes; return None for None.
 
-    Raises ConfigError for what is no number above 0 with a unit: kB, MB, GB or TB, powers of 1000.
+    Raises ConfigError for any value but a number above 0 with a unit: kB, MB, GB or TB, powers of
+    1000.
     """
     if stated is None:
         return None
@@ -77,15 +78,16 @@ def _check_size(stated: str | None) -> str | None:
     return stated
 
 
-#: The type of an option that holds an amount of text.
+#: Type of an option whose value is an amount of text, such as `200MB`.
 Size = Annotated[str | None, BeforeValidator(_check_size)]
 
 
 @dataclass(frozen=True)
 class Document:
-    """Document: its text in pieces, which can be read repeatedly, and its split.
+    """Document of a corpus: its text in pieces, with its split or a key.
 
-    Where it belongs to none, `key` decides (the text itself, where that is None).
+    The pieces can be iterated repeatedly. If `split` is None, the hash of `key` decides the split;
+    if `key` is None, too, the hash of the text decides it.
     """
 
     pieces: Iterable[str]
@@ -94,7 +96,7 @@ class Document:
 
     @property
     def whole(self) -> Iterable[str]:
-        """All pieces, including the part that a cut leaves out."""
+        """Pieces of the whole document, including the part that `cut` has removed."""
         return self.pieces.pieces if isinstance(self.pieces, _Cut) else self.pieces
 
     def cut(self, most: int) -> "tuple[Document, int]":
@@ -109,7 +111,7 @@ class Document:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Pieces of a text up to a number of bytes."""
+    """Pieces of a text up to `most` bytes."""
 
     pieces: Iterable[str]
     most: int
@@ -126,7 +128,10 @@ class _Cut:
 
 
 def limited(documents: Iterable[Document], most: int | None) -> Iterator[Document]:
-    """Yield documents up to `most` bytes in total, the last one cut; all without a limit."""
+    """Yield documents up to `most` bytes in total, and cut the last document.
+
+    If `most` is None, yield all documents.
+    """
     for document in documents:
         if most is None:
             yield document
@@ -139,10 +144,10 @@ def limited(documents: Iterable[Document], most: int | None) -> Iterator[Documen
 
 
 def read(files: Sequence[Path], column: str) -> Iterator[Document]:
-    """Yield the documents of files, one after the other.
+    """Yield the documents of files, one file after the other.
 
-    A text is one document; of JSON, CSV, Parquet and Arrow, each row's `column` is. Raises
-    ConfigError for a file that is not what its name says.
+    A text file is one document. In JSON, CSV, Parquet and Arrow files, the `column` of each row is
+    a document. Raises ConfigError for a file whose content does not match its name's extension.
     """
     for file in files:
         name, rows = f"the file '{file}'", _ROWS.get(_suffix(file))
@@ -155,7 +160,10 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
 
 
 def check(files: Iterable[Path]) -> None:
-    """Raise ConfigError for files that are no text, from their first bytes."""
+    """Raise ConfigError for missing, empty and unreadable files, and unsupported formats.
+
+    The format is recognised by the first bytes of a file.
+    """
     for file in files:
         try:
             if not file.is_file():
@@ -169,7 +177,7 @@ def check(files: Iterable[Path]) -> None:
 
 
 def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
-    """Raise ConfigError if a folder's or pattern's files are of several kinds."""
+    """Raise ConfigError if the files of a folder or a pattern have several formats."""
     kinds: dict[str, Path] = {}
     for file in files:
         kinds.setdefault(_KINDS.get(_suffix(file), "text"), file)
@@ -183,13 +191,17 @@ def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
 
 
 def total_size(files: Sequence[Path]) -> int | None:
-    """Return the bytes of text in files; None for compressed files."""
+    """Return the total bytes of files; None if a file is compressed or Parquet."""
     packed = {*_OPENERS, ".parquet"}
     return None if packed & {f.suffix for f in files} else sum(f.stat().st_size for f in files)
 
 
 def state(files: Iterable[Path]) -> str | None:
-    """Return a value that changes with every write to a file; None if unreliable."""
+    """Return a hash of files' names, sizes and times, which any write changes.
+
+    Return None if a file cannot be examined, or if it was written within the last 2 seconds, since
+    a further write might then go unnoticed.
+    """
     digest = sha256()
     for file in files:
         try:
@@ -204,7 +216,7 @@ def state(files: Iterable[Path]) -> str | None:
 
 
 def read_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
-    """Yield the texts of a column, without the empty ones. Raises ConfigError for other values."""
+    """Yield the non-empty texts of a column. Raises ConfigError for values that are not text."""
     for value in rows:
         if not isinstance(value, str):
             raise ConfigError(f"{name}: '{column}' holds {type(value).__name__}, not text")
@@ -222,7 +234,8 @@ def read_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
 def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: str) -> str:
     """Return the column to read: the stated one, or the only text column.
 
-    `texts` are the columns of text among the `known` ones.
+    `texts` are the columns of text among the `known` columns. Raises ConfigError if there is no
+    such column.
     """
     if column in (known := list(known)):
         return column
@@ -233,12 +246,12 @@ def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: s
 
 
 def _suffix(file: Path) -> str:
-    """Return the ending of a file's name, without the ending for compression."""
+    """Return the extension of a file's name, ignoring a compression extension such as `.gz`."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
 def _check_beginning(file: Path, head: bytes) -> None:
-    """Raise ConfigError if a file's ending contradicts its content."""
+    """Raise ConfigError if a file's extension contradicts its first bytes."""
     name = f"the file '{file}'"
     for magic, packed in _MAGIC.items():
         kind, _, ending = packed.partition(", ")
@@ -255,7 +268,10 @@ def _check_beginning(file: Path, head: bytes) -> None:
 
 @contextmanager
 def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Open a file, decompressed. Raises ConfigError if it cannot be read or decompressed."""
+    """Open a file for reading, and decompress it if necessary.
+
+    Raises ConfigError if it cannot be read or decompressed.
+    """
     try:
         with _OPENERS.get(file.suffix, open)(file, "rb") as opened:
             yield cast("BinaryIO", opened)
@@ -266,7 +282,10 @@ def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class _TextFile:
-    """Text of a file, in pieces. Raises ConfigError for an empty file."""
+    """Text of a UTF-8 file, which each iteration reads in pieces.
+
+    Iteration raises ConfigError for a file that is blank, binary or not UTF-8.
+    """
 
     file: Path
     name: str
@@ -292,9 +311,10 @@ class _TextFile:
 
 
 def _decode(data: bytes, name: str, start: int, *, final: bool) -> tuple[str, int]:
-    """Return the text of bytes that begin at `start`, without a byte order mark, and their number.
+    """Decode bytes at offset `start` of a file; return the text and bytes used.
 
-    Raises ConfigError where they are not UTF-8.
+    A byte order mark is removed. Unless `final`, an incomplete last character is not decoded.
+    Raises ConfigError for bytes that are not UTF-8.
     """
     if not start:
         _refuse_utf16(data, name)
@@ -315,7 +335,7 @@ def _not_utf8(name: str, byte: int) -> ConfigError:
 
 
 def _json_lines(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
-    """Yield a column of JSON lines."""
+    """Yield the values of a column of JSON Lines."""
     start, chosen = 0, ""
     for number, line in enumerate(iter(lambda: opened.readline(_MAX_LINE), b""), 1):
         if len(line) == _MAX_LINE:
@@ -329,7 +349,10 @@ def _json_lines(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
 
 
 def _json(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
-    """Yield a column of a JSON list of rows, of one row, or of JSON lines."""
+    """Yield the values of a column from JSON rows in a list, or from JSON Lines.
+
+    A single row may be given without a list.
+    """
     data = opened.read(_MAX_JSON + 1)
     if len(data) > _MAX_JSON:
         raise ConfigError(
@@ -360,7 +383,7 @@ def _parse_json(text: str, name: str, line: int) -> Any:
 
 
 def _column_of(row: Any, column: str, name: str) -> str:
-    """Return the column to read, from the first row."""
+    """Return the name of the column to read, determined from the first row."""
     texts = [key for key, value in _checked(row, name).items() if isinstance(value, str)]
     return find_column(column, texts, row, name)
 
@@ -378,7 +401,7 @@ def _checked(row: Any, name: str) -> dict[str, Any]:
 
 
 def _csv(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
-    """Yield a column of CSV; of TSV where the first line holds a tab."""
+    """Yield the values of a CSV column; tabs in the first line mean TSV."""
     csv.field_size_limit(_MAX_LINE)
     try:
         with io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
@@ -400,7 +423,7 @@ def _parquet(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
     from pyarrow import parquet
 
     try:
-        # Without these two, whole row groups are held: a file often has one.
+        # Without these two arguments, whole row groups are buffered, and many files have only one.
         file = parquet.ParquetFile(opened, buffer_size=_BLOCK, pre_buffer=False)
         chosen = _column_in(file.schema_arrow, column, name)
         for batch in file.iter_batches(_ROWS_READ, columns=[chosen], use_threads=False):
@@ -410,7 +433,7 @@ def _parquet(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
 
 
 def _arrow(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
-    """Yield a column of an Arrow file, or of a stream, as `datasets` writes it."""
+    """Yield the values of a column from an Arrow file, or `datasets`' stream format."""
     import pyarrow as pa
 
     try:
@@ -427,12 +450,12 @@ def _arrow(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
 
 
 def _column_in(schema: Any, column: str, name: str) -> str:
-    """Return the column of a schema to read."""
+    """Return the name of the column to read, determined from an Arrow schema."""
     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
     return find_column(column, texts, schema.names, name)
 
 
-#: Readers of files with rows, by the ending of their names.
+#: Readers of files with rows, by the extension of the file name.
 _ROWS: dict[str, Callable[[BinaryIO, str, str], Iterator[Any]]] = {
     ".jsonl": _json_lines,
     ".json": _json,

@@ -1,8 +1,8 @@
-"""SentencePiece models as tokenizers of the library `tokenizers` (arXiv:1808.06226).
+"""Convert SentencePiece models (arXiv:1808.06226) to tokenizers of the library `tokenizers`.
 
-They are read here, since the message class of `sentencepiece` needs a protobuf that no dependency
-brings. Models of Llama 1 and 2 and the pieces of llama2.c are covered; models whose rules the
-library `tokenizers` lacks are refused.
+The protobuf format is parsed here, since the message class of `sentencepiece` needs the package
+protobuf, which no dependency installs. Models of Llama 1 and 2 and llama2.c's `tokenizer.bin` are
+supported; models whose rules the library `tokenizers` lacks are refused.
 """
 
 import re
@@ -23,7 +23,7 @@ _FIRST = "<s>"
 
 @dataclass(frozen=True)
 class Piece:
-    """Entry of a model's vocabulary; its index is its id."""
+    """Vocabulary entry of a model; its index in the model is its token id."""
 
     text: str
     score: float
@@ -32,15 +32,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceModel:
-    """Content of a SentencePiece model."""
+    """Parsed content of a SentencePiece model."""
 
     pieces: Sequence[Piece]
     kind: int = BPE
     byte_fallback: bool = True
-    #: Whether a space is put in front, and runs of spaces are shortened.
+    #: Whether a space is added before the text, and whether runs of spaces are collapsed.
     prefixed: bool = True
     shortened: bool = False
-    #: Features that the library `tokenizers` lacks, in words.
+    #: Features that the library `tokenizers` does not support, as words of an error message.
     odd: Sequence[str] = field(default=())
 
     @property
@@ -50,10 +50,11 @@ class PieceModel:
 
 
 def from_sentencepiece(data: bytes, saved: str) -> Pieces:
-    """Return the tokenizer of a SentencePiece model.
+    """Return the tokenizer of a SentencePiece model, given the content of its file.
 
-    Raises ConfigError for other content, and for whole words, user-defined or unused pieces,
-    spaces behind words, kept spaces, and rules that replace characters.
+    `saved` is the JSON from which `read_saved` restores the tokenizer. Raises ConfigError for other
+    content, and for unsupported models: word models, user-defined or unused pieces, spaces at the
+    end of words, unescaped spaces, and rules that replace characters.
     """
     try:
         model = _parse_model(data)
@@ -68,7 +69,8 @@ def from_sentencepiece(data: bytes, saved: str) -> Pieces:
 def from_llama2c(data: bytes, saved: str) -> Pieces:
     """Return the tokenizer of llama2.c's `tokenizer.bin`, the pieces of a SentencePiece BPE model.
 
-    The file has a length, then (score, length, bytes) of each piece.
+    The file begins with a length, followed by (score, length, bytes) for each piece. `saved` is the
+    JSON from which `read_saved` restores the tokenizer. Raises ConfigError for a damaged file.
     """
     pieces: list[tuple[bytes, float]] = []
     offset = 4
@@ -200,15 +202,15 @@ def _merged(parts: PieceModel) -> Any:
 def _unigram(parts: PieceModel) -> Any:
     """Build a unigram tokenizer from a SentencePiece model.
 
-    The library takes every piece that it finds in a text, SentencePiece only normal ones. So the
-    names of the others are cut first, at a place that no normal piece crosses. Raises ConfigError
-    where a name has no such place.
+    In a text, the library matches every piece of the vocabulary, but SentencePiece only normal
+    pieces. So the text is split beforehand within each name of another piece, at a position that no
+    normal piece spans. Raises ConfigError if a name has no such position.
     """
     import tokenizers
 
     normal = {p.text for p in parts.pieces if p.kind == NORMAL}
     crossed = {text[i : i + 2] for text in normal for i in range(len(text) - 1)}
-    cuts: dict[str, list[str]] = {}  # what stands before a cut, and what may stand behind it
+    cuts: dict[str, list[str]] = {}  # text before a cut: texts that may follow the cut
     for name in (p.text for p in parts.pieces if p.kind != NORMAL):
         places = [
             i

@@ -27,17 +27,17 @@ Kind = Literal["multiple choice", "last words", "minimal pairs"]
 
 @dataclass(frozen=True)
 class Item:
-    """Context with its possible continuations, one of them correct."""
+    """Item of a task: a context with its possible continuations, one of them correct."""
 
     context: str
-    #: Of last words there is one: the target.
+    #: For an item of the kind "last words", a single choice: the target.
     choices: tuple[str, ...]
     answer: int
-    #: What stands between the context and a choice.
+    #: Text between the context and a choice.
     delimiter: str = ""
-    #: Accuracies of groups are told apart.
+    #: Group of items for which accuracy is reported separately.
     group: str = ""
-    #: Its file and line, for messages.
+    #: File and line of the item, for error messages.
     place: str = ""
 
     @property
@@ -48,7 +48,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Task:
-    """Items of one kind, under a name."""
+    """Named list of items of one kind."""
 
     name: str
     kind: Kind
@@ -56,7 +56,7 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the items: equal where all variants answered the same."""
+        """Hash of the items: equal for variants that were scored on the same items."""
         return digest([[i.context, i.choices, i.answer, i.delimiter] for i in self.items])
 
     @property
@@ -68,7 +68,10 @@ class Task:
 
 
 def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
-    """Return a text of an item. Raises ConfigError for any other value."""
+    """Return the text at a key of an item. Raises ConfigError for any other value.
+
+    Blank text is accepted only with `empty`.
+    """
     value = values[key]
     if not isinstance(value, str) or (not value.strip() and not empty):
         raise ConfigError(f"'{key}' is {quote(value)}: must be text")
@@ -80,14 +83,14 @@ def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
 
 
 def pair(right: str, wrong: str, *, group: str = "", place: str = "") -> Item:
-    """Return a minimal pair. Raises ConfigError where both sentences are the same."""
+    """Return the item of a minimal pair. Raises ConfigError if both sentences are equal."""
     if right == wrong:
         raise ConfigError("both sentences are the same")
     return Item("", (right, wrong), 0, group=group, place=place)
 
 
 def checked_choices(choices: Any) -> tuple[str, ...]:
-    """Return the choices of an item. Raises ConfigError for fewer than two, and empty ones."""
+    """Validate an item's choices. Raises ConfigError for fewer than two, or a blank choice."""
     if not isinstance(choices, list | tuple):
         raise ConfigError(f"'choices' is {quote(choices)}: must be a list of texts")
     if len(choices) < 2:
@@ -96,9 +99,9 @@ def checked_choices(choices: Any) -> tuple[str, ...]:
 
 
 def checked_answer(answer: Any, choices: Sequence[str]) -> int:
-    """Return the index of the right choice, stated as an index or a text.
+    """Return the index of the correct choice, stated as an index or its text.
 
-    Raises ConfigError where none is.
+    Raises ConfigError if the answer is not exactly one of the choices.
     """
     if isinstance(answer, str) and choices.count(answer) == 1:
         return choices.index(answer)
@@ -110,7 +113,7 @@ def checked_answer(answer: Any, choices: Sequence[str]) -> int:
     )
 
 
-#: Keys of an item by its kind.
+#: Keys that an item of each kind must have.
 _KEYS: Mapping[Kind, tuple[str, ...]] = {
     "multiple choice": ("choices", "answer"),
     "minimal pairs": ("sentence_good", "sentence_bad"),
@@ -158,8 +161,9 @@ def task(entry: str) -> Task:
     return _load_task(path)
 
 
-#: Tasks by name, each a file of items. `minimal-pairs` has pairs as BLiMP (Warstadt et al. 2020,
-#: arXiv:1912.00582) in words that small models know; counting letters solves half of them.
+#: Files of the built-in tasks, by name. `minimal-pairs` has pairs in the style of BLiMP (Warstadt
+#: et al. 2020, arXiv:1912.00582), in words that small models know; a model that counts letters
+#: solves half of them.
 BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
 

@@ -1,4 +1,8 @@
-"""Texts of corpora on disk, written in one pass and read in pieces, and notes on them."""
+"""Store the text of corpora, one file per split, and read it in chunks.
+
+A note about each corpus has its fingerprint and sizes, so that a corpus that has not changed need
+not be read again.
+"""
 
 import contextlib
 import errno
@@ -28,42 +32,43 @@ from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import say
 
 _END = SEPARATOR.encode()
-_BLOCK = 1 << 20  # bytes that are read at a time, and of a chunk of documents
-_MAX_DOCUMENT = 1 << 24  # bytes: a longer document is cut, else its tokens would fill the memory
-#: Where a long document is cut: before the end of a line that ends in a letter or a digit, at which
-#: the tokenizers of GPT-2 and Llama 3, and those that are trained here, cut it too.
+_BLOCK = 1 << 20  # bytes that are read at a time; also the size of a chunk of documents
+_MAX_DOCUMENT = 1 << 24  # bytes: a longer document is cut, since its tokens would fill the memory
+#: Position at which a long document is cut: before the newline of a line that ends in a letter or a
+#: digit. The tokenizers of GPT-2 and Llama 3, and those that are trained here, split text there,
+#: too.
 _LINE = re.compile(rb"[0-9A-Za-z](?=\n)")
 
 Update = Callable[[int, int | None], None]
-#: By split the hashes of documents that are left out.
+#: Default for the hashes of documents to leave out, by split: none.
 NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text of each split in a separate file: documents with SEPARATOR between them.
+    """Text of a corpus on disk: one file per split, with SEPARATOR between documents.
 
-    `fingerprint` stands for the exact text of all splits; it is part of every run's identity.
+    `fingerprint` is a hash of the exact text of all splits; it is part of every run's id.
     """
 
     folder: Path
     fingerprint: str
     sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
     longest: int  # UTF-8 bytes of the longest document
-    #: Hashes of the documents of each split; none where the text was not read.
+    #: Hashes of the documents of each split; empty if the text was not read.
     hashes: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @property
     def cuts(self) -> bool:
-        """Presence of a document that is cut before encoding because of its length."""
+        """True if some document is so long that it is cut before encoding."""
         return self.longest > _MAX_DOCUMENT
 
     def file(self, split: str) -> Path:
-        """Return the file of a split."""
+        """Return the path of a split's text file."""
         return self.folder / f"{split}.txt"
 
     def read(self, split: str, start: int = 0, stop: int | None = None) -> str:
-        """Return a split's text, or the part between two bytes; broken characters are left out."""
+        """Return a split's text from byte `start` to `stop`, without broken characters."""
         with self.file(split).open("rb") as opened:
             opened.seek(start)
             data = opened.read(-1 if stop is None else stop - start)
@@ -81,10 +86,10 @@ class Text:
         )
 
     def chunks(self, split: str) -> Iterator[tuple[int, int]]:
-        """Yield the byte ranges of the chunks to encode.
+        """Yield the byte range (start, stop) of each chunk of a split, to be encoded.
 
-        Each holds whole documents and the separators behind them; a document of more than 16 MiB
-        is cut.
+        A chunk contains whole documents, each with the separator that follows it; a document of
+        more than 16 MiB is cut into several chunks.
         """
         start = 0
         with self.file(split).open("rb") as opened:
@@ -94,7 +99,10 @@ class Text:
                 start = stop
 
     def sample(self, split: str, pieces: int, size: int) -> Iterator[str]:
-        """Yield evenly spaced pieces of a text, without the separators."""
+        """Yield evenly spaced parts of a split's text, cut at separators between documents.
+
+        There are at most `pieces` parts of `size` bytes before they are cut.
+        """
         last = max(0, self.sizes[split] - size)
         for start in sorted({last * i // max(1, pieces - 1) for i in range(pieces)}):
             yield from self.read(split, start, start + size).split(SEPARATOR)
@@ -106,10 +114,10 @@ def write(
     update: Update = lambda *_: None,
     left_out: Mapping[str, frozenset[int]] = NOTHING,
 ) -> Text:
-    """Write the text of a corpus into a folder; `update` gets the bytes so far and the total.
+    """Write the text of a corpus into a folder, one file per split.
 
-    Documents whose hashes are `left_out` of their split are not written.
-    Raises ConfigError where a document cannot be read.
+    `update` is called with the bytes written so far and the corpus' size. `left_out` has the hashes
+    of documents that are not written, by split. Raises ConfigError if a document cannot be read.
     """
     sizes, longest = dict.fromkeys(SPLITS, 0), 0
     hashes = {split: array("Q") for split in SPLITS}
@@ -140,7 +148,7 @@ def write(
 
 
 def hash_document(pieces: Iterable[str]) -> int:
-    """Hash a text without its white space; 0 for a blank text."""
+    """Return a 64-bit hash of a text without white space; 0 if blank."""
     digest, is_blank = blake2b(digest_size=8), True
     for piece in pieces:
         text = "".join(piece.split())
@@ -150,9 +158,11 @@ def hash_document(pieces: Iterable[str]) -> int:
 
 
 def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
-    """Yield the documents to keep, with their splits.
+    """Yield the documents of a corpus that are kept, each with its split.
 
-    Where the shares add to less than 1, the rest is left out; a split without a share is train.
+    If the shares sum to less than 1, the remaining documents are left out. A document that falls
+    into a split with a share of 0 goes to train. Held-out documents are cut to the corpus'
+    `longest`.
     """
     documents = iter(corpus.documents())
     first = list(islice(documents, corpus.peeked))
@@ -173,7 +183,7 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
 
 
 def _share(document: Document) -> float:
-    """Return a number from 0 to 1 by the hash of a document's key."""
+    """Map a document to a number in [0, 1) by hashing its key or text."""
     digest = sha256()
     for piece in document.pieces if document.key is None else [document.key]:
         digest.update(piece.encode())
@@ -183,7 +193,10 @@ def _share(document: Document) -> float:
 def _by_position(
     document: Document, shares: Sequence[float], end: float
 ) -> Iterator[tuple[str, Document]]:
-    """Yield the parts of a text that is split by position."""
+    """Split a single document by position, and yield each part with its split.
+
+    `end` is the share of the document after which its text is left out.
+    """
     length = sum(map(len, document.pieces))
     first, second = int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)
     last = int(length * end) if shares[2] else second
@@ -194,7 +207,7 @@ def _by_position(
 
 
 def _between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """Yield a text from one character to another."""
+    """Yield the part of a text between two character positions."""
     at = 0
     for piece in pieces:
         if part := piece[max(0, start - at) : max(0, stop - at)]:
@@ -214,7 +227,7 @@ def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
 
 
 def _chunk(opened: BinaryIO, start: int) -> int:
-    """Return the end of the chunk that begins at a byte."""
+    """Return the end of the chunk that begins at byte `start` of a file."""
     opened.seek(start)
     block = opened.read(_BLOCK)
     if len(block) < _BLOCK:
@@ -233,18 +246,18 @@ def _chunk(opened: BinaryIO, start: int) -> int:
 
 
 def _character(block: bytes) -> int:
-    """Return the start of a block's last character."""
+    """Return the offset, in a block of UTF-8 bytes, of the last character's first byte."""
     return next(i for i in range(len(block) - 1, -1, -1) if block[i] & 0xC0 != 0x80)
 
 
-_READING = 2  # raise it when some corpus is read in another way: what is known is forgotten
-#: What a write may raise, which names no file.
+_READING = 2  # version of how corpora are read: raising it invalidates stored notes
+#: Error numbers of failed writes, whose errors name no file.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 @dataclass
 class _Remembered:
-    """Stored note on a text."""
+    """Stored note about a text: the state of its corpus, its fingerprint and its sizes."""
 
     state: str | None
     fingerprint: Fingerprint
@@ -256,7 +269,10 @@ _REMEMBERED = TypeAdapter(_Remembered)
 
 
 def recall(root: Path, entry: object, state: str | None) -> Text | None:
-    """Return the noted text of a corpus, without files; None if the corpus has changed."""
+    """Return the text of a corpus from its stored note, without files.
+
+    Return None if the corpus has changed or has no valid note.
+    """
     file = _note(root, entry)
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
         remembered = typed(_REMEMBERED, read_json(file, _place(file)), file)
@@ -266,7 +282,10 @@ def recall(root: Path, entry: object, state: str | None) -> Text | None:
 
 
 def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
-    """Store a text's fingerprint and sizes, if a change of its corpus can be detected."""
+    """Store a note of a text's fingerprint and sizes, if its corpus has a `state`.
+
+    Without a state, a later change of the corpus could not be detected.
+    """
     if state is not None:
         file = _note(root, entry)
         disk.make(file.parent)
@@ -286,9 +305,10 @@ def _place(file: Path) -> str:
 
 @contextlib.contextmanager
 def working_folder(root: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder to make tokens in, one process at a time for each name.
+    """Yield an empty folder for making tokens, and lock `name` for other processes meanwhile.
 
-    Raises ConfigError where the cache cannot be written.
+    Another process that needs the same name waits. Raises ConfigError if the cache cannot be
+    written.
     """
     try:
         turns, parts = disk.below(root, "turns", name), root / "working"
@@ -301,7 +321,7 @@ def working_folder(root: Path, name: str) -> Iterator[Path]:
             except BlockingIOError:
                 say("waiting for another process, which prepares the same text")
                 stack.enter_context(disk.locked(turns))
-            except OSError:  # a file system without locks: the first to finish is kept
+            except OSError:  # a file system without locks: the first process to finish wins
                 pass
             yield stack.enter_context(disk.partial_folder(parts))
     except OSError as error:

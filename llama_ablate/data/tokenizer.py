@@ -26,23 +26,24 @@ Ids = NDArray[np.int64]
 
 #: Names of the end-of-document token; the first that a tokenizer has is used.
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
-#: Tokens at which generation stops.
+#: Names of tokens at which generation stops.
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
 #: Names of the padding token; the first that a tokenizer has is used.
 _PADS = ("<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "[PAD]")
-SPACE = "\u2581"  # how pieces of SentencePiece write a space
-_PART = 8_000  # characters of a part of a text
-#: Where byte-level BPE cuts a text into words, whatever stands on either side.
+SPACE = "\u2581"  # character that represents a space in pieces of SentencePiece
+_PART = 8_000  # characters of each part of a text in `split_text`
+#: Position at which byte-level BPE begins a new word, whatever the text before and after it.
 _WORD_START = re.compile(r"(?=[ \n])(?:(?<=[0-9A-Za-z])|(?<=[!-~])(?= ))", re.ASCII)
-_TRAINED_ON = 32_000_000  # bytes of text that a tokenizer is trained on: more takes gigabytes
+_TRAINED_ON = 32_000_000  # bytes of text to train a tokenizer on: more would take gigabytes
 
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Raise ConfigError, with `what` and the reason, for whatever a library raises.
+    """Convert any error that a library raises in the block to a ConfigError.
 
-    A panic in Rust is no Exception, and is written to standard error before it is raised: standard
-    error is discarded meanwhile, for all threads.
+    Its message is `what` and the reason. A panic in Rust is not an Exception, and is written to
+    standard error before it is raised. So standard error is discarded during the block, for all
+    threads.
     """
     with _without_stderr():
         try:
@@ -58,7 +59,7 @@ def refusing(what: str) -> Iterator[None]:
 def _without_stderr() -> Iterator[None]:
     try:
         stderr_copy = os.dup(2)
-    except OSError:  # it is closed already
+    except OSError:  # standard error is closed already
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -81,69 +82,78 @@ def split_text(text: str) -> Iterator[str]:
 
 
 class Tokenizer(ABC):
-    """Text to ids and back. Special tokens are parsed only by `prompt(special=True)`."""
+    """Base class of tokenizers, which convert text to token ids and back.
 
-    #: The special tokens by name; most tokenizers that are trained here have none.
+    Names of special tokens in a text are parsed only by `prompt(special=True)`.
+    """
+
+    #: Ids of special tokens by name; most tokenizers that are trained here have none.
     special: Mapping[str, int] = MappingProxyType({})
-    #: The beginning-of-sequence token, put before every prompt; None where there is none.
+    #: The beginning-of-sequence token, added before every prompt; None if there is no such token.
     bos: int | None = None
-    #: The token for text that the vocabulary does not have; None where nothing is unknown.
+    #: The token for text that the vocabulary lacks; None if the vocabulary covers every text.
     unknown: int | None = None
 
     @property
     @abstractmethod
     def vocab(self) -> int:
-        """Number of ids, special ids included."""
+        """Number of token ids, special tokens included."""
 
     @abstractmethod
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text; names of special tokens in it are text like any other."""
+        """Return the token ids of a text; special token names are ordinary text."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text of ids."""
+        """Return the text of token ids."""
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return the JSON from which `read_saved` makes it again."""
+        """Return the JSON from which `read_saved` restores this tokenizer."""
 
     @abstractmethod
     def expressed(self) -> Any:
-        """Return the same tokenizer as the library `tokenizers` has it."""
+        """Return an equivalent tokenizer of the library `tokenizers`."""
 
     @property
     def end(self) -> int | None:
-        """End-of-document token, if any."""
+        """Id of the end-of-document token; None if there is no such token."""
         return next((self.special[name] for name in _ENDS if name in self.special), None)
 
     @property
     def separator(self) -> int | None:
-        """The token that stands between documents; None where no text of several was encoded."""
+        """Token between documents; None if the tokenizer cannot encode several documents.
+
+        It is the end-of-document token, or the token of SEPARATOR in a tokenizer without it.
+        """
         if self.end is not None:
             return self.end
         try:
             token = self.encode(SEPARATOR)[-1:].tolist()
-        except ConfigError:  # characters of a corpus of one document
+        except ConfigError:  # a character tokenizer without SEPARATOR
             return None
         return token[0] if self.decode(token) == SEPARATOR else None
 
     @property
     def pad(self) -> int | None:
-        """Padding token, if any."""
+        """Id of the padding token; None if there is no such token."""
         return next((self.special[name] for name in _PADS if name in self.special), None)
 
     @property
     def stops(self) -> frozenset[int]:
-        """Tokens at which generation stops, the beginning-of-sequence token included."""
+        """Ids at which generation stops, the beginning-of-sequence token included."""
         named = {self.special[name] for name in _STOPS if name in self.special}
         return frozenset(named if self.bos is None else named | {self.bos})
 
     def piece(self, token: int) -> str:
-        """Return what one token looks like, for labels."""
+        """Return the text that represents one token in labels."""
         return self.decode([token])
 
     def prompt(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the ids of a prompt; with `special`, names of special tokens in it are parsed."""
+        """Return the token ids of a prompt, with the beginning-of-sequence token first.
+
+        With `special`, names of special tokens in the text are parsed.
+        """
         ids = [] if self.bos is None else [self.bos]
         names = sorted(self.special, key=len, reverse=True) if special else []
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
@@ -152,9 +162,10 @@ class Tokenizer(ABC):
         return ids
 
     def encode_documents(self, text: str) -> Ids:
-        """Return the ids of documents joined by SEPARATOR, each encoded alone.
+        """Return the token ids of documents that are joined by SEPARATOR in one text.
 
-        Between them stands the end-of-document token, or the separator where there is none.
+        Each document is encoded separately. The token between them is the end-of-document token; a
+        tokenizer without it encodes SEPARATOR.
         """
         documents = text.split(SEPARATOR)
         if self.end is None:
@@ -165,33 +176,33 @@ class Tokenizer(ABC):
         return np.concatenate(parts[:-1])
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of several texts."""
+        """Return the token ids of each of several texts."""
         return [self.encode(text) for text in texts]
 
 
 @dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """The 256 bytes of UTF-8."""
+    """Byte tokenizer: a text's token ids are its UTF-8 bytes."""
 
     @property
     def vocab(self) -> int:
-        """Number of ids: 256."""
+        """Number of token ids: 256."""
         return 256
 
     def encode(self, text: str) -> Ids:
-        """Return the bytes."""
+        """Return the UTF-8 bytes of a text."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text; broken sequences become the replacement character."""
+        """Return the text of UTF-8 bytes; invalid sequences become the replacement character."""
         return bytes(int(i) for i in ids).decode("utf-8", "replace")
 
     def to_json(self) -> str:
-        """Return the kind alone: nothing was learned."""
+        """Return JSON with the kind alone, since a byte tokenizer is not trained."""
         return json.dumps({"kind": "bytes"})
 
     def expressed(self) -> Any:
-        """Return byte-level BPE without merges."""
+        """Return a byte-level BPE tokenizer without merges."""
         return byte_level_bpe({bytes([b]): b for b in range(256)})
 
 
@@ -207,7 +218,7 @@ class Chars(Tokenizer):
         return len(self.characters)
 
     def encode(self, text: str) -> Ids:
-        """Return the characters' ids. Raises ConfigError for one that is not in the vocabulary."""
+        """Return the ids of a text's characters. Raises ConfigError for an unknown character."""
         symbols = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
         points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         ids = np.searchsorted(symbols, points)
@@ -217,11 +228,11 @@ class Chars(Tokenizer):
         return ids.astype(np.int64)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text."""
+        """Return the text of token ids."""
         return "".join(self.characters[int(i)] for i in ids)
 
     def to_json(self) -> str:
-        """Return the characters."""
+        """Return JSON with the kind and the characters."""
         return json.dumps({"kind": "chars", "characters": self.characters})
 
     def expressed(self) -> Any:
@@ -237,11 +248,11 @@ class Chars(Tokenizer):
 
 
 class Pieces(Tokenizer):
-    """A tokenizer of the `tokenizers` library: trained here, or read from files.
+    """Tokenizer that wraps a `tokenizers.Tokenizer`, which was trained here or read from files.
 
-    `saved` is the JSON from which `read_saved` makes it again; the library's own by default.
-    `aliases` are further names of special tokens; `unknown` is given where the library does not
-    name that token.
+    `saved` is the JSON from which `read_saved` restores it; by default, it is made of the library's
+    own JSON. `aliases` are further names of special tokens. `unknown` is the id of the unknown
+    token, if the library does not name it.
     """
 
     def __init__(
@@ -255,13 +266,13 @@ class Pieces(Tokenizer):
         # A file may request truncation or padding, which would change texts.
         model.no_truncation()
         model.no_padding()
-        # Else the library would take "<|endoftext|>" in a user's text for the token.
+        # Otherwise the library would parse "<|endoftext|>" in a user's text as the special token.
         model.encode_special_tokens = True
         added = model.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
         self.special |= aliases
         first = model.encode("", add_special_tokens=True).ids[:1]
-        # Some add no token before a text but one after it.
+        # Some tokenizers add a token after a text, and none before it.
         before = bool(first) and model.encode("a", add_special_tokens=True).ids[:1] == first
         self.bos = first[0] if before and first[0] != self.end else None
         named = getattr(model.model, "unk_token", None)
@@ -273,50 +284,54 @@ class Pieces(Tokenizer):
         return int(max(self.model.get_vocab(with_added_tokens=True).values(), default=0)) + 1
 
     def encode(self, text: str) -> Ids:
-        """Return the pieces' ids."""
+        """Return the token ids of a text."""
         with refusing("the tokenizer cannot encode this text"):
             return np.asarray(self.model.encode(text, add_special_tokens=False).ids, np.int64)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of several texts."""
+        """Return the token ids of each of several texts."""
         with refusing("the tokenizer cannot encode this text"):
             encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text."""
+        """Return the text of token ids."""
         with refusing("the tokenizer cannot decode these tokens"):
             return str(self.model.decode([int(i) for i in ids], skip_special_tokens=False))
 
     def piece(self, token: int) -> str:
-        """Return the piece as the vocabulary lists it, with plain spaces, or its bytes as text."""
+        """Return a token as the vocabulary lists it, with plain spaces.
+
+        A token of a byte-level tokenizer is decoded to text instead.
+        """
         if type(self.model.decoder).__name__ == "ByteLevel":
             return self.decode([token])
         return (self.model.id_to_token(int(token)) or "").replace(SPACE, " ")
 
     def expressed(self) -> Any:
-        """Return a copy of the library's tokenizer."""
+        """Return a copy of the wrapped `tokenizers.Tokenizer`."""
         import tokenizers
 
         return tokenizers.Tokenizer.from_str(self.model.to_str())
 
     def to_json(self) -> str:
-        """Return the library's own JSON, or the file that it was read from."""
+        """Return the saved JSON of the tokenizer's file, or else the library's own JSON."""
         return self._saved or json.dumps({"kind": "bpe", "model": json.loads(self.model.to_str())})
 
 
 def byte_level_bpe(
     ranks: Mapping[bytes, int], special: Mapping[str, int] = MappingProxyType({})
 ) -> Any:
-    """Return byte-level BPE that merges by rank, the lowest first.
+    """Build a byte-level BPE tokenizer that merges pairs by rank, the lowest rank first.
 
-    `special` tokens get their ids, which may leave gaps, and are made by no merge.
+    `ranks` maps the bytes of each token to its rank, which is its id. `special` maps special tokens
+    to their ids, which may leave gaps; merges never produce special tokens.
     """
     import tokenizers
 
     characters = _byte_characters()
     vocab = {"".join(characters[b] for b in token): rank for token, rank in ranks.items()}
-    # A part of a text that is a token as a whole stays whole, as in tiktoken.
+    # A pre-split part of a text that is itself a token becomes that token, as in tiktoken.
     bpe = tokenizers.models.BPE(
         vocab={**vocab, **special}, merges=list_merges(vocab), ignore_merges=True
     )
@@ -327,7 +342,7 @@ def byte_level_bpe(
 
 
 def list_merges(order: Mapping[str, float]) -> list[tuple[str, str]]:
-    """List all pairs of tokens that form a token, in the order of the formed tokens."""
+    """List all pairs of tokens that merge to a token, ordered by merged token."""
     return [
         (token[:i], token[i:])
         for token in sorted(order, key=lambda token: order[token])
@@ -337,9 +352,10 @@ def list_merges(order: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _byte_characters() -> dict[int, str]:
-    """Return the character as which `tokenizers` shows each byte.
+    """Map each byte to the character that represents it in `tokenizers`' byte-level BPE.
 
-    A printable one is shown as itself, the others, in order, as those from code point 256 on.
+    A printable byte maps to itself. The other bytes map, in order, to the characters from code
+    point 256 on.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
@@ -348,9 +364,11 @@ def _byte_characters() -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Maker:
-    """Maker of a tokenizer from a text; `identity` identifies its other inputs.
+    """Function that makes a tokenizer from a corpus' text, with an identity for caching.
 
-    `most` is how many bytes of the training split it looks at.
+    `identity` identifies the inputs other than the text, for example by a file's hash; "" if there
+    are none. `most` is the largest number of bytes of the training split that the function reads;
+    None for no limit.
     """
 
     make: Callable[[Text], Tokenizer]
@@ -359,7 +377,11 @@ class Maker:
 
 
 def as_maker(built: Any) -> Maker:
-    """Return the maker of a registered tokenizer; a plug-in may build a library's tokenizer."""
+    """Return a registered tokenizer's `Maker`, given the result of its function.
+
+    A plug-in's function may return a tokenizer instead, also a tokenizer of the library
+    `tokenizers`; it is wrapped.
+    """
     if isinstance(built, Maker):
         return built
     tokenizer = built if isinstance(built, Tokenizer) else Pieces(built)
@@ -369,13 +391,13 @@ def as_maker(built: Any) -> Maker:
 
 @TOKENIZERS.register("bytes")
 def byte_tokens() -> Maker:
-    """Take the bytes of UTF-8: 256 ids, nothing to train, nothing unknown."""
+    """Use UTF-8 bytes as tokens: 256 ids, no training, and no unknown text."""
     return Maker(lambda _: Bytes())
 
 
 @TOKENIZERS.register("chars")
 def char_tokens() -> Maker:
-    """Take characters: an id for each that the corpus holds in any split, so none is unknown."""
+    """Use characters as tokens: every character of any split has an id."""
 
     def collect(text: Text) -> Chars:
         characters: set[str] = set()
@@ -415,7 +437,7 @@ def bpe_tokens(*, vocab: int = 2048) -> Maker:
             texts = text.sample("train", 1000, _TRAINED_ON // 1000)
         else:
             texts = chain.from_iterable(p.split(SEPARATOR) for p in text.pieces("train"))
-        # The trainer needs a hundred times the memory of what it gets at a time.
+        # The trainer needs a hundred times the memory of each text that it is given.
         model.train_from_iterator(chain.from_iterable(map(split_text, texts)), trainer)
         return Pieces(model)
 

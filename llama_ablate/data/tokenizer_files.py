@@ -1,8 +1,9 @@
-"""Tokenizer files of other projects, recognised by content; nothing in them is executed.
+"""Read tokenizer files of other projects, recognised by content, without running their code.
 
-`tokenizer.json` (Hugging Face), `tokenizer.model` (SentencePiece for Llama 1 and 2, a list of ranks
-for Llama 3), llama2.c's `tokenizer.bin`, GPT-2's `vocab.json` with `merges.txt`, and the files that
-the Hugging Face hub and tiktoken keep in their caches. Nothing is downloaded.
+The supported files are `tokenizer.json` (Hugging Face), `tokenizer.model` (SentencePiece for Llama
+1 and 2, a list of ranks for Llama 3), llama2.c's `tokenizer.bin`, GPT-2's `vocab.json` with
+`merges.txt`, and the files that the Hugging Face hub and tiktoken have in their caches. Nothing is
+downloaded.
 """
 
 import base64
@@ -32,7 +33,7 @@ from llama_ablate.data.tokenizer import (
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-#: How GPT-2 cuts text before it merges bytes, and how Llama 3 does.
+#: Regular expressions by which GPT-2 and Llama 3 split text before they merge bytes.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -57,34 +58,35 @@ LLAMA3_SPECIAL = (
     "<|eot_id|>",
     *(f"<|reserved_special_token_{i}|>" for i in range(5, 251)),
 )
-#: The places in that order to which Llama 3.1 gave names of their own. The file of ranks is the
-#: same, so the names of both are read, and these are shown. Reserved tokens have Llama 3.0's
-#: numbers; Llama 3.1 counts them anew from 128012 on.
+#: Special tokens that Llama 3.1 has renamed, by their index in LLAMA3_SPECIAL. The file of ranks is
+#: the same for both versions, so both names are parsed, and the new names are shown. Reserved
+#: tokens have Llama 3.0's numbers; Llama 3.1 numbers them anew from 128012 on.
 LLAMA31_SPECIAL = {
     4: "<|finetune_right_pad_id|>",
     5: "<|step_id|>",
     8: "<|eom_id|>",
     10: "<|python_tag|>",
 }
-#: Tokens of a vocab.json that stand for no text: `<|endoftext|>`, `</s>`, `<pad>`.
+#: Special tokens of a vocab.json, which represent no text: `<|endoftext|>`, `</s>`, `<pad>`.
 _SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
-#: Names of files that are a tokenizer each, in the order in which they are looked for.
+#: Names of files that contain a whole tokenizer, in order of preference.
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 _GPT2_FILES = ("vocab.json", "merges.txt")
-_MAX_BYTES = 256 << 20  # of a tokenizer file: far more than any known one has
+_MAX_BYTES = 256 << 20  # largest tokenizer file: more than any known file has
 
 
 def from_ranks(
     data: bytes, pattern: str = LLAMA3_SPLIT, special: Mapping[str, int] | None = None
 ) -> Pieces:
-    """Return byte-level BPE by rank, from a file of `base64 rank` lines.
+    """Return the byte-level BPE tokenizer of a tiktoken file, with lines `base64 rank`.
 
-    With Llama 3's way to cut text and its special tokens, of which some have two names, Llama 3's
-    and Llama 3.1's, unless others are given.
+    `pattern` is the regular expression that splits text before merges, and `special` maps special
+    tokens to ids. Their defaults are Llama 3's; some special tokens then have two names, Llama 3's
+    and Llama 3.1's. Raises ConfigError for invalid ranks.
     """
     import tokenizers
 
-    data = data.replace(b"\r\n", b"\n")  # the same ranks have one fingerprint
+    data = data.replace(b"\r\n", b"\n")  # so that equal ranks have equal fingerprints
     ranks, saved = dict(_parse_ranks(data)), _saved("tiktoken", data)
     if any(bytes([b]) not in ranks for b in range(256)) or (
         special is None and sorted(ranks.values()) != list(range(len(ranks)))
@@ -121,7 +123,7 @@ def _parse_ranks(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _saved(kind: str, data: bytes) -> str:
-    """Return the JSON from which `read_saved` makes the tokenizer of a file again."""
+    """Return the JSON from which `read_saved` restores the tokenizer of a file."""
     return json.dumps({"kind": kind, "model": base64.b64encode(data).decode("ascii")})
 
 
@@ -133,7 +135,7 @@ def _from_tokenizer_json(data: bytes) -> Pieces:
 
 
 def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
-    """Read GPT-2's two files: ids of tokens, and merges in order."""
+    """Return the tokenizer of GPT-2's two files: token ids, and merges in order."""
     import tokenizers
 
     with refusing("they are no vocab.json and merges.txt"):
@@ -145,14 +147,14 @@ def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
 
 
 def in_one_file(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer in a folder's single tokenizer file; None without such a file."""
+    """Return the tokenizer of a folder's single-file tokenizer; None if there is no such file."""
     files = (folder / name for name in FILES)
     file = next((file for file in files if file.is_file()), None)
     return read(file) if file else None
 
 
 def _read_folder(folder: Path) -> Tokenizer:
-    """Return the tokenizer whose files lie in a folder. Raises ConfigError where none do."""
+    """Return the tokenizer in a folder of files. Raises ConfigError if no tokenizer is found."""
     if tokenizer := in_one_file(folder):
         return tokenizer
     vocab, merges = (folder / name for name in _GPT2_FILES)
@@ -168,9 +170,9 @@ def _read_folder(folder: Path) -> Tokenizer:
 
 
 def read(path: Path) -> Tokenizer:
-    """Return the tokenizer of a file, or of a folder of files.
+    """Return the tokenizer that a file, or a folder of files, contains.
 
-    Raises ConfigError where it is none, or damaged.
+    Raises ConfigError for a missing, damaged or unsupported file, or one of more than 256 MiB.
     """
     try:
         if path.is_dir():
@@ -200,7 +202,7 @@ def _reader(path: Path, data: bytes) -> Callable[[bytes], Tokenizer]:
     return _READERS["tiktoken" if len(first) == 2 and first[1].isdigit() else "sentencepiece"]
 
 
-#: Readers of files by their kind in saved tokenizers.
+#: Readers of tokenizer files, by the `kind` in the JSON of a saved tokenizer.
 _READERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "tiktoken": from_ranks,
     "sentencepiece": lambda data: from_sentencepiece(data, _saved("sentencepiece", data)),
@@ -209,7 +211,7 @@ _READERS: dict[str, Callable[[bytes], Tokenizer]] = {
 
 
 def read_saved(text: str) -> Tokenizer:
-    """Make again a tokenizer that `to_json` saved."""
+    """Restore a tokenizer from the JSON of `Tokenizer.to_json`."""
     saved: dict[str, Any] = json.loads(text)
     kind = saved["kind"]
     if kind == "bytes":
@@ -226,9 +228,9 @@ def read_saved(text: str) -> Tokenizer:
 
 @TOKENIZERS.register("file")
 def file_tokens(*, path: str = "") -> Maker:
-    """Take another model's tokenizer: tokenizer.json, .model or .bin, or a folder of files.
+    """Use another model's tokenizer: tokenizer.json, .model or .bin, or a folder of files.
 
-    A folder may also hold GPT-2's two files, vocab.json and merges.txt.
+    A folder may also contain GPT-2's two files, vocab.json and merges.txt.
     """
     if not path:
         raise ConfigError(
@@ -236,13 +238,13 @@ def file_tokens(*, path: str = "") -> Maker:
         )
     try:
         return as_maker(read(Path(path).expanduser()))
-    except RuntimeError as error:  # of a '~' whose home is not known
+    except RuntimeError as error:  # '~' of a user whose home folder is unknown
         raise ConfigError(f"'{path}': {error}") from None
 
 
 @TOKENIZERS.register("hub")
 def hub_tokens(*, model: str = "") -> Maker:
-    """Take the tokenizer of a model on the Hugging Face hub, where its files are cached."""
+    """Use a Hugging Face hub model's tokenizer, if its files are cached locally."""
     if not model:
         raise ConfigError("needs 'model': a name on the hub, such as openai-community/gpt2")
     tokenizer = _from_hub(model)
@@ -273,9 +275,10 @@ def _from_hub(model: str) -> Tokenizer | None:
 
 
 def _check_hashes(files: Sequence[Path]) -> None:
-    """Raise ConfigError if a file's hash differs from its hub cache name.
+    """Raise ConfigError if the content of a cached hub file differs from its hash.
 
-    That is git's SHA-1, or SHA-256 of a large file; a cache without links names it by neither.
+    A cached file is named after its hash: git's SHA-1, or SHA-256 for a large file. In a cache
+    without symbolic links, names are not hashes, and nothing is checked.
     """
     for file in files:
         content, name = disk.read(file), file.resolve().name
@@ -285,12 +288,12 @@ def _check_hashes(files: Sequence[Path]) -> None:
             raise ConfigError(f"'{file}' has changed since it was loaded: remove it, load it again")
 
 
-_TIKTOKEN = "https://openaipublic.blob.core.windows.net"  # its URLs name the files of its cache
+_TIKTOKEN = "https://openaipublic.blob.core.windows.net"  # tiktoken's cache names files by URL hash
 
 
 @dataclass(frozen=True)
 class _Encoding:
-    """An encoding of tiktoken: how it cuts text, its special tokens, the SHA-256 of its ranks."""
+    """Encoding of tiktoken: split pattern, special tokens, and the SHA-256 of its rank file."""
 
     pattern: str
     special: Mapping[str, int]
@@ -324,25 +327,25 @@ _ENCODINGS = {
 
 @TOKENIZERS.register("gpt2")
 def gpt2_tokens() -> Maker:
-    """Take GPT-2's byte-level BPE, 50,257 tokens (Radford et al. 2019), where it is cached."""
+    """Use GPT-2's byte-level BPE, 50,257 tokens (Radford et al. 2019), if it is cached."""
     return Maker(lambda _: _from_hub("openai-community/gpt2") or _cached_gpt2())
 
 
 @TOKENIZERS.register("p50k_base")
 def p50k_tokens() -> Maker:
-    """Take Codex' byte-level BPE, 50,281 tokens (tiktoken), where it is cached."""
+    """Use Codex' byte-level BPE, 50,281 tokens (tiktoken), if it is cached."""
     return Maker(lambda _: _cached_encoding("p50k_base"))
 
 
 @TOKENIZERS.register("cl100k_base")
 def cl100k_tokens() -> Maker:
-    """Take GPT-4's byte-level BPE, 100,277 tokens (tiktoken), where it is cached."""
+    """Use GPT-4's byte-level BPE, 100,277 tokens (tiktoken), if it is cached."""
     return Maker(lambda _: _cached_encoding("cl100k_base"))
 
 
 @TOKENIZERS.register("o200k_base")
 def o200k_tokens() -> Maker:
-    """Take GPT-4o's byte-level BPE, 200,019 tokens (tiktoken), where it is cached."""
+    """Use GPT-4o's byte-level BPE, 200,019 tokens (tiktoken), if it is cached."""
     return Maker(lambda _: _cached_encoding("o200k_base"))
 
 
@@ -355,7 +358,7 @@ def _cached_gpt2() -> Pieces:
 
 
 def _cached_encoding(name: str) -> Pieces:
-    """Return an encoding from tiktoken's cache. Raises ConfigError for a damaged file, or none."""
+    """Return an encoding from tiktoken's cache. Raises ConfigError if it is missing or damaged."""
     encoding, file = _ENCODINGS[name], _cached(f"{_TIKTOKEN}/encodings/{name}.tiktoken", name)
     ranks = disk.read(file)
     if hashlib.sha256(ranks).hexdigest() != encoding.sha256:
@@ -364,7 +367,7 @@ def _cached_encoding(name: str) -> Pieces:
 
 
 def _cached(url: str, name: str) -> Path:
-    """Return the file of a URL in tiktoken's cache. Raises ConfigError where it is not there."""
+    """Return a URL's file in tiktoken's cache. Raises ConfigError if it is not cached."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     key = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
     file = Path(folder or Path(tempfile.gettempdir()) / "data-gym-cache") / key

@@ -1,4 +1,4 @@
-"""Token store: a memory-mapped corpus of integers; batches are a function of (seed, step)."""
+"""Token store: corpora as memory-mapped token ids; batches are a function of (seed, step)."""
 
 import contextlib
 import hashlib
@@ -34,7 +34,7 @@ from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS, _HASHES = "sums.json", "{}.hashes"
-_PIECES, _PIECE = 64, 4000  # sample of a text for the round trip, which takes up to a second
+_PIECES, _PIECE = 64, 4000  # parts and bytes sampled to test decoding, in up to a second
 _SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
 _TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
 
@@ -52,15 +52,15 @@ class Tokens:
     """
 
     folder: Path
-    fingerprint: str  # of the text and the tokenizer together
-    corpus: str  # fingerprint of the text alone
+    fingerprint: str  # hash of the text and the tokenizer together
+    corpus: str  # hash of the text alone
     vocab: int
     counts: dict[str, int]  # tokens of each split
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
     sums: Mapping[str, str]  # SHA-256 of each file
     entry: Entry = ""  # the corpus, as YAML writes it
-    #: The first difference of a round trip (encode, decode) over a sample of the text; "" where
-    #: there is none, None in stores of older versions.
+    #: First difference between a sample of the text and its decoded tokens; "" if there is none,
+    #: None in stores of older versions.
     lost: str | None = None
 
     def split(self, name: str) -> NDArray[np.integer]:
@@ -103,7 +103,10 @@ class Tokens:
 
     @property
     def training(self) -> NDArray[np.integer]:
-        """Training split. Raises DamagedError if it has changed since it was opened."""
+        """Token ids of the training split.
+
+        Raises DamagedError if the file has changed since it was opened.
+        """
         if _state(self._files["train"]) != self._checked.get("train"):
             self._check("train")
         return self._train
@@ -120,8 +123,8 @@ class Tokens:
     def documents(self, name: str) -> NDArray[np.int64]:
         """Return the start indices of a split's documents; the first is 0.
 
-        A corpus of known entropy is one document, and so is a text whose tokenizer has no separator
-        token.
+        A synthetic corpus, of known entropy, counts as one document, and so does a text whose
+        tokenizer has no separator token.
         """
         ids = self.split(name) if self.separator is not None else np.zeros(0)
         ends = (
@@ -131,9 +134,9 @@ class Tokens:
         return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
     def hashes(self, name: str) -> NDArray[np.uint64]:
-        """Return a hash of each document of a split, in which white space does not count.
+        """Return a 64-bit hash of each document of a split, which ignores white space.
 
-        It is 0 for a blank document.
+        The hash of a blank document is 0.
         """
         return np.frombuffer(disk.read(self.folder / _HASHES.format(name)), "<u8")
 
@@ -154,7 +157,7 @@ class Tokens:
 
     @cached_property
     def source(self) -> Source | None:
-        """Source of known entropy that generated the text; None for ordinary text.
+        """Synthetic source, of known entropy, that generated the text; None for ordinary text.
 
         It is also None with other tokenizers than `Chars`, which alone has one token per symbol.
         """
@@ -163,15 +166,15 @@ class Tokens:
         return source_of(self.entry)
 
     def floor(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the best possible loss in nats of windows (N, T), prediction by prediction."""
+        """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T)."""
         assert self.source is not None
         assert isinstance(self.tokenizer, Chars)
         return self.source.floor(symbols_of(self.tokenizer.characters, windows))
 
     def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the token of each prediction in windows (N, T) that is certain; otherwise -1.
+        """Return the next tokens that windows (N, T) determine, (N, T - 1); -1 elsewhere.
 
-        None for ordinary text.
+        Return None for ordinary text, whose source is unknown.
         """
         if self.source is None:
             return None
@@ -192,10 +195,10 @@ class Tokens:
     ) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        `first` limits the windows to that many tokens at the split's beginning, `rows` chooses rows
-        of the batch. The batch depends on nothing else: all variants with a seed read the same text
-        in the same order, and a run that stopped at step k needs no data loader state to resume.
-        Raises DamagedError if the tokens have changed since they were opened.
+        `first` limits the windows to so many tokens at the split's beginning; `rows` is a mask of
+        the rows to return. The batch depends on the arguments alone: all variants with a seed read
+        the same text in the same order, and a run that stopped at step k needs no data loader state
+        to resume. Raises DamagedError if the tokens have changed since they were opened.
         """
         ids = self.training[:first]
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
@@ -206,7 +209,7 @@ class Tokens:
 
 
 def check_corpora(source: Experiment) -> None:
-    """Refuse missing texts without reading them, before slow imports.
+    """Refuse missing corpora without reading them, before slow imports.
 
     Raises ConfigError, with file, line and column, for an unregistered corpus or tokenizer, and for
     local files that are missing, empty or compressed.
@@ -240,12 +243,12 @@ def prepare(
     """Return the tokens of a corpus; encode them on the first call only.
 
     With `like`, the corpus is encoded by the tokenizer of these tokens, not by a tokenizer made
-    from this corpus. Documents whose hashes are `left_out` of their split are not encoded.
+    from this corpus. `left_out` has the hashes of documents that are not encoded, by split.
 
-    If several processes need the same tokens at once, one encodes them and the others wait. The
-    next process continues the encoding of a killed process. Tokens are committed by a rename, so
-    that partial files are never visible. A text that has not changed since the last reading is not
-    read again.
+    If several processes need the same tokens at once, one encodes them and the others wait. If that
+    process is killed, the next one encodes the text from its beginning. Tokens are committed by a
+    rename, so that partial files are never visible. A text that has not changed since the last
+    reading is not read again.
     """
     if like:
         maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
@@ -285,14 +288,17 @@ def prepare(
 
 
 def _key(text: Text, maker: Maker, made_by: Entry) -> str:
-    """Return the common fingerprint of a text and a tokenizer."""
+    """Return the fingerprint of a text and a tokenizer together, the key of their tokens."""
     sampled = maker.most is not None and text.sizes["train"] > maker.most
     parts = [_FORMAT, text.fingerprint, made_by]
     return digest([*parts, "in parts"] if text.cuts or sampled else parts, 16)
 
 
 def _opened(root: Path, key: str) -> Tokens | None:
-    """Open stored tokens and remove damaged ones; None if they are missing or damaged."""
+    """Open the stored tokens of a key; return None if they are missing or damaged.
+
+    Damaged tokens, and tokens of an older version, are removed.
+    """
     folder = root / "tokens" / key
     with contextlib.suppress(DamagedError):
         tokens = load(folder)
@@ -317,7 +323,7 @@ def _state(file: FileIO) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _at(*where: str | int) -> Iterator[None]:
-    """Locate the ConfigErrors of a block at a key of the experiment file."""
+    """Add the path of a file's key to the ConfigErrors that the block raises."""
     try:
         yield
     except ConfigError as error:
@@ -357,7 +363,7 @@ def cache_folder() -> Path:
 
 
 def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
-    """Encode a text in a working folder, and place its tokens."""
+    """Encode a text in a working folder, then move its tokens to the folder `place`."""
     partial = disk.below(folder, "tokens")
     file, sums, counts, lost = partial / "tokenizer.json", dict[str, str](), dict[str, int](), ""
     disk.make(partial)

@@ -1,1 +1,1 @@
-"""From an experiment to its plan: designs, variants, matched budgets, tables and runs."""
+"""Planning of an experiment: designs, variants, matched budgets, tables and runs."""

@@ -1,4 +1,4 @@
-"""Checks of a whole experiment file before training, across its keys."""
+"""Check an experiment file as a whole, across its keys, before training."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,15 @@ from llama_ablate.training import optimizer_laws
 from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
 
-MAX_OVERLAP = 0.01  # of the held-out tokens, that also stand in a training text
+MAX_OVERLAP = 0.01  # largest share of held-out tokens that a training text may contain, too
 
 
 def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
-    """Complete the guards of an experiment with their quantity and worse direction.
+    """Fill in the quantity and the worse direction of an experiment's guards.
 
-    Raises ConfigError for an unknown metric, for a metric that is not measured, and if the worse
-    direction of its number is unknown.
+    A guard limits how much worse than the baseline a measured number may be. Raises ConfigError for
+    an unknown metric, for a metric that is not measured, and if the worse direction of its number
+    is unknown.
     """
     from llama_ablate.measure import METRICS
     from llama_ablate.measure.turns import is_paired
@@ -109,7 +110,7 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
 
 
 def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
-    """Refuse a duplicate text that is read in the same way."""
+    """Refuse a text with the same tokens, read in the same way, as another text."""
     bare_texts = [
         text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)
     ]
@@ -121,7 +122,11 @@ def check_new(text: TableText, others: Sequence[TableText], where: Where) -> Non
 def check_droppable(
     own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]], where: Where
 ) -> None:
-    """Refuse to leave out all documents of a held-out split, or its only one."""
+    """Refuse `overlap: drop` if no document of a held-out split would remain.
+
+    Dropping from a split of a single document is refused, too. `stands` has a mask of the documents
+    to drop, by split.
+    """
     for split, documents in stands.items():
         if len(documents) == 1 and own.document_counts[split] == 1:
             raise ConfigError(
@@ -163,7 +168,7 @@ def check_overlaps(text: TableText, variant: Variant) -> None:
 
 
 def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:
-    """Refuse document options for tokens that are a single document.
+    """Refuse per-document masks and document order for tokens of a single document.
 
     The corpus then has one document, or the tokenizer has no separator token.
     """
@@ -182,7 +187,7 @@ def check_documents(text: TableText, where: Where, variant: Variant | None = Non
 
 
 def check_precisions(tables: Sequence[Table], device: str) -> None:
-    """Refuse variants of the precision on a device without bfloat16 products."""
+    """Refuse varied precision on a device without matrix products in bfloat16."""
     varied = (v for table in tables for v in table.variants if "precision" in v.train)
     if (variant := next(varied, None)) and not multiplies_bfloat16(device):
         message = "this device has no instructions for products in bfloat16; allowed: float32"
@@ -199,7 +204,7 @@ def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
 
 
 def check_seeds(experiment: Experiment) -> None:
-    """Refuse keys that need an interval, and so two seeds, with a single seed."""
+    """Refuse a single seed with keys that need a confidence interval, and so two seeds."""
     for wanted, what in (
         (experiment.hypotheses, "a hypothesis"),
         (experiment.guard, "a guard"),
@@ -266,7 +271,7 @@ def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
-    """Refuse metrics that do not apply to a variant's model or text."""
+    """Refuse metrics that do not apply to the model or the text of a variant."""
     from llama_ablate.measure import METRICS
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
@@ -282,9 +287,10 @@ def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> Non
 
 
 def check_plugins(tables: tuple[Table, ...]) -> list[str]:
-    """Check the model laws for every plug-in component, combined with built-in components.
+    """Run the model laws (contract tests) on every plug-in component.
 
-    Returns notes on what a component does unlike the others.
+    Each plug-in component is combined with built-in components. Returns notes on permitted
+    deviations from built-in components. Raises ConfigError for a broken law.
     """
     notes: list[str] = []
     checked: set[tuple[str, Choice, bool]] = set()
@@ -310,7 +316,10 @@ def check_plugins(tables: tuple[Table, ...]) -> list[str]:
 
 
 def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse inconsistent options of optimizers or losses, and plug-ins that break a law."""
+    """Refuse inconsistent options of optimizers or losses, and plug-ins that break a law.
+
+    A law is a contract test that every optimizer must pass.
+    """
     for table, point in itertools.product(tables, points(experiment)):
         for variant in table.variants:
             try:
@@ -337,7 +346,7 @@ def check_compiled(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
-    """Refuse an excess loss over texts whose source is unknown."""
+    """Refuse the metric `excess_loss` if no text has a known floor (lowest possible loss)."""
     for i, choice in enumerate(metrics):
         if choice.name == "excess_loss" and not any(text.source for text in texts):
             raise ConfigError(

@@ -23,21 +23,23 @@ from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import LOGITS, split_evenly
 
 _BYTES = 4  # per parameter: weights are stored in float32
-#: To start a process that measures; of a paired speed in a round, and of one that is not paired.
+#: Seconds to start a process that measures, for a turn of a paired speed measurement, and for a
+#: turn of an unpaired speed measurement.
 _PROCESS_S, _TURN_S, _SHORT_TURN_S = 4.0, 0.5, 0.1
-_RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
-#: Largest ratio of measured peak and closed form, in either direction, on the benchmark's specs.
+_RECORD = 32 << 10  # bytes of a record, its curve and metrics, with room to spare
+#: Largest ratio between measured peak memory and the closed-form estimate, in either direction, on
+#: the benchmark's specs.
 WITHIN = 1.5
 #: Bytes of a computing process in addition to its tensors.
 _PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}
-#: Bytes stored for the backward pass per input or output number of a linear layer.
+#: Bytes stored for the backward pass per input or output element of a linear layer.
 _ACTIVATION_BYTES = {
     ("cpu", "float32"): 7.0,
     ("cpu", "bfloat16"): 4.5,
     ("cuda", "float32"): 5.0,
     ("cuda", "bfloat16"): 3.2,
 }
-#: Bytes per attention score where dropout of scores prevents fused attention.
+#: Bytes per attention score if dropout of scores prevents fused attention.
 _SCORE_BYTES = 10
 #: Bytes for each logit: itself, its softmax and its gradient.
 _LOGIT_BYTES = 12
@@ -48,12 +50,13 @@ class Cost:
     """Number of runs, with their training FLOPs and predicted seconds."""
 
     runs: int
-    #: NaN where a component does not count its FLOPs.
+    #: NaN if a component does not count its FLOPs.
     training_flops: float
-    #: Training, and reading held-out text for curves and metrics, by all workers.
+    #: Seconds in which all workers together train, and evaluate held-out text for curves and
+    #: metrics.
     training_s: float
     evaluation_s: float
-    #: Timed metrics of all variants in turn, by one process.
+    #: Seconds in which one process measures the timed metrics of all variants in turn.
     measuring_s: float
     predicted_s: float
 
@@ -70,7 +73,8 @@ class Forecast:
     plan: PlanDocument
     compute: ComputeSettings
     workers: int
-    #: Smallest and largest cost: results decide which runs of looks and races are needed.
+    #: Smallest and largest cost, since earlier results decide which runs of looks and races are
+    #: needed.
     least: Cost
     most: Cost
     #: Largest disk space of the runs in bytes, by the choice of kept weights.
@@ -84,9 +88,10 @@ class Forecast:
         return len(self.plan.experiment.seed_list)
 
     def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
-        """Return plain values, with the first table's values repeated at the top level.
+        """Return the forecast as plain values, for JSON.
 
-        `warnings` returns the limitations of a table's comparison.
+        The first table's values are repeated at the top level. `warnings` returns the limitations
+        of a table's comparison.
         """
         experiment = self.plan.experiment
         tables = [
@@ -111,7 +116,7 @@ class Forecast:
 def forecast(
     plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory
 ) -> Forecast:
-    """Forecast the cost of a plan from a compute with measured speed."""
+    """Forecast the cost of a plan at the measured speed of `compute`."""
     train = plan.experiment.train
     flops: dict[str, float] = {}
     #: FLOPs that predict the time, of training and of reading held-out text.
@@ -125,7 +130,7 @@ def forecast(
         for run in table.runs:
             variant, batch = variants[run.variant], run.train.get("batch", train.batch)
             tokens = run.steps * batch * variant.model["context"]
-            # Shares of experts in the whole step take another forward pass, a third of the step.
+            # Balancing experts over the whole step needs another forward pass, a third of a step.
             passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
             flops[run.id] = passes * variant.flops * tokens
             work[run.id] = passes * variant.work * tokens
@@ -145,7 +150,10 @@ def forecast(
 
 
 def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate the seconds of the timed metrics, from processes and turns in each."""
+    """Estimate the seconds that timed metrics take, from numbers of processes and turns.
+
+    In a turn, a process times one variant.
+    """
     choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
     paired = sum(is_paired(choice) for choice in choices)
     turns = ROUNDS * len(plan.variant_ids)
@@ -166,7 +174,7 @@ def evaluated(plan: PlanDocument, text: PlannedText) -> int:
 
 
 def _float32_times(compute: ComputeSettings) -> float:
-    """Return the slowdown of float32, used for evaluation; 1 where not measured."""
+    """Return the slowdown of float32, in which evaluation runs; 1 if it was not measured."""
     tried = dict(compute.tried_s)
     chosen = tried.get(f"{compute.precision} {compute.kernel}")
     whole_s = tried.get(f"float32 {compute.kernel}")
@@ -176,8 +184,8 @@ def _float32_times(compute: ComputeSettings) -> float:
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
     """Return the largest disk space of unfinished runs in bytes, by kept weights.
 
-    A checkpoint contains weights and the optimizer's state; a run in progress has two checkpoints
-    and writes a third.
+    The choices of weights to keep are `none`, `best` and `all`. A checkpoint contains weights and
+    the optimizer's state; a run in progress has two checkpoints and writes a third.
     """
     weights = {v.id: _BYTES * v.parameters for table in plan.tables for v in table.variants}
     to_come = plan.run_bounds[1].difference(done)
@@ -209,7 +217,10 @@ def _values(table: PlannedTable) -> dict[str, Any]:
 def estimate_peak_bytes(
     spec: ModelSpec, train: Train, compute: ComputeSettings, optimizer_bytes: int
 ) -> int:
-    """Estimate the peak memory of one process of a run: weights, gradients, state, activations."""
+    """Estimate the peak memory of one process of a run, in bytes.
+
+    It consists of weights, gradients, optimizer state, activations and logits.
+    """
     weights = 4 * count(spec).parameters
     resident = 2 * weights + optimizer_bytes
     if train.branches:  # a copy of weights and optimizer state is restored after a branch

@@ -1,10 +1,16 @@
-"""Matched budgets: solve one size of a variant for the baseline's cost.
+"""Match a variant's cost to the baseline's by solving for one of the variant's sizes.
 
-`parameters` are those without token embedding, output head and learned positions, `total` with;
-`active_parameters` those of them that a token passes; `flops` the forward FLOPs per token at the
-training context, with dense scores; `kv_bytes` what one further token adds to the cache there;
-`state_bytes` what is kept of a sequence of the context. A variant within 0.5% by its own width
-keeps it.
+The cost (`match`) is one of these:
+
+- `parameters`: parameters without token embedding, output head and learned positions;
+- `total`: all parameters;
+- `active_parameters`: those among `parameters` that process a token (of a mixture, its experts);
+- `flops`: forward FLOPs per token at the training context, with dense attention scores;
+- `kv_bytes`: bytes that one further token adds to the KV cache at the training context;
+- `state_bytes`: bytes of KV cache and recurrent state for a sequence of the context.
+
+A variant whose cost is within 0.5% of the baseline's is not changed, unless a rounded size is
+closer.
 """
 
 import itertools
@@ -15,25 +21,25 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec, over_depth
 from llama_ablate.errors import ConfigError
 
-TOLERANCE = 0.005  # how far a matched budget may be off
-_SECANTS = 20  # a quadratic cost takes five or six
+TOLERANCE = 0.005  # largest relative deviation of a matched cost
+_SECANTS = 20  # most steps of the secant method: a quadratic cost takes five or six
 
 Cost = Callable[[ModelSpec], int]
 
 
 @dataclass(frozen=True)
 class Knob:
-    """Model size that a budget is matched by, and its rounding multiples, coarsest first."""
+    """Model size that is solved to match a budget, and its rounding multiples."""
 
     name: str
     resize: Callable[[ModelSpec, int], ModelSpec]
-    #: Round sizes compute faster; a rotation needs even heads.
+    #: Coarsest first, since round sizes compute faster; a rotation (RoPE) needs even head widths.
     multiples: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A matched spec, its relative residual, and its changed size."""
+    """Result of matching: the spec, its relative residual, and its changed size in words."""
 
     spec: ModelSpec
     residual: float
@@ -45,7 +51,7 @@ HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8,
 
 
 def _option(name: str) -> Knob:
-    """Return the knob of a mixer's option, in every layer with that option."""
+    """Return the knob of a token mixer's option, in every layer with that option."""
 
     def resize(spec: ModelSpec, size: int) -> ModelSpec:
         if name == "window" and size >= spec.context:
@@ -65,16 +71,17 @@ def _has(choice: Choice, option: str) -> bool:
     return option in options and (option != "window" or options[option] is not None)
 
 
-#: What a mixer keeps grows with: a latent, the keys of a recurrence (Gated DeltaNet, Mamba-2), and
-#: the tokens of a window.
+#: Options of mixers on which the size of their state depends: a latent width, the key width of a
+#: recurrence (Gated DeltaNet, Mamba-2), and the number of tokens in a window.
 _STATE_KNOBS = {name: _option(name) for name in ("latent", "key_dim", "state", "window")}
 
 
 def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
-    """Return the sizes to solve for a budget, in order.
+    """Return the sizes to try, in order, for matching a budget.
 
-    For the cache the latent, or head_dim where there is none; for the state what its mixers have of
-    latent, width of a recurrence's keys, and window, then head_dim; else the feed-forward width.
+    `kv_bytes` is matched by the latent width, or by head_dim if there is no latent. `state_bytes`
+    is matched by latent width, key width of a recurrence, and window, as far as the mixers have
+    them, then by head_dim. Every other budget is matched by the feed-forward width.
     """
     if match not in ("kv_bytes", "state_bytes"):
         return [WIDTH]
@@ -89,11 +96,11 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
-    """Return the spec with the first size that can be solved for the target cost.
+    """Match a spec to the target cost by the first knob that can reach it.
 
-    The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose own
-    size does as well keeps it. Raises ConfigError where no knob reaches the target, with what each
-    leaves.
+    The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose
+    unchanged size is at least as close keeps it. Raises ConfigError, with the residual of each
+    knob, if no knob reaches the target.
     """
     if cost(spec) == target:
         return Solved(spec, 0.0)
@@ -111,7 +118,10 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> So
 
 
 def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
-    """Solve for one knob. Raises ConfigError where no size does."""
+    """Match a spec to the target cost by one knob.
+
+    Raises ConfigError if no size reaches the target within the tolerance.
+    """
     excess = cost(spec) / target - 1
     exact = _exact(knob, lambda size: cost(knob.resize(spec, size)), target)
     for multiple in knob.multiples:
@@ -126,11 +136,12 @@ def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
 
 
 def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
-    """Solve for the size with the target cost, by the secant method.
+    """Solve for the size with the target cost, by the secant method, before rounding.
 
-    Two counts give that of an affine cost, and a third shows that it is one: at the round size
-    that is tried first anyway. A matrix that is as high as it is wide makes it quadratic. Raises
-    ConfigError where the size does not change the cost.
+    For an affine cost, two counts determine the size, and a third count confirms that the cost is
+    affine; it is made at the rounded size that is tried first anyway. A matrix whose height and
+    width both depend on the size makes the cost quadratic. Raises ConfigError if the size does not
+    change the cost.
     """
     (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
     multiples = itertools.chain(knob.multiples[:1], itertools.repeat(knob.multiples[-1], _SECANTS))
@@ -143,7 +154,7 @@ def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
             break
         cost_c = cost(c)
         if c not in (a, b) and (cost_c - cost_a) * (b - a) == (cost_b - cost_a) * (c - a):
-            break  # on the line
+            break  # the cost is affine
         if tried:
             a, cost_a, b, cost_b = b, cost_b, c, cost_c
     return size

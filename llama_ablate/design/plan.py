@@ -32,7 +32,7 @@ from llama_ablate.model.counts import count, exact, states
 from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText, PlannedVariant
 from llama_ablate.results.record import ComputeSettings, Settings
 
-#: Seconds of one training step of each variant, measured side by side.
+#: Function that measures the seconds of one training step of each variant, side by side.
 StepTimes = Callable[[Table], Sequence[float]]
 
 _COSTS: dict[str, Cost] = {
@@ -45,7 +45,7 @@ _COSTS: dict[str, Cost] = {
 
 
 def _cost(match: str, experiment: Experiment) -> Cost | None:
-    """Return the function that counts a matched budget; None for `none`."""
+    """Return the function that counts a spec's cost for `match`, or None for "none"."""
     if match == "state_bytes":
         context = experiment.variants.match_context or experiment.model.context
         return lambda spec: exact(spec, "state_bytes") and int(states(spec, (context,))[0])
@@ -59,12 +59,15 @@ class Plan:
     experiment: Experiment
     tables: tuple[Table, ...]
     metrics: tuple[Choice, ...]
-    #: What plug-ins do unlike the components of this package, in sentences.
+    #: Sentences on deviations of plug-ins from the components of this package.
     notes: Sequence[str] = ()
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Runs of all tables, each once, with seeds outermost: tables may share runs."""
+        """Runs of all tables without duplicates, since tables may share runs.
+
+        Within a table, seeds vary slowest.
+        """
         return tuple({run.id: run for c in self.tables for run in c.runs}.values())
 
     @cached_property
@@ -141,7 +144,7 @@ def make(source: ExperimentFile) -> Plan:
 
 
 def _resolved(experiment: Experiment) -> Experiment:
-    """Return an experiment whose train config has entries in their shortest form."""
+    """Return an experiment whose `train` section has entries in their shortest form."""
     try:
         train = resolve_train(experiment.train)
     except ConfigError as error:
@@ -150,9 +153,9 @@ def _resolved(experiment: Experiment) -> Experiment:
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
-    """Open the tokens of a planned text; prepare damaged or missing ones again.
+    """Open the tokens of a planned text; prepare damaged or missing tokens again.
 
-    Raises ConfigError where the corpus has changed since.
+    Raises ConfigError if the corpus has changed since the plan was made.
     """
     with contextlib.suppress(tokens.DamagedError):
         return tokens.load(tokens.cache_folder() / "tokens" / text.fingerprint)
@@ -168,7 +171,10 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
 def open_batches(
     plan: PlanDocument, text: PlannedText, variant: PlannedVariant, own: tokens.Tokens
 ) -> Batches:
-    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
+    """Return the function that draws a variant's training batches.
+
+    Raises ConfigError if a source has changed.
+    """
     data = text.source.with_changes(variant.data)
     if data.order == "documents":
         return DocumentStreams(own, plan.experiment.model.context).batch
@@ -183,7 +189,7 @@ def open_batches(
 
 
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
-    """Return the texts of an experiment, with their places in the file."""
+    """Return the `data` sections of an experiment, with their paths in the file."""
     texts: list[tuple[Data, Where]] = [
         (data, ("texts", i)) for i, data in enumerate(experiment.texts)
     ]
@@ -191,7 +197,7 @@ def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
 
 
 def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
-    """Return a table for every text, size, match and budget."""
+    """Build a table for every text, size, match, budget and reading of held-out text."""
     prepared: list[TableText] = []
     for data, where in _texts(experiment):
         text = _text(data, where)
@@ -201,7 +207,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         prepared.append(text)
     checks.check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
-    texts: dict[str, TableText] = {}  # of variants that have their own, opened once
+    texts: dict[str, TableText] = {}  # texts of variants with another tokenizer, opened once
     tables = []
     readings: list[Reading | Literal[""]] = [*experiment.evaluation.documents] or [""]
     for text, (i, size), match, budget, reading in itertools.product(
@@ -225,7 +231,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             reread = text.data.with_changes({"documents": reading})
             checks.check_documents(TableText(reread, text.tokens), ("evaluation",))
         for variant in variants:
-            if (reading or text.data.documents) == "mask":  # which some mixers cannot do
+            if (reading or text.data.documents) == "mask":  # some mixers have no document mask
                 variant_separator = (variant.text or text).tokens.separator
                 count_variant(
                     replace(variant, spec=replace(variant.spec, separator=variant_separator)), count
@@ -274,7 +280,10 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
-    """Return a size's learning rate, if it is scaled from the first size's."""
+    """Return a model size's learning rate as a change of `train`, or no change.
+
+    The learning rate is the first size's, scaled by 1/dim; this is optional.
+    """
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
     return {"lr": train.lr * first_dim / at.model.dim}

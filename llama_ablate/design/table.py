@@ -27,17 +27,17 @@ from llama_ablate.results.plan_document import (
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
-#: The version of what a plan's words mean, part of every run's id: raised when the same plan would
-#: train differently, as when a default gets another value.
+#: Version of the meaning of a plan, part of every run's id. It is raised when the same plan would
+#: train differently, as after a change of a default.
 MEANING = 2
-_ANEW = 1 << 32  # added to the seed of an A/A arm: beyond every seed that a file may give
+_ANEW = 1 << 32  # added to the seed of an A/A arm: larger than every seed in a file
 
 Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run of a variant: its seed, train config and tuned point."""
+    """Training run of a variant: its seed, steps, train config, tuned point and id."""
 
     variant: Variant
     seed: int
@@ -58,7 +58,7 @@ class Run:
         return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
 
     def planned(self, optimizer_bytes: int) -> PlannedRun:
-        """Return the plan's entry."""
+        """Return the run's entry in `plan.json`."""
         return PlannedRun(
             id=self.id,
             variant=self.variant.id,
@@ -73,10 +73,9 @@ class Run:
 
 
 def points(experiment: Experiment) -> list[Point]:
-    """Return every combination of tuned values; one empty point where nothing is tuned.
+    """Return every combination of tuned values; a single empty point without tuning.
 
-    Raises ConfigError for a key that cannot be tuned, a value that it cannot have, and fewer than
-    two values.
+    Raises ConfigError for a key that cannot be tuned, an invalid value, and fewer than two values.
     """
     axes = []
     for key, values in experiment.tune.items():
@@ -93,27 +92,28 @@ def points(experiment: Experiment) -> list[Point]:
 
 
 def by_loss(spec: ModelSpec) -> bool:
-    """Return whether a loss over the whole step balances the experts of a mixture."""
+    """Return whether a model balances its experts by a loss over the whole step."""
     networks = (dict(choice.options) for choice in spec.feedforward.choices)
     return any(of.get("balance") == "loss" and of["balance_weight"] for of in networks)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Variants that share text, size, matching and budget, and their runs."""
+    """Variants that are compared: equal in text, size, matching and budget; with their runs."""
 
-    #: What sets this table apart from the experiment's others; empty where it is alone.
+    #: Name that distinguishes this table from the experiment's other tables; empty for a single
+    #: table.
     name: str
-    experiment: Experiment  # at this table's size
-    text: TableText  # of all variants that have none of their own
+    experiment: Experiment  # with this table's model size
+    text: TableText  # of all variants without another tokenizer
     match: str
     budget: str
-    #: How held-out text is read; "" as its text is.
+    #: How documents of held-out text are read; "" for the way in which the table's text is read.
     reading: Literal["", Reading]
     variants: tuple[Variant, ...]
-    #: Changes of `train` in all runs: the learning rate, where it is scaled with size.
+    #: Changes of `train` in all runs: the learning rate, if it is scaled with model size.
     train: Mapping[str, Any]
-    #: Seconds a step by variant id; a budget of seconds needs them.
+    #: Measured seconds per step by variant id; a budget of seconds needs them.
     seconds: Mapping[str, float] | None = None
 
     @property
@@ -123,7 +123,7 @@ class Table:
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens of its text."""
+        """Tokens of the table's text."""
         return self.text.tokens
 
     def _tokens_per_step(self, variant: Variant) -> int:
@@ -131,9 +131,10 @@ class Table:
         return batch * variant.spec.context
 
     def span(self, data: Data) -> int | None:
-        """Return the tokens of each stream of documents that a step reads, of any context.
+        """Return the number of tokens that a step reads from each stream of documents.
 
-        None where windows are drawn anywhere.
+        It is the same for variants of every context. Return None if windows are drawn at random
+        positions.
         """
         return self.experiment.model.context if data.order == "documents" else None
 
@@ -155,16 +156,17 @@ class Table:
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
-        """Exact sizes and costs, by variant id."""
+        """Exact parameter counts and costs of each variant, by variant id."""
         return {v.id: count(v.spec) for v in self.variants}
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Every variant at every tuned point with every seed, seeds of a race first.
+        """Runs of every variant at every tuned point with every seed, race seeds first.
 
-        The baseline repeated with nothing changed has the first `controls.repeat` of the seeds, and
-        no race: it is at the baseline's point. Which runs are needed after a race or a look depends
-        on what those find. Seeds are outermost, so a grid cut short is still paired.
+        The A/A arm with nothing changed has only the first `controls.repeat` reported seeds and no
+        race, since it runs at the baseline's tuned point. Results of a race or a look decide which
+        later runs are needed. Seeds vary slowest, so that an interrupted experiment still has
+        paired runs.
         """
         experiment = self.experiment
         repeated = experiment.seed_list[: experiment.controls.repeat]
@@ -182,18 +184,19 @@ class Table:
     def _identity(
         self, variant: Variant, point: Point
     ) -> tuple[dict[str, Any], list[object], list[object]]:
-        """Return a point's changes of `train`, and the parts of the id before and after them."""
+        """Return a run's changes of `train`, and its id's parts before and after the seed."""
         changes = {**self.train, **variant.train, **point}
         train = self.experiment.train.with_changes(changes)
         trained = [variant.spec.identity(), train.identity("tokens", "steps")]
         what = [MEANING, *trained, self.steps_of(variant), *self._read(variant)]
-        # In versions without this word the balance of experts was each micro-batch's own.
+        # In earlier versions, which lack this word in the id, experts were balanced in each
+        # micro-batch.
         is_cut = train.accumulate > 1 or self.experiment.parallel.data > 1
         balanced = ["balance of the step"] * (is_cut and by_loss(variant.spec))
         return changes, what, [variant.reseed, *balanced, *_foreign_code(variant.spec, train)]
 
     def _read(self, variant: Variant) -> list[object]:
-        """Return the identity of a variant's text and of its evaluation."""
+        """Return the parts of a run's id that identify the variant's text and its evaluation."""
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
         data = self.data_of(variant)
         evaluated = readings != [data.documents] and {"evaluated": readings}
@@ -205,9 +208,9 @@ class Table:
         return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
 
     def mixture_of(self, variant: Variant) -> list[PlannedSource]:
-        """Return the sources of a variant's mixture, with the passes over each.
+        """Return the sources of a variant's mixture, with the number of passes over each.
 
-        Raises ConfigError where it takes less than a window of one.
+        Raises ConfigError if the tokens of a source are fewer than one window.
         """
         portions, sources = self.data_of(variant).mixture, []
         read = self.steps_of(variant) * self._tokens_per_step(variant) if portions else 0
@@ -226,13 +229,16 @@ class Table:
         return sources
 
     def data_of(self, variant: Variant) -> Data:
-        """Return the `data` section of a variant."""
+        """Return the `data` section of a variant, with its changes."""
         return self.text_of(variant).data.with_changes(variant.data)
 
     def steps_of(self, variant: Variant) -> int:
-        """Return the steps of a variant's runs within the budget. Raises ConfigError."""
+        """Return the number of steps of a variant's runs within the budget.
+
+        Raises ConfigError if one step costs more than twice the budget.
+        """
         share = self._cost(self.baseline) / self._cost(variant)
-        if self.budget != "seconds":  # else the cost is a step's, and not a token's
+        if self.budget != "seconds":  # in seconds, the cost is per step, not per token
             share *= self._tokens_per_step(self.baseline) / self._tokens_per_step(variant)
         if self.steps * share < 0.5:
             what = f"a step of '{variant.label}' is more than twice the budget of a run"
@@ -240,7 +246,10 @@ class Table:
         return max(1, round(self.steps * share))
 
     def _cost(self, variant: Variant) -> float:
-        """Return the relative cost of a token, or of a step, for a variant."""
+        """Return a variant's cost per token, in units of the budget.
+
+        For a budget in seconds, return the cost per step.
+        """
         if self.budget == "bytes":
             return self.text_of(variant).bytes_per_token
         if self.budget == "flops":
@@ -251,18 +260,18 @@ class Table:
         return 1.0
 
     def optimizer(self, changes: Mapping[str, Any]) -> Choice:
-        """Return the optimizer of runs that change these keys of `train`."""
+        """Return the optimizer of runs with these changes of `train`."""
         return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
     def optimizer_bytes(self, variant: Variant, changes: Mapping[str, Any]) -> int:
         """Compute the bytes of a checkpoint without the model's weights.
 
-        Raises ConfigError for options that do not fit each other, or the model.
+        Raises ConfigError for options that do not fit each other or the model.
         """
         return optimizer_bytes(variant.spec, self.optimizer(changes), self.losses(changes))
 
     def losses(self, changes: Mapping[str, Any]) -> tuple[Choice, ...]:
-        """Return the training losses of runs that change these keys of `train`."""
+        """Return the training losses of runs with these changes of `train`."""
         entries = changes.get("losses", self.experiment.train.losses)
         return tuple(LOSSES.resolve(entry) for entry in entries)
 
@@ -271,7 +280,7 @@ class Table:
         return variant.text or self.text
 
     def names(self, variant: Variant) -> set[str]:
-        """Return the names of a variant; the baseline has its levels' names too."""
+        """Return the names of a variant: label, id, and a baseline's aliases."""
         own_names = {variant.label, variant.id}
         if not variant.is_baseline:
             return own_names
@@ -279,7 +288,7 @@ class Table:
         return own_names | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:
-        """Return the plan's entry of the table."""
+        """Return the table's entry in `plan.json`."""
         sizes = {key: getattr(self.experiment.model, key) for key in ("dim", "layers", "heads")}
         return PlannedTable(
             name=self.name,
@@ -328,7 +337,10 @@ class Table:
 def refuse_other_code(
     spec: ModelSpec, recorded: Mapping[str, str], whose: str, train: Train | None = None
 ) -> None:
-    """Raise ConfigError where a plug-in's code is not what runs were made with."""
+    """Raise ConfigError if a plug-in's code differs from the code recorded with some runs.
+
+    `whose` names these runs in the message.
+    """
     for name, component in _components(spec, train):
         if not plugins.is_recorded(component, recorded):
             raise ConfigError(
@@ -337,7 +349,7 @@ def refuse_other_code(
 
 
 def _foreign_code(spec: ModelSpec, train: Train) -> list[str]:
-    """Return the names of plug-in code that a run uses."""
+    """Return the hashes or versions of plug-in code that a run uses."""
     return sorted({plugins.code_of(part) for _name, part in _components(spec, train)} - {""})
 
 

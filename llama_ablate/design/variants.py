@@ -33,16 +33,16 @@ from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 Role = Literal["", "aa", "positive"]
-#: Registries of what an axis may name, by key.
+#: Registries of the components that an axis may vary, by the key of the axis.
 REGISTRIES: Mapping[str, Registry] = {**MODEL, **TRAINING, "data.tokenizer": TOKENIZERS}
 
-#: Sizes of the model that an axis may have.
+#: Sizes of the model that an axis may vary.
 SIZES = tuple(size for size in specs.SIZES if size not in ("vocab", "separator"))
 TRAIN = "train."  # prefix of a key of `train` on an axis
 TOKENIZER = "data.tokenizer"
-#: Keys of `data` that change what a variant is trained on, not what it is evaluated on.
+#: Keys of `data` that change a variant's training text, not its evaluation.
 DATA = ("data.documents", "data.order", "data.mixture")
-DRAWS = "draws"  # of an entry of a list: `init`, `order` or `both` are drawn with another seed
+DRAWS = "draws"  # key of a `list` entry: `init`, `order` or `both` are drawn with another seed
 #: Keys of `train` that may not be tuned: the length of a run, how it is computed, its evaluations.
 _LENGTH = ("tokens", "steps", "batch", "accumulate", "timeout_s")
 _COMPUTED, _EVALUATED = ("precision", "kernel", "compile"), ("evals", "branches")
@@ -57,19 +57,19 @@ _KEYS = (*SLOTS, *RULES, *SIZES, "dropout", TOKENIZER, *DATA, *(TRAIN + key for 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the base: a key, its new value, and its place in the file."""
+    """Change of the base experiment: a key, its value, and its path in the file."""
 
     #: A slot, a size, `train.lr`, or an option of a slot's component, `position.theta`.
     key: str
     value: Any
     where: Where
-    #: Its name in labels, where the file gives one.
+    #: Label of the value, if the file gives a label.
     label: str = ""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """An architecture and its changes of training, under a label for readers."""
+    """Variant of an experiment: an architecture, its changes of training and data, and a label."""
 
     label: str
     spec: ModelSpec
@@ -81,28 +81,31 @@ class Variant:
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Changes of its table's `data`.
     data: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Its own text, where its tokenizer is not that of the table.
+    #: Text encoded by the variant's tokenizer, if it differs from the table's.
     text: "TableText | None" = field(default=None, compare=False)
-    #: Kind of a control; what has another seed than the baseline: "init", "order" or "both".
+    #: Kind of a control arm; seeds that differ from the baseline's: "init", "order", "both" or
+    #: "none".
     role: Role = ""
     reseed: str = ""
-    #: In a factorial design: the index of each factor's value on its axis, and its label.
+    #: Factor levels in a factorial design: the index of each factor's value on its axis, and its
+    #: label.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
     level_labels: Mapping[str, str] = field(default_factory=dict, compare=False)
-    #: Labels of levels that change nothing, so that they are this variant.
+    #: Labels of axis values that change nothing, and so equal this variant.
     covers: tuple[str, ...] = field(default=(), compare=False)
-    #: Keys that vary, with their places in the file.
+    #: Keys that the variant changes, with their paths in the file.
     varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
 
     @property
     def where(self) -> Where:
-        """The place in the file that defines this variant."""
+        """Path, in the file, of the key that defines this variant."""
         return next(reversed(list(self.varied.values())), ("model",))
 
     def place(self, key: str) -> Where | None:
-        """Return the place in the file that sets a key or one of its options; None if none does.
+        """Return the path in the file that sets a key or its option; else None.
 
-        An option is asked for as `position.theta`; of a slot its last change counts.
+        An option is written `position.theta`. If several changes set a slot, the last change
+        counts.
         """
         places = [
             at
@@ -113,7 +116,7 @@ class Variant:
 
     @cached_property
     def id(self) -> str:
-        """The hash of architecture, training changes, reseeding and tokens, not of the label."""
+        """Hash of architecture, changes, reseeding and tokens, which excludes the label."""
         identity: list[object] = [self.text.tokens.fingerprint] if self.text else []
         identity += [{"data": dict(self.data)}] if self.data else []
         if not self.train and not self.reseed and not identity:
@@ -127,16 +130,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class TableText:
-    """A corpus with a tokenizer, prepared."""
+    """Tokenized corpus with its mixture sources and its overlaps with training text."""
 
     data: Data
     tokens: Tokens
     #: The place of its section in the file.
     where: Where = ("data",)
-    #: Those that a mixture may name, by the same tokenizer; `corpus` is the text's own.
+    #: Tokens of the corpora that a mixture may name, by the same tokenizer; `corpus` is the text's
+    #: own.
     sources: Mapping[str, Tokens] = field(default_factory=dict)
-    #: Held-out text that also stands in a training text, by its name; and how many documents were
-    #: left out for that.
+    #: Overlap of held-out text with each training text, by its name; number of held-out documents
+    #: that were left out for it.
     overlaps: Mapping[str, Overlap] = field(default_factory=dict)
     left_out: int = 0
 
@@ -146,7 +150,7 @@ class TableText:
         return self.tokens.bytes["train"] / self.tokens.counts["train"]
 
     def planned(self) -> PlannedText:
-        """Return the plan's entry."""
+        """Return the text's entry in `plan.json`."""
         tokens = self.tokens
         return PlannedText(
             fingerprint=tokens.fingerprint,
@@ -176,9 +180,10 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
-    `cost` counts what `match` holds equal; None matches nothing. `separator` is the token between
-    documents. `text_of` makes a variant's text from its change of the tokenizer; None where the
-    tokens are those of `vocab`. Raises ConfigError with the path of the offending key.
+    `cost` counts the budget that `match` names; None disables matching. `separator` is the token
+    between documents. `text_of` makes a variant's text from its change of the tokenizer, and
+    returns None if its tokens equal the table's. Raises ConfigError with the path of the offending
+    key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
@@ -202,7 +207,7 @@ def variants_of(
         for v in arms
     ]
     arms.sort(key=lambda v: not v.is_baseline)
-    if len(arms) > 1:  # else there is nothing to control
+    if len(arms) > 1:  # a single arm has nothing to control
         arms += _controls(experiment, arms[0])
     _check_distinct(arms)
     if cost is not None:
@@ -211,7 +216,7 @@ def variants_of(
             v if v.is_baseline or v.role == "aa" else _match_size(v, target, cost, match)
             for v in arms
         ]
-        _check_distinct(arms)  # variants that differ in width alone are equal once it is solved
+        _check_distinct(arms)  # variants that differ only in width are equal after matching
     return tuple(_with_separator(v, experiment.data, separator) for v in arms)
 
 
@@ -225,7 +230,7 @@ def _variant(
         said = f"{quote(draws.value)} is not allowed here"
         raise ConfigError(f"{said}; allowed: init, order, both", draws.where)
     vocab = text.tokens.vocab if text else base.vocab
-    spec = spec_of(experiment.model, base, changes, vocab)  # first: labels are of valid values
+    spec = spec_of(experiment.model, base, changes, vocab)  # first, since labels need valid values
     return Variant(
         label_of(experiment, changes),
         spec,
@@ -240,7 +245,7 @@ def _variant(
 
 
 def _with_separator(variant: Variant, data: Data, separator: int | None) -> Variant:
-    """Return a variant with its data's document mask in training."""
+    """Return a variant with a per-document mask, if its data has `documents: mask`."""
     if data.with_changes(variant.data).documents == "continue":
         return variant
     own_separator = variant.text.tokens.separator if variant.text else separator
@@ -263,7 +268,7 @@ def _check_distinct(variants: Sequence[Variant]) -> None:
 
 
 def count_variant(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
-    """Count a variant. Raises ConfigError at the key of the file that does not fit."""
+    """Return the cost of a variant. Raises ConfigError at the key that causes an error."""
     try:
         return cost(variant.spec)
     except ConfigError as error:
@@ -312,7 +317,8 @@ def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
 def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[str, Any]:
     """Return the validated changes of `train` that differ from the file's own values.
 
-    A shorter context has as many more rows in a batch: all variants read as much in a step.
+    A variant with a shorter context gets proportionally more rows in a batch, so that all variants
+    read equally many tokens in a step.
     """
     train = experiment.train
     keys = {c.key.removeprefix(TRAIN): c for c in changes if c.key.startswith(TRAIN)}
@@ -365,7 +371,7 @@ def _parse_changes(experiment: Experiment) -> list[list[Change]]:
 
 
 def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
-    """Raise ConfigError where axes or entries make one variant, and nothing else varies."""
+    """Raise ConfigError if axes or entries give one variant, and nothing else varies."""
     section = experiment.variants
     key = "entries" if section.design == "list" else "axes"
     several = experiment.tune or experiment.sizes or len(experiment.texts) > 1
@@ -399,7 +405,7 @@ def _choose_baseline(experiment: Experiment, variants: list[Variant], base: Mode
 
 
 def _match_size(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
-    """Solve a variant's size for the baseline's cost."""
+    """Return a variant with one size solved for the baseline's cost."""
     counted = count_variant(variant, cost)
     if match == "kv_bytes" and not counted * target:
         without = f"'{variant.label}'" if target else "the baseline"
@@ -437,19 +443,20 @@ def _fraction(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
 
 
 def half_fraction(factors: int) -> list[tuple[int, ...]]:
-    """Return the runs of a 2^(k-1) design as tuples of levels 0 and 1, the all-0 run first.
+    """Return the runs of a 2^(k-1) design as tuples of levels, the all-0 run first.
 
-    The last factor is the sum of the others modulo two, so that the product of all signs is the
-    same in every run: resolution k, which for five factors or more keeps main effects and two-way
-    interactions clear of each other (Box, Hunter & Hunter 2005, Statistics for Experimenters,
-    chapter 6). For fewer it could not, and all 2^k runs are returned.
+    Levels are 0 and 1. The level of the last factor is the sum of the others modulo two, so that
+    the product of all signs is the same in every run: a design of resolution k. With five factors
+    or more, main effects and two-way interactions are then not aliased with each other (Box, Hunter
+    & Hunter 2005, Statistics for Experimenters, chapter 6). With fewer factors they would be, and
+    all 2^k runs are returned.
     """
     if factors < 5:
         return list(product((0, 1), repeat=factors))
     return [(*run, sum(run) % 2) for run in product((0, 1), repeat=factors - 1)]
 
 
-#: How axes (lists of alternatives) become variants (tuples of changes).
+#: Functions that turn axes (lists of alternatives) into variants (tuples of changes), by design.
 DESIGNS: dict[str, Callable[[list[list[Change]]], Iterable[tuple[Change, ...]]]] = {
     "one-at-a-time": _one_at_a_time,
     "product": lambda axes: product(*axes),
@@ -462,8 +469,8 @@ DESIGNS: dict[str, Callable[[list[list[Change]]], Iterable[tuple[Change, ...]]]]
 def change_of(key: str, level: Any, where: Where) -> Change:
     """Parse an axis value, optionally labelled, into a change.
 
-    A component's label stands beside its name, `{label: local, name: mha, window: 64}`; that of any
-    other value beside `value`, `{label: wide, value: 128}`.
+    A component's label is a further key of its entry, `{label: local, name: mha, window: 64}`. Any
+    other value has a label in the form `{label: wide, value: 128}`.
     """
     if not isinstance(level, Mapping) or "label" not in level:
         return Change(key, level, where)
@@ -478,7 +485,7 @@ def change_of(key: str, level: Any, where: Where) -> Change:
 
 
 def check_key(key: str, where: Where) -> None:
-    """Refuse a key that no axis can have."""
+    """Refuse a key that cannot vary on an axis."""
     slot, _, option = key.partition(".")
     if key not in _KEYS and not (slot in (*SLOTS, *RULES) and option):
         raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, _KEYS)}", where)
@@ -487,10 +494,10 @@ def check_key(key: str, where: Where) -> None:
 def exclusion(
     experiment: Experiment, axes: list[list[Change]]
 ) -> Callable[[Sequence[Change]], bool]:
-    """Return a predicate for the combinations that `exclude` leaves out.
+    """Return a predicate that is true for the combinations that `exclude` leaves out.
 
-    Raises ConfigError for a key that is no axis, a value that its axis has not, and where no
-    combination would be left.
+    Raises ConfigError for a key that is not an axis, a value that its axis does not have, and an
+    exclusion of all combinations.
     """
     levels = {axis[0].key: axis for axis in axes if axis}
     entries: list[list[tuple[str, list[Where]]]] = []
@@ -523,21 +530,21 @@ def exclusion(
 
 
 def _level_names(change: Change) -> list[Any]:
-    """Return the names of a level for `exclude`: its label and its component's name."""
+    """Return the names of a factor level in `exclude`: its label and its component's name."""
     value = change.value
     name = value.get("name") if isinstance(value, Mapping) else value
     return [change.label or (name if isinstance(name, str) else _name(change)), name]
 
 
 def check_label(label: Any, where: Where) -> None:
-    """Refuse a label that is no text of one line, or a long one."""
+    """Refuse a label that is not one line of 1 to 80 printable characters."""
     words = isinstance(label, str | int | float) and str(label)
     if not words or len(words) > 80 or not words.isprintable():
         raise ConfigError("a label is one line of 1 to 80 characters", where)
 
 
 def label_of(experiment: Experiment, changes: Sequence[Change]) -> str:
-    """Return the label of a combination of changes: the one given, or their names."""
+    """Return the label of a combination of changes: the given label, or the changes' names."""
     given = next((change.value for change in changes if change.key == "label"), None)
     if given is not None:
         return str(given)
@@ -548,7 +555,7 @@ def label_of(experiment: Experiment, changes: Sequence[Change]) -> str:
 
 
 def _name(change: Change) -> str:
-    """Return the name of a change: its label, its component, or key and value."""
+    """Return the name of a change: its label, its component's name, or key and value."""
     value, key = change.value, change.key.removeprefix(TRAIN)
     registry = TRAINING.get(key) if change.key.startswith(TRAIN) else REGISTRIES.get(key)
     if registry is not None and not change.label:
@@ -559,8 +566,8 @@ def _name(change: Change) -> str:
 def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
     """Return the spec of a `model` section, with every default filled in.
 
-    The vocabulary is `vocab`, else the section's own, else 256. Raises ConfigError with the path of
-    the offending key.
+    The vocabulary size is `vocab`, else the section's, else 256. Raises ConfigError with the path
+    of the offending key.
     """
     try:
         return _resolve_spec(model, vocab or model.vocab or 256)
@@ -588,15 +595,16 @@ def spec_of(
 ) -> ModelSpec:
     """Return the spec of a `model` section with changes; `base` is its spec without them.
 
-    Only what changes is validated. Raises ConfigError at the change, or in `model`.
+    Only the changed keys are validated. Raises ConfigError at the path of the change, or in
+    `model`.
     """
     at: dict[str, Where] = {}
     values: dict[str, Any] = {}
-    # An option belongs to the component that the variant has, so components come first.
+    # An option applies to the variant's component, so components are changed first.
     for change in sorted(changes, key=lambda change: "." in change.key):
         slot, _, option = change.key.partition(".")
         if change.key not in _MODEL_KEYS and not (slot in (*SLOTS, *RULES) and option):
-            continue  # of `train`, `data`, or of the entry itself
+            continue  # a key of `train` or `data`, or of the entry itself
         value, before = change.value, values.get(slot, getattr(model, slot))
         if option:
             value = _with_option(before, option, value, change)
@@ -617,7 +625,10 @@ def spec_of(
 def _resolve_spec(
     model: Model, vocab: int, base: ModelSpec | None = None, changed: Collection[str] = ()
 ) -> ModelSpec:
-    """Resolve a section; with a `base`, only components whose keys or depth have changed."""
+    """Resolve a `model` section to its spec.
+
+    With a `base`, only components whose keys or depth have changed are resolved again.
+    """
     components: dict[str, Any] = {}
     for key in (*SLOTS, *RULES):
         entry = getattr(model, key)
@@ -668,7 +679,10 @@ def section_of(spec: ModelSpec, model: Model) -> Model:
 
 
 def count_windows(model: Model, change: Change) -> int:
-    """Return the base's context divided by another context."""
+    """Return the base's context divided by the shorter context of a change.
+
+    Raises ConfigError if the quotient is not a whole number.
+    """
     if model.context % change.value:
         divisors = [n for n in range(1, model.context) if model.context % n == 0]
         raise ConfigError(
@@ -680,10 +694,11 @@ def count_windows(model: Model, change: Change) -> int:
 
 
 def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
-    """Find components that `model` names again, which resets the base's options.
+    """Find components that `model` names again, which resets options that the base sets.
 
-    `base` is the base's `model` section. In a file an entry stands for a whole component, so what
-    it does not give has the component's default.
+    `base` is the base's `model` section. In a file, an entry replaces a whole component, so an
+    option that the entry does not give has the component's default. The errors are returned, not
+    raised.
     """
     lost = []
     for slot in (*SLOTS, *RULES):
@@ -713,8 +728,8 @@ def _is_single(entry: Any) -> bool:
 def resolve_train(train: Train) -> Train:
     """Return a train config whose entries are in their shortest form.
 
-    `registries` are looked up by the key of `train`. Raises ConfigError, at the key, for a
-    component that there is not, and for an option that it does not have.
+    The registry of an entry is found by its key of `train`. Raises ConfigError, at the key, for an
+    unknown component, and for an option that the component does not have.
     """
     entries: dict[str, Any] = {}
     for key in TRAINING.keys() & Train.model_fields.keys():
@@ -734,10 +749,10 @@ def resolve_train(train: Train) -> Train:
 def resolve_train_key(
     train: Train, key: str, value: Any, where: Where, *, tuned: bool = False
 ) -> Any:
-    """Resolve the value of a key of `train`, as plain JSON.
+    """Validate a value for a key of `train`; return it as plain JSON.
 
     An entry that names the config's own component changes only the options that it gives. Raises
-    ConfigError for a key that may not vary, and for a value that it cannot have.
+    ConfigError for a key that may not vary, and for an invalid value.
     """
     if key not in (allowed := TUNED if tuned else VARIED):
         raise ConfigError(
@@ -755,7 +770,7 @@ def resolve_train_key(
 
 
 def train_components(train: Train) -> list[tuple[str, Callable[..., Any]]]:
-    """Return every component that a train config names, by name."""
+    """Return the name and the class or function of every component of a train config."""
     names = [
         (key, entry_text(entry, options=False))
         for key in TRAINING.keys() & Train.model_fields.keys()

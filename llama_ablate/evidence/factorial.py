@@ -1,6 +1,6 @@
-"""Main effects and two-way interactions of a grid, by least squares.
+"""Main effects and two-way interactions of a factorial design, estimated by least squares.
 
-Letters in names: C cells, S seeds, E effects.
+Suffixes of array names state their axes: C for cells, S for seeds, E for effects.
 """
 
 import itertools
@@ -24,44 +24,46 @@ from llama_ablate.evidence.intervals import (
 from llama_ablate.evidence.student import f_tail
 from llama_ablate.evidence.text_error import StandardError
 
-#: The factors of a main effect (one) or of an interaction.
+#: Names of the factors of an effect: one for a main effect, several for an interaction.
 Factors = tuple[str, ...]
-#: Chance that a factor whose effect does not vary over seeds is taken for one whose effect does.
+#: Level of the F test for effects that vary over seeds.
 _VARYING = 0.05
-_ROUNDING = 1e-9  # singular values and weights below it are 0
+_ROUNDING = 1e-9  # smaller singular values and weights count as 0
 
 
 class FactorEffect(NamedTuple):
-    """Main effect of a change of one factor, or interaction of two."""
+    """Effect in a factorial design: a level change of a factor, or an interaction."""
 
     factors: Factors
-    #: From which level to which each of them changes.
+    #: For each factor: its level before the change and its level after the change.
     levels: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Estimated main effect or interaction, with its interval."""
+    """Estimated main effect or interaction, with its confidence interval."""
 
     effect: FactorEffect
-    #: Simultaneous over the design's contrasts; `pooled` unless the effect varies over seeds.
+    #: Interval that is simultaneous over all contrasts of the design; `pooled` unless the effect
+    #: varies over seeds.
     interval: Interval
-    #: Weight of each cell.
+    #: Weight of each cell's mean loss in the effect, by cell.
     weights: Mapping[str, float]
-    #: Effects that the design's cells cannot tell apart from this one.
+    #: Factors of the effects that are confounded with this effect in the design.
     aliases: tuple[Factors, ...]
 
     @property
     def factors(self) -> Factors:
-        """The factors that change."""
+        """Names of the factors of the effect."""
         return self.effect.factors
 
 
 def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) -> list[FactorEffect]:
-    """List all main effects, and interactions from the levels that most cells have.
+    """List the main effects of all level pairs, and the two-way interactions.
 
-    `levels` gives each cell's level of each factor. A factor of L levels has L (L - 1) / 2 changes,
-    two have (L - 1) (M - 1) together. Of levels that as many cells have the first counts.
+    `levels` maps each cell to its level of each factor. A factor with L levels has L (L - 1) / 2
+    main effects. Two factors with L and M levels have (L - 1) (M - 1) interactions, whose changes
+    start from the most frequent level of each factor; in a tie, from the lowest of these levels.
     """
     columns = list(zip(*levels.values(), strict=True))
     effects = []
@@ -82,13 +84,15 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
 def weights(
     levels: Mapping[str, Sequence[int]], factors: Sequence[str]
 ) -> dict[FactorEffect, NDArray[np.float64]]:
-    """Return the cell weights, (C,), of each estimable effect.
+    """Return the cell weights of each estimable effect, as arrays of shape (C,).
 
-    The change of one factor is that of the least squares fit of a sum of one number for each level;
-    of two, the difference of differences of the fit that has one for each pair of levels, too: what
-    the change of one does to the effect of the other (Box, Hunter & Hunter 2005, Statistics for
-    Experimenters, chapter 5). Where all combinations were run, or a balanced fraction, these are
-    differences of marginal means. An effect that another one can take the place of is left out.
+    Least squares fits the losses with one parameter for each level of each factor; for
+    interactions, also with one parameter for each pair of levels. A main effect is the difference
+    of two levels in the first fit. An interaction is a difference of differences in the second fit:
+    how a change of one factor alters the effect of a change of the other (Box, Hunter & Hunter
+    2005, Statistics for Experimenters, chapter 5). If all combinations of levels, or a balanced
+    fraction of them, were run, both equal differences of marginal means. An effect that cannot be
+    separated from other effects of its fit is omitted.
     """
     return dict(Design.of(tuple(map(tuple, levels.values())), tuple(factors)).weights)
 
@@ -101,11 +105,13 @@ def contrasts(
     text_errors: Mapping[FactorEffect, StandardError] | None = None,
     alpha: float = ALPHA,
 ) -> list[Contrast]:
-    """Estimate every effect of `weights`, with intervals that hold all at once in 1 - alpha.
+    """Estimate all effects of a factorial design, with simultaneous 1 - alpha intervals.
 
-    `losses` are each cell's, in nats, the same seeds in the same order for all, NaN for a missing
-    run; each cell and each seed has one. Seeds are the independent repetitions: what they shift in
-    all cells alike cancels. See `estimate_effects` for the variance.
+    The effects are the keys of `weights(levels, factors)`. `losses` maps each cell to its losses in
+    nats, with the same seeds in the same order for all cells and NaN for a missing run; every cell
+    and every seed has at least one loss. Seeds are the independent repetitions: a shift that a seed
+    causes in all cells cancels. `estimate_effects` describes the variance estimate. Return an empty
+    list if no effect is estimable, or if `complete` cannot fill the missing losses.
     """
     design = Design.of(tuple(map(tuple, levels.values())), tuple(factors))
     table = np.array([losses[cell] for cell in levels], float)
@@ -132,11 +138,14 @@ def estimate_effects(
     text_df_E: ArrayLike,
     level: float,
 ) -> Estimates:
-    """Estimate the effects of a design, (..., E), from losses (..., C, S) without missing ones.
+    """Estimate the effects of a design and their half widths from complete losses.
 
-    The variance is that of the residual after cells and seeds. Where the effect of a factor, or of
-    two together, varies over seeds (F test of all their contrasts against the rest, 5%), it is
-    that of their own differences over seeds. `runs_C` are the runs of each cell.
+    `losses_CS` has the shape (..., C, S), the estimates have the shape (..., E). `runs_C` is the
+    number of measured runs of each cell, `level` the two-sided error level of each interval. The
+    variance of an effect is the residual variance after removing cell means and seed means. If the
+    effect of a factor, or of a pair of factors, varies over seeds (F test of all contrasts of these
+    factors against the remaining residual, 5% level), the variance is estimated from the effect's
+    own differences over seeds.
     """
     losses, runs = np.asarray(losses_CS, float), np.asarray(runs_C, float)
     cells, seeds = losses.shape[-2:]
@@ -163,20 +172,21 @@ def estimate_effects(
 
 
 def _find_varying(own: Array, own_df: float, others: Array, others_df: float) -> NDArray[np.bool_]:
-    """Find effects that vary over seeds more than the others (F test)."""
+    """Test whether an effect varies over seeds more than the other effects (F test)."""
     if own_df <= 0 or others_df < 1:
         return np.zeros(own.shape, bool)
-    least = np.where(own > 0, own, 1.0) * _ROUNDING  # instead of a division by 0
+    least = np.where(own > 0, own, 1.0) * _ROUNDING  # avoids a division by 0
     ratio = (own / own_df) / np.maximum(others / others_df, least)
     return np.asarray(f_tail(ratio, own_df, others_df) < _VARYING)
 
 
 def complete(losses: Array) -> Array:
-    """Fill the missing runs (NaN) of a table of cells and seeds.
+    """Fill missing losses (NaN) in an array of shape (cells, seeds).
 
-    Each gets the sum of its cell's and its seed's number in the least squares fit to all others, so
-    that means over the whole table are those of the fit (Yates 1933, Emp. J. Exp. Agric. 1). All
-    are NaN where the runs fall apart into parts that share neither cells nor seeds.
+    A missing loss becomes the sum of its cell's and its seed's coefficient in the least squares fit
+    to all measured losses, so that means over the filled array equal the fitted means (Yates 1933,
+    Emp. J. Exp. Agric. 1). Return an array of NaN if the runs form groups that share neither cells
+    nor seeds.
     """
     present = ~np.isnan(losses)
     if present.all():
@@ -193,17 +203,17 @@ def complete(losses: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Weights of a grid's cells in each effect, cached by its cells and factors."""
+    """Cell weights of each effect of a factorial design, cached by cells and factors."""
 
     weights: Mapping[FactorEffect, NDArray[np.float64]]
     aliases: Mapping[FactorEffect, tuple[Factors, ...]]
-    #: An orthonormal basis of all contrasts of the same factors, (C, contrasts).
+    #: For each set of factors: an orthonormal basis of its contrasts, (C, contrasts).
     spaces: Mapping[Factors, NDArray[np.float64]]
 
     @staticmethod
     @lru_cache(maxsize=32)
     def of(cells: tuple[tuple[int, ...], ...], factors: Factors) -> "Design":
-        """Compute the weights of the cells' levels of each factor."""
+        """Compute the design from each cell's level of every factor."""
         every = [sorted(set(column)) for column in zip(*cells, strict=True)]
         coded = [
             np.eye(len(coding))[np.searchsorted(coding, column)]
@@ -230,9 +240,10 @@ class Design:
 def _columns(
     parts: Sequence[NDArray[np.float64]], order: int, within: Sequence[int] = ()
 ) -> NDArray[np.float64]:
-    """Return the products of up to `order` factors' columns; 0 where those `within` take no part.
+    """Return the design matrix: all products of up to `order` factors' columns.
 
-    `parts` has for each factor what each row has of its levels, (rows, levels).
+    `parts` holds the level indicators of each factor, (rows, levels). Products that lack a factor
+    of `within` (indices of factors) are set to 0.
     """
     terms = [
         chosen for n in range(order + 1) for chosen in itertools.combinations(range(len(parts)), n)
@@ -262,7 +273,7 @@ def _aliases(
     coded: Sequence[NDArray[np.float64]],
     factors: Factors,
 ) -> dict[FactorEffect, tuple[Factors, ...]]:
-    """Return the aliases of each effect: interactions of other factors."""
+    """Return for each effect the sets of factors whose effects are confounded with it."""
     aliases: dict[FactorEffect, tuple[Factors, ...]] = dict.fromkeys(found, ())
     rows = len(coded[0])
     signs = dict(zip(factors, (coding[:, 1:] - coding[:, :1] for coding in coded), strict=True))

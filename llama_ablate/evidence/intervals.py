@@ -1,8 +1,8 @@
-"""Simultaneous confidence intervals of paired differences, and the seeds that a row needs.
+"""Simultaneous confidence intervals of paired differences, and required numbers of seeds.
 
-Differences are variant minus baseline, one for each seed, and assumed to be normal. The array
-functions take tables stacked along leading axes; `simultaneous` takes one table by the names of its
-rows. Letters in names: M rows, N seeds.
+A difference is variant minus baseline for one seed, and is assumed to be normally distributed. The
+array functions take tables stacked along leading axes; `simultaneous` takes one table as a mapping
+from row names to differences. Suffixes of array names state their axes: M for rows, N for seeds.
 """
 
 import math
@@ -18,13 +18,14 @@ from llama_ablate.evidence.student import noncentral_above, quantile, tail
 from llama_ablate.evidence.text_error import StandardError
 
 ALPHA = 0.05
-#: Fewest seeds whose own spread is known well enough for Satterthwaite's degrees of freedom, and to
-#: count seeds by.
+#: Fewest seeds whose standard deviation is known well enough for Satterthwaite's degrees of
+#: freedom, and for an estimate of the seeds needed.
 MIN_SEEDS_OF_SPREAD = 5
-#: Degrees of freedom of the variance that a row borrows from its table's other rows.
+#: Degrees of freedom of the prior for a row's variance: the mean variance of the table's other
+#: rows.
 PRIOR_DF = 3.0
 _MAX_SUGGESTED_SEEDS = 1000
-#: Error of a difference that every other held-out text would show alike.
+#: Text error of a difference that does not depend on the choice of held-out text.
 NO_TEXT_ERROR = StandardError(0.0, math.inf)
 Array = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
@@ -32,25 +33,25 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean difference with its confidence interval; NaN if the noise is unknown."""
+    """Mean difference with its confidence interval; the ends are NaN for unknown noise."""
 
     mean: float
     low: float
     high: float
     n: int
-    #: Two-sided and adjusted for the family (Bonferroni): below the family's alpha exactly where
-    #: the interval leaves out 0.
+    #: Two-sided p value, adjusted for the family of comparisons (Bonferroni): below the family's
+    #: alpha exactly if the interval excludes 0.
     p: float
-    #: Error that the interval spends: the family's alpha, divided.
+    #: Two-sided error level of this interval alone: its share of the family's alpha.
     alpha: float
-    #: Degrees of freedom of the standard error: those of the Student t of the interval.
+    #: Degrees of freedom of the standard error, for the interval's Student t quantile.
     df: float
-    #: Parts of the standard error: over seeds (with its degrees of freedom), over held-out texts.
+    #: Standard errors over seeds and over held-out texts, each with its degrees of freedom.
     seed_se: float
     seed_df: float
     text_se: float
     text_df: float
-    #: Whether the variance over seeds is moderated by the table's other rows.
+    #: Whether the variance over seeds is moderated by the variances of the table's other rows.
     pooled: bool
 
     def __neg__(self) -> "Interval":
@@ -58,7 +59,7 @@ class Interval:
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     def at(self, alpha: float) -> "Interval":
-        """Return the interval at another type I error."""
+        """Return the interval at another two-sided error level `alpha`."""
         if not (self.seed_se > 0 or self.text_se > 0):
             return self
         errors = self.seed_se, self.seed_df, self.text_se, self.text_df
@@ -66,9 +67,10 @@ class Interval:
         return replace(self, low=self.mean - half, high=self.mean + half, alpha=alpha)
 
     def widened(self, bias: tuple[float, float]) -> "Interval":
-        """Widen the interval by the bias that a repeated baseline leaves possible.
+        """Widen the interval by the ends of a bias interval.
 
-        It never gets narrower: an end of the bias on the other side of 0 counts as 0.
+        `bias` comes from a repeated baseline (`bound_bias`). The interval never becomes narrower: a
+        lower end of the bias above 0, or an upper end below 0, counts as 0.
         """
         less, more = max(bias[1], 0.0), min(bias[0], 0.0)
         if less == more == 0:
@@ -103,22 +105,26 @@ NOTHING = Interval(
 
 @dataclass(frozen=True)
 class Estimates:
-    """Means, half widths and their parts of stacked tables, each (..., M)."""
+    """Estimated means, half widths and standard errors of stacked tables, each (..., M)."""
 
     mean: Array
     half: Array
-    #: Two-sided p values of each row alone.
+    #: Two-sided p values of the rows, without adjustment for the number of rows.
     p: Array
     df: Array
     seed_se: Array
     seed_df: Array
-    #: Whether the variance of a row is estimated with those of others.
+    #: Whether the variance of a row is estimated together with the variances of other rows.
     pooled: NDArray[np.bool_]
     text_se: Array
     text_df: Array
 
     def intervals(self, n: Sequence[int], alpha: float, times: ArrayLike) -> list[Interval]:
-        """Return the intervals of one table's rows at error alpha / `times`."""
+        """Return the intervals of one table's rows, with p values multiplied by `times`.
+
+        `n` is the number of seeds of each row. The half widths must be at the error level alpha /
+        `times`.
+        """
         times = np.broadcast_to(np.asarray(times, float), self.mean.shape)
         low, high, p = self.mean - self.half, self.mean + self.half, times * self.p
         columns = [self.mean, low, high, n, np.minimum(p, 1.0), alpha / times, self.df]
@@ -134,9 +140,10 @@ def estimate(
     text_df_M: ArrayLike,
     level_M: ArrayLike = ALPHA,
 ) -> Estimates:
-    """Estimate the mean of each row, with a Student t interval at a two-sided level.
+    """Estimate each row's mean, with a Student t interval at a two-sided error level.
 
-    `differences_MN` are (..., M, N), NaN for a seed that a row lacks.
+    `differences_MN` has the shape (..., M, N), with NaN for a seed that a row lacks. `text_se_M`
+    and `text_df_M` are the standard error over held-out texts and its degrees of freedom.
     """
     values = np.asarray(differences_MN, float)
     n = np.sum(~np.isnan(values), -1)
@@ -158,9 +165,10 @@ def join(
     level: ArrayLike,
     pooled: NDArray[np.bool_],
 ) -> Estimates:
-    """Join the errors over seeds and over held-out texts to half widths and p values.
+    """Combine errors over seeds and over held-out texts into half widths and p values.
 
-    Both are NaN where there is no error at all: no spread was seen of which to make an interval.
+    `level` is the two-sided error level. Half width and p value are NaN if both errors are 0, since
+    the noise is then unknown.
     """
     text_se, text_df = (
         np.broadcast_to(np.asarray(of, float), mean.shape) for of in (text_se, text_df)
@@ -177,9 +185,10 @@ def join(
 def moderate_variances(own_M: ArrayLike, df_M: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Moderate each row's variance by the mean variance of the table's other rows.
 
-    The prior is worth three degrees of freedom, fewer for a row of more than twice its variance
-    (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). A variance is NaN for fewer than two seeds.
-    Returns variances, degrees of freedom, and whether a row borrows, each (..., M).
+    The mean variance of the other rows is a prior with three degrees of freedom, or fewer for a row
+    whose variance is more than twice this mean (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). An
+    input variance is NaN for fewer than two seeds. Return the moderated variances, their degrees of
+    freedom, and whether each row's variance was moderated, each (..., M).
     """
     variances, df = np.asarray(own_M, float), np.asarray(df_M, float)
     is_known = ~np.isnan(variances)
@@ -201,12 +210,14 @@ def join_errors(
     seeds: ArrayLike,
     level: ArrayLike,
 ) -> Array:
-    """Join the errors over seeds and over held-out texts to a half width at a two-sided level.
+    """Combine errors over seeds and over held-out texts into one half width.
 
-    Below five seeds the root of the sum of both squared half widths (Graybill & Wang 1980, JASA 75;
-    the text's t at the larger of both degrees of freedom: few mean that two mean squares nearly
-    cancel in it), from five on Satterthwaite's (1946, Biometrics Bulletin 2), never less than that
-    of the seeds alone.
+    `level` is the two-sided error level. With fewer than five seeds, the half width is the root of
+    the sum of both squared half widths (Graybill & Wang 1980, JASA 75). The t quantile of the text
+    error then uses the larger of both degrees of freedom, since a text error with few degrees of
+    freedom is the small difference of two nearly equal mean squares. From five seeds on, the
+    degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2), and the half width is at
+    least the half width from the seeds alone.
     """
     seed2, text2 = np.asarray(seed_se, float) ** 2, np.asarray(text_se, float) ** 2
     share = 1 - np.asarray(level, float) / 2
@@ -227,13 +238,17 @@ def join_errors(
 
 
 def find_df(half: ArrayLike, error: ArrayLike, level: ArrayLike, seed_df: ArrayLike) -> Array:
-    """Find the degrees of freedom at which Student's t gives a half width."""
+    """Compute the degrees of freedom at which Student's t yields a half width.
+
+    `error` is the standard error, `level` the two-sided error level.
+    """
     from scipy import special
 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.asarray(half, float) / error
     degrees = special.stdtridf(1 - np.asarray(level, float) / 2, ratio)
-    # Where the text adds nothing the inverse is the seeds' own, to more digits.
+    # Without a text error the exact result is the seeds' degrees of freedom; the inverse is
+    # rounded.
     same = np.isclose(ratio, quantile(1 - np.asarray(level, float) / 2, seed_df), rtol=1e-9)
     return np.where(same, seed_df, degrees)
 
@@ -246,13 +261,13 @@ def simultaneous(
     family: float | None = None,
     shares: Mapping[Key, float] | None = None,
 ) -> dict[Key, Interval]:
-    """Compute intervals of mean differences that hold all at once in 1 - alpha.
+    """Compute simultaneous 1 - alpha intervals of mean differences, by row name.
 
-    Student's t at level 1 - alpha / m (Bonferroni), m the rows of the `family`, by default those
-    given; a row named in `shares` spends that part of its level. Rows moderate each other's
-    variance (`moderate_variances`). A row whose differences are all exactly 0, and that has no
-    error of the text, is no part of the family, and its interval is 0. Infinite differences are
-    left out.
+    `differences` maps row names to paired differences. Each interval uses Student's t at the error
+    level alpha / m (Bonferroni), where m is `family`, by default the number of rows; a row named in
+    `shares` uses this fraction of its level. Each row's variance is moderated by the other rows
+    (`moderate_variances`). A row whose differences are all exactly 0 and that has no text error has
+    the interval [0, 0] and does not count in the family. Infinite and NaN differences are ignored.
     """
     finite = {name: [*filter(math.isfinite, values)] for name, values in differences.items()}
     equal = {
@@ -290,11 +305,12 @@ def _estimate_rows(
 
 
 def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
-    """Bound the bias common to all arms except the baseline, from the repeated baseline.
+    """Bound the bias shared by all variants except the baseline, from a repeated baseline.
 
-    `repeated` are the differences of the baseline, trained under another name with nothing changed,
-    from itself: all 0 where nothing is at fault and the arithmetic is deterministic; else Student's
-    95% interval of their mean, infinite for one seed. None without a repeated baseline.
+    A repeated baseline is trained under another name with nothing changed; `repeated` holds its
+    paired differences from the baseline. They are all 0 if the harness treats both alike and the
+    arithmetic is deterministic: the bound is then (0, 0). Otherwise the bound is Student's 95%
+    interval of their mean, which is infinite for one seed. Return None if `repeated` is empty.
     """
     if not any(repeated):
         return (0.0, 0.0) if repeated else None
@@ -305,7 +321,7 @@ def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
 def power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:
     """Return the power of a two-sided t test on n paired seeds.
 
-    `sd` is that of the differences.
+    `sd` is the standard deviation of the paired differences.
     """
     if n < 2:
         return 0.0
@@ -315,9 +331,10 @@ def power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:
 
 
 def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = ALPHA) -> int:
-    """Return the number of paired seeds that shows an effect with power `wanted`, at least 2.
+    """Return the fewest paired seeds that detect an effect with power `wanted`.
 
-    Raises ValueError for an effect of zero, which no number of seeds shows.
+    The result is at least 2. Raises ValueError for an effect of 0, which no number of seeds
+    detects.
     """
     if effect == 0:
         raise ValueError("no number of seeds shows an effect of 0")
@@ -331,18 +348,20 @@ def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = A
 
 
 def seeds_needed(interval: Interval, distance: float) -> int | None:
-    """Return the fewest seeds that move an interval's end by a distance; None if unknown.
+    """Return the fewest seeds that resolve a difference of `distance`; None if unknown.
 
-    With a power of 0.8 at the interval's own level, for the lower end of the 95% interval of the
-    deviation over seeds (chi-squared). None below five seeds, which say too little of it, where the
-    bias is unknown, where the held-out text alone leaves more in doubt, or above a thousand seeds.
+    `distance` is the distance from the interval's mean to the bound that the interval must exclude.
+    The power is 0.8 at the interval's own error level. The assumed standard deviation over seeds is
+    the lower end of its 95% chi-squared interval. Return None for fewer than five seeds, which
+    hardly determine the deviation, for an unbounded bias, if the text error alone is too large, and
+    above a thousand seeds.
     """
     is_unknown = interval.n < MIN_SEEDS_OF_SPREAD or math.isinf(interval.high - interval.low)
     if is_unknown or not interval.seed_se > 0:
         return None
     from scipy import special
 
-    # As many seeds as if there were no error from the text and the distance were that much less.
+    # The text error is removed from the distance, in quadrature, before the seeds are computed.
     errors = float(quantile(1 - interval.alpha / 2, math.inf) + quantile(0.8, math.inf))
     squared = distance**2 - (errors * interval.text_se) ** 2
     squares = interval.seed_df * interval.n * interval.seed_se**2
@@ -350,5 +369,5 @@ def seeds_needed(interval: Interval, distance: float) -> int | None:
     if squared <= 0 or sd / math.sqrt(squared) > math.sqrt(_MAX_SUGGESTED_SEEDS):
         return None
     seeds = seeds_for(math.sqrt(squared), sd, alpha=interval.alpha)
-    # It was not decided by as many as there are.
+    # The present number of seeds did not suffice.
     return max(seeds, interval.n + 1) if seeds <= _MAX_SUGGESTED_SEEDS else None

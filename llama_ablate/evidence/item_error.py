@@ -1,4 +1,4 @@
-"""Standard error of a difference of scores from the finite number of a task's items."""
+"""Standard error of a score difference due to the finite number of items."""
 
 import math
 
@@ -11,13 +11,13 @@ from llama_ablate.evidence.text_error import StandardError
 def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardError:
     """Compute the standard error of a mean score difference over the choice of items.
 
-    `differences_SF` are variant minus baseline, by seed and item. Seeds and items are crossed, as
-    seeds and documents are in `text_error`, which this equals for documents of one length; by
-    moments of the crossed random effects (Searle, Casella & McCulloch 1992, Variance Components,
-    chapter 5). Scores of single items are coarse: a few seeds may agree in their mean by chance,
-    and would seem to have no error. So it is at least as large as to make, with the variance over
-    seeds, that of seeds and items together; and at least `least`. Raises ValueError for fewer than
-    two items, and for other shapes.
+    `differences_SF` holds score differences, variant minus baseline, of shape (seeds, items). Seeds
+    and items are crossed random effects, estimated by moments (Searle, Casella & McCulloch 1992,
+    Variance Components, chapter 5), as seeds and documents are in `text_error`; both functions
+    agree for documents of equal length. Scores of single items are coarse, so the means of a few
+    seeds may agree by chance and seem to have no error. Therefore the squared result is at least
+    the interaction variance of seeds and items minus the variance over seeds, and the result is at
+    least `least`. Raises ValueError for fewer than two items, and for other shapes.
     """
     score_SF = np.asarray(differences_SF, float)
     if score_SF.ndim != 2 or score_SF.shape[0] < 1 or score_SF.shape[1] < 2:
@@ -40,10 +40,10 @@ def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardErro
 
 
 def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
-    """Return scores by seed and group, (S, G), whose mean over groups is that over items.
+    """Aggregate item scores by group, (S, G), without changing the mean of each seed.
 
-    Items of a group, such as those of one template, are alike: what a change does to one it does to
-    the others, and the groups are what other items would be drawn from.
+    Items of one group, for example items from one template, are correlated: a change affects all of
+    them alike. The groups therefore replace the items as sampling units of the standard error.
     """
     score_SF = np.asarray(scores_SF, float)
     _, group_F = np.unique(np.asarray(groups_F), return_inverse=True)
@@ -54,7 +54,8 @@ def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
 def least_error(items: int) -> float:
     """Return the smallest standard error of an accuracy difference over some items.
 
-    That of one more item won and one more lost (Agresti & Min 2005, Statistics in Medicine 24):
-    two variants that answer all items alike would not answer all that there are alike.
+    It is the standard error for two variants that answer all items alike, after half an item is
+    added to each of the four combinations of right and wrong answers (Agresti & Min 2005,
+    Statistics in Medicine 24): the two variants would not answer every other item alike.
     """
     return 1 / (items + 2)

@@ -1,6 +1,6 @@
-"""Medians of timings taken in several processes, with intervals over the processes.
+"""Medians of timings from several processes, with confidence intervals over processes.
 
-Names of arrays say their axes: M rows of a column, P processes.
+Suffixes of array names state their axes: M for rows of a column, P for processes.
 """
 
 import math
@@ -17,31 +17,32 @@ from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.student import f_quantile, quantile
 
 Row = TypeVar("Row", bound=Hashable)
-_FEW = 3  # turns, below which there is no middle half
-#: Level of the test that a row varies more than the others.
+_FEW = 3  # fewest turns with an interquartile range
+#: Level of the F test for a row that varies more than the other rows.
 _LEVEL = 0.05
-#: Values by process and by turn within it.
+#: Timed values by process, and by turn within the process.
 Turns = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """A time, or a ratio of times, with its 95% interval over processes.
+    """Typical time, or ratio of times, with its 95% interval over processes.
 
-    The interval is NaN for one process, which says nothing of how another would differ.
+    The ends of the interval are NaN for a single process, since the variance between processes is
+    then unknown.
     """
 
     value: float
     low: float
     high: float
     processes: int
-    #: In all processes together.
+    #: Number of turns in all processes together.
     turns: int
-    #: How far the middle half of all turns lies apart, as a share of their median.
+    #: Interquartile range of all turns divided by their median.
     spread: float = math.nan
 
     def times(self, digits: int = 2) -> str:
-        """Write a ratio, with its interval where it has one."""
+        """Format a ratio, with its interval if known."""
         alone = f"{self.value:.{digits}f}x"
         if math.isnan(self.low):
             return alone
@@ -51,10 +52,11 @@ class Timing:
 def timing(turns: Turns) -> Timing:
     """Compute the typical value of positive timings, with processes as observations.
 
-    Turns of a process share its place in memory and the minutes in which it ran, so that their
-    spread says nothing of a later measurement (Kalibera and Jones 2013, "Rigorous benchmarking in
-    reasonable time"). The value is the geometric mean of the medians of the processes, the interval
-    Student's t over their logarithms. Raises ValueError for no process, or one without turns.
+    A turn is one timed measurement. Turns of one process share its memory layout and the minutes in
+    which it ran, so their variance does not predict a later measurement (Kalibera and Jones 2013,
+    "Rigorous benchmarking in reasonable time"). The value is the geometric mean of the process
+    medians; its interval is Student's t interval over the logarithms of these medians. Raises
+    ValueError for no process, or one without turns.
     """
     if not turns or not all(turns):
         raise ValueError("a timing needs a process, and a turn in each")
@@ -67,7 +69,7 @@ def _logs(turns: Turns) -> list[float]:
 
 
 def _timing(turns: Turns, mean: float, half: float) -> Timing:
-    """Return a timing from the mean of its logarithms and half the width of their interval."""
+    """Convert a mean of logarithms and its half width to a timing."""
     low, high = math.exp(mean - half), math.exp(mean + half)
     return Timing(
         math.exp(mean), low, high, len(turns), sum(map(len, turns)), relative_spread(turns)
@@ -75,9 +77,9 @@ def _timing(turns: Turns, mean: float, half: float) -> Timing:
 
 
 def relative_spread(turns: Turns) -> float:
-    """Return the interquartile range of all turns, over their median.
+    """Return the interquartile range of all turns divided by their median.
 
-    NaN for fewer than three turns.
+    Return NaN for fewer than three turns.
     """
     every = sorted(chain(*turns))
     if len(every) < _FEW:
@@ -87,14 +89,18 @@ def relative_spread(turns: Turns) -> float:
 
 
 def ratio(numerator: Turns, denominator: Turns) -> Timing:
-    """Compute the typical ratio of values from the same turns, in which drift cancels."""
+    """Compute the typical ratio of values that were measured in the same turns.
+
+    Drift of the machine's speed over time cancels in each ratio.
+    """
     return compare_column({"": numerator, "base": denominator}, "base")[""]
 
 
 def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, Timing]:
-    """Return ratios to one row's values in the same turns, with intervals that hold at once.
+    """Compute each row's ratio to a base row, with simultaneous intervals.
 
-    A row without that row's turns has a ratio of NaN, and that row itself no interval.
+    Ratios are taken between values of the same turns. A row that was not measured in the turns of
+    the base row has a ratio of NaN; the base row itself has no interval.
     """
     base_turns = turns.get(base, ())
     shape = [*map(len, base_turns)]
@@ -123,12 +129,12 @@ def _divided(values: Sequence[float], others: Sequence[float]) -> list[float]:
 def estimate_column(
     logs_MP: ArrayLike, alpha: float = ALPHA
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Estimate the rows of a column of speeds: means over processes, and half widths.
+    """Estimate mean log speed ratios of a column's rows over processes, and half widths.
 
-    `logs_MP` are the logarithms of the rows' ratios by process, (..., rows, processes). The rows
-    share the mean of their variances over processes, with the degrees of freedom of all; a row that
-    varies more than the others (F test at 5%) has its own. Bonferroni over the rows. One process
-    has no half width.
+    `logs_MP` holds the logarithms of the rows' ratios by process, (..., rows, processes). The rows
+    share the mean of their variances over processes, with the sum of their degrees of freedom; a
+    row that varies more than the other rows (F test at 5%) keeps its own variance. Intervals are
+    corrected for the number of rows (Bonferroni). Half widths are NaN for one process.
     """
     logs_MP = np.asarray(logs_MP, float)
     rows, processes = logs_MP.shape[-2:]

@@ -1,4 +1,4 @@
-"""Noise that pairing by seed removes from a difference."""
+"""Reduction of a difference's noise through pairing by seed."""
 
 import math
 from collections.abc import Sequence
@@ -6,22 +6,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Fewest pairs whose correlation is shown: of three it is often 1.00 by chance.
+#: Fewest pairs with a reported correlation: over three pairs it is often 1.00 by chance.
 MIN_PAIRS = 5
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Correlation over seeds of a variant and its baseline; NaN below five pairs."""
+    """Correlation over seeds between a variant and its baseline; NaN below five pairs."""
 
     correlation: float = math.nan
-    #: How many times the runs an unpaired design would need for the same interval: the sum of both
-    #: variances over that of the differences, 1 / (1 - r) where both are equal.
+    #: Number of runs that an unpaired design would need for the same interval, divided by the runs
+    #: of the paired design: the sum of both variances over the variance of the differences; 1 / (1
+    #: - r) for equal variances.
     saved: float = math.nan
 
 
 def measure_pairing(variant: Sequence[float], baseline: Sequence[float]) -> Pairing:
-    """Measure how much of the noise two variants share over seeds, in the same order."""
+    """Measure how strongly the losses of two variants correlate over seeds.
+
+    Both sequences list the same seeds in the same order; pairs with a missing value are ignored.
+    """
     both = np.array([variant, baseline], float)
     a, b = both[:, np.isfinite(both).all(axis=0)]
     if len(a) < MIN_PAIRS or not (a.std() and b.std()):

@@ -1,8 +1,9 @@
-"""Power of an experiment: its rules, simulated with the noise of a pilot.
+"""Statistical power of an experiment, simulated with the noise of a pilot experiment.
 
-A half width depends on the seeds, on the documents of the held-out text, on the table's other rows
-and on the looks. No formula has them all, so tables are drawn and the functions that judge real
-ones judge them. Letters in names: T tables, M rows, N or S seeds, E effects.
+The half width of an interval depends on the seeds, on the documents of the held-out text, on the
+table's other rows and on the looks (interim analyses). No formula covers all of them. Therefore
+tables of differences are simulated and judged by the functions that judge measured tables. Suffixes
+of array names state their axes: T for tables, M for rows, N or S for seeds, E for effects.
 """
 
 import math
@@ -25,27 +26,30 @@ from llama_ablate.evidence.intervals import (
 )
 from llama_ablate.evidence.text_error import StandardError
 
-#: Power that is asked for.
+#: Default power to aim for.
 WANTED = 0.8
-#: Tables that are drawn: a power is then good to 0.02, a half width to a few percent.
+#: Number of simulated tables: a power is then accurate to 0.02, a half width to a few percent.
 TABLES = 400
-#: Numbers of seeds, and factors on the held-out documents, that are tried.
+#: Numbers of seeds, and factors on the number of held-out documents, to try.
 SEEDS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 DOCUMENTS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
-#: Deviation over seeds of a paired difference where no pilot tells, in nats, known to a factor of
-#: two: that of 33 experiments of this repository, of 0.1M to 10M parameters.
+#: Assumed standard deviation over seeds of a paired difference without a pilot, in nats: the value
+#: over 33 experiments of this repository with 0.1M to 10M parameters, accurate to a factor of two.
 USUAL_SD = 0.017
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of a difference, in nats per token or bits per byte, as estimates with their df."""
+    """Noise of a paired difference, in nats per token or bits per byte.
+
+    Each part is an estimate with its degrees of freedom.
+    """
 
     #: Standard deviation of the paired differences over seeds.
     seeds: StandardError
     #: Standard error from the held-out text.
     text: StandardError = NO_TEXT_ERROR
-    #: Degrees of freedom that the text's error will be estimated with.
+    #: Degrees of freedom with which the text error will be estimated.
     text_df: float = math.inf
 
     def with_documents(self, factor: float) -> "Noise":
@@ -56,19 +60,22 @@ class Noise:
 
 @dataclass(frozen=True)
 class DrawnTables:
-    """Simulated tables of rows without a true difference, (T, M): means and half widths."""
+    """Simulated tables, (T, M), of rows without a true difference from the baseline."""
 
-    #: The least effect that leaves out 0 on its own side, at one of the looks.
+    #: Smallest true effect whose interval excludes 0 on the effect's side at one of the looks.
     needed: Array
     #: Half widths of the intervals, at the last look.
     halves: Array
 
     def power(self, effect: float) -> Array:
-        """Return each row's power, (M,): an interval above or below 0 on the effect's side."""
+        """Return each row's power to detect an effect, (M,).
+
+        It is the share of tables in which the row's interval excludes 0 on the side of the effect.
+        """
         return np.asarray((abs(effect) > self.needed).mean(0), float)
 
     def detectable(self, wanted: float = WANTED) -> Array:
-        """Return each row's detectable effect at a power, (M,)."""
+        """Return the effect that each row detects with power `wanted`, (M,)."""
         return np.quantile(self.needed, wanted, axis=0)
 
     def half_widths(self) -> Array:
@@ -78,11 +85,11 @@ class DrawnTables:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Tables with looks whose arms differ from the baseline by an effect."""
+    """Simulated tables with a true effect, whose rows stop at interim looks."""
 
-    #: The chance of each row to leave out 0 on the side of the effect, (M,).
+    #: Probability that each row's interval excludes 0 on the side of the effect, (M,).
     power: Array
-    #: Seeds at which each row stops, and its half width there, (T, M).
+    #: Number of seeds at which each row stops, and its half width there, (T, M).
     seeds: Array
     halves: Array
 
@@ -94,10 +101,10 @@ class Stopped:
 def expected_half_width(
     seeds: int, rows: int, noise: Noise, *, cells: int = 2, spread: float = 1.0
 ) -> float:
-    """Return the half width of a row among others as noisy, in closed form.
+    """Compute the expected half width of a row's interval in closed form.
 
-    For a factorial grid, `cells` is its number of cells, and `spread` the noise of an effect as a
-    multiple of a row's noise.
+    All `rows` of the table are assumed to be equally noisy. For a factorial design, `cells` is its
+    number of cells, and `spread` the noise of an effect divided by the noise of a row.
     """
     prior = PRIOR_DF if cells == 2 and rows > 1 else 0.0
     df = (cells - 1.0) * (seeds - 1.0) + prior
@@ -113,10 +120,12 @@ def simulate_rows(
     known: bool = False,
     tables: int = TABLES,
 ) -> DrawnTables:
-    """Draw tables of variants against a baseline: rows share its seeds, and so half their noise.
+    """Simulate tables of variants without a true difference from the baseline.
 
-    `looks` are the numbers of seeds at which they are judged, once or at each look with its share
-    of the error. With `known` the noise is as estimated, else drawn from what it may be.
+    The rows share the baseline's runs, and so half of their noise variance. `looks` lists the
+    numbers of seeds at which the rows are judged, `shares` the fraction of the error level that
+    each look spends. With `known` the noise estimates are taken as exact; otherwise the true noise
+    is drawn from their uncertainty.
     """
     values, text_se, text_df = _draw(noise, looks[-1], 0.0, tables, known=known)
     needed = np.full(text_se.shape, math.inf)
@@ -137,10 +146,11 @@ def simulate_factors(
     known: bool = False,
     tables: int = TABLES,
 ) -> DrawnTables:
-    """Draw factorial designs, whose rows are `factorial.contrasts`.
+    """Simulate tables of a factorial design, whose rows are the effects of `contrasts`.
 
-    `residual` is the standard deviation of a cell over seeds, less what a seed shifts in all cells;
-    `texts` have the text's part of the noise of each effect.
+    `residual` is the standard deviation of a cell's loss over seeds, without the shift that a seed
+    causes in all cells. `texts` holds the text error of each effect. `known` has the same meaning
+    as in `simulate_rows`.
     """
     generator = np.random.default_rng(0)
     design = Design.of(tuple(map(tuple, levels.values())), tuple(factors))
@@ -164,7 +174,11 @@ def with_looks(
     known: bool = False,
     tables: int = TABLES,
 ) -> Stopped:
-    """Draw tables whose seeds come in looks, and stop each arm where the real rules would."""
+    """Simulate tables with a true effect, and stop each row by the experiment's rules.
+
+    `looks` and `shares` have the same meaning as in `simulate_rows`. A row stops at the first look
+    at which its interval excludes 0 or lies within the equivalence margin.
+    """
     values, text_se, text_df = _draw(noise, looks[-1], effect, tables, known=known)
     seeds, share = np.array(looks), np.array(shares)
     at = np.zeros(text_se.shape, int)
@@ -195,9 +209,10 @@ def fewest(
     row: int,
     wanted: float = WANTED,
 ) -> float:
-    """Return the smallest size at which a row shows an effect; infinite for none.
+    """Return the smallest size at which a row detects an effect; infinity for none.
 
-    `draw` returns tables of a size: so many seeds, or so many times the documents.
+    `draw` simulates tables of a size: a number of seeds, or a factor on the number of documents.
+    `among` lists the sizes to try in ascending order, and `row` is the index of the row.
     """
     at = bisect_left(among, wanted, key=lambda size: draw(size).power(effect)[row])
     return among[at] if at < len(among) else math.inf
@@ -206,9 +221,10 @@ def fewest(
 def _draw(
     noise: Sequence[Noise], seeds: int, effect: float, tables: int, *, known: bool
 ) -> tuple[Array, Array, Array]:
-    """Draw differences by seed, (T, M, N), and the estimated errors of the text with their df.
+    """Draw differences by seed, (T, M, N), and estimated text errors with their df.
 
-    Half of the variance of each row is the baseline's; the text shifts all seeds of a row alike.
+    Half of each row's variance over seeds comes from the baseline and is common to all rows; the
+    text error shifts all seeds of a row alike.
     """
     generator = np.random.default_rng(0)
     sds = _draw_true([row.seeds for row in noise], tables, generator, known=known)
@@ -222,7 +238,7 @@ def _draw(
 def _draw_texts(
     noise: Sequence[Noise], tables: int, generator: np.random.Generator, *, known: bool
 ) -> tuple[Array, Array, Array]:
-    """Draw the text's true standard errors, their estimates (T, M), and degrees of freedom."""
+    """Draw true text errors, (T, M), and their estimates; return both and the df."""
     true = _draw_true([row.text for row in noise], tables, generator, known=known)
     df = np.array([row.text_df for row in noise])
     finite = np.where(np.isfinite(df), df, 1.0)
@@ -233,7 +249,11 @@ def _draw_texts(
 def _draw_true(
     estimates: Sequence[StandardError], tables: int, generator: np.random.Generator, *, known: bool
 ) -> Array:
-    """Draw what estimates may be of, (T, M): scaled inverse chi-squared variances."""
+    """Draw true standard errors, (T, M), given estimates of them.
+
+    The variances follow scaled inverse chi-squared distributions; with `known` they equal the
+    estimates.
+    """
     se = np.array([estimate.se for estimate in estimates])
     df = np.array([math.inf if known else estimate.df for estimate in estimates])
     finite = np.where(np.isfinite(df), df, 1.0)

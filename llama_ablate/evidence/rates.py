@@ -1,4 +1,4 @@
-"""Intervals and tests of the share of runs that diverge or collapse."""
+"""Confidence intervals and tests for the share of runs that diverge or collapse."""
 
 import math
 from dataclasses import replace
@@ -6,13 +6,13 @@ from functools import cache
 
 from llama_ablate.evidence.intervals import ALPHA, NOTHING, Interval
 
-#: A number of hits, and the runs that they are of.
+#: Number of runs with an outcome, and number of all runs.
 Counts = tuple[int, int]
 
 
 @cache
 def share(hits: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Compute the exact interval of a share (Clopper & Pearson 1934, Biometrika 26)."""
+    """Compute the exact interval of a proportion (Clopper & Pearson 1934, Biometrika 26)."""
     from scipy import special
 
     low = special.betaincinv(hits, n - hits + 1, alpha / 2) if hits else 0.0
@@ -22,14 +22,14 @@ def share(hits: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
 
 @cache
 def fisher(first: Counts, second: Counts) -> float:
-    """Return the two-sided p of Fisher's exact test that two shares are equal."""
+    """Return the two-sided p value of Fisher's exact test for two equal proportions."""
     (hits, n), (hits_2, n_2) = first, second
     total = hits + hits_2
     combinations = {
         k: math.comb(n, k) * math.comb(n_2, total - k)
         for k in range(max(0, total - n_2), min(n, total) + 1)
     }
-    # Counts are whole numbers, so that equally likely tables compare equal.
+    # Integer counts make equally likely tables compare as equal.
     rare = sum(way for way in combinations.values() if way <= combinations[hits])
     return rare / math.comb(n + n_2, total)
 
@@ -37,10 +37,12 @@ def fisher(first: Counts, second: Counts) -> float:
 def rate_difference(
     first: Counts, second: Counts, *, alpha: float = ALPHA, family: float = 1
 ) -> Interval:
-    """Return the difference of two shares with an interval at alpha / `family`, and Fisher's p.
+    """Return the difference of two proportions with its interval and Fisher's p value.
 
-    The ends are those of both exact intervals at half the level, so that it misses in at most alpha
-    / `family`. Runs are taken to be independent. Without runs all is NaN.
+    The interval is at the error level alpha / `family`. Its ends are differences of the ends of
+    both exact intervals at half this level, so that it misses the true difference with a
+    probability of at most alpha / `family`. Runs are assumed to be independent. All values are NaN
+    if one side has no runs.
     """
     n, level = min(first[1], second[1]), alpha / family
     if not n:

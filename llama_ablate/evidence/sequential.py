@@ -1,4 +1,8 @@
-"""Group-sequential designs: the error spent at each look, and the look of each arm."""
+"""Group-sequential designs: error spending over looks, and the progress of each arm.
+
+A look is an interim analysis at a number of seeds that is fixed before the first run. An arm is a
+variant that is compared with the baseline; an arm that is decided at a look gets no further seeds.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,15 +10,16 @@ from itertools import pairwise
 from typing import Generic, Literal, TypeVar
 
 Row = TypeVar("Row")
-#: Of the runs that a look at an arm takes: all have ended, some have not, some failed.
+#: State of the runs that a look needs of an arm: all have ended, some have not, or some failed.
 State = Literal["complete", "pending", "failed"]
 
 
 def spending(looks: Sequence[int]) -> tuple[float, ...]:
-    """Return the share of the error that each look spends, by the seeds that it adds.
+    """Return the error share that each look spends, proportional to its new seeds.
 
-    The linear spending function of Lan & DeMets 1983, Biometrika 70. A look's share is all that it
-    may use (Bonferroni over looks), so the shares hold whatever joins the looks' statistics.
+    `looks` lists the total number of seeds at each look. This is the linear spending function of
+    Lan & DeMets 1983, Biometrika 70. Each look tests at its own share alone (Bonferroni over
+    looks), so the total error is kept for any correlation between looks.
 
     >>> spending((3, 6, 12))
     (0.25, 0.25, 0.5)
@@ -24,15 +29,15 @@ def spending(looks: Sequence[int]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Standing(Generic[Row]):
-    """Last look of an arm, and its row there."""
+    """Progress of an arm: its last look, and its row there."""
 
-    #: The index of the look whose seeds it is judged by; -1 before the first.
+    #: Index of the last look at which the arm was judged; -1 before the first look.
     look: int
-    #: The index of the look whose seeds it is to have.
+    #: Index of the look for which the arm needs runs.
     needs: int
-    #: Its judgement at that look; before the first, of no seeds.
+    #: Row of the arm at its last look; before the first look, a row without seeds.
     row: Row
-    #: Whether it is to be judged again, at the look that it needs.
+    #: Whether the arm will be judged again, at the look `needs`.
     is_open: bool
 
 
@@ -43,13 +48,14 @@ def standings(
     judge: Callable[[Mapping[str, int]], Mapping[str, Row]],
     decided: Callable[[str, int, Row], bool],
 ) -> dict[str, Standing[Row]]:
-    """Judge arms at each look that is complete; arms that are decided stop.
+    """Judge the arms at each complete look, and stop the arms that are decided.
 
-    `state` says of an arm and a look whether the runs that it takes have ended; a look is complete
-    where no arm that goes on is pending. `judge` is given the look of each arm, arms that stopped
-    earlier included, and returns the rows of all as one table, of no seeds for those not given. An
-    arm keeps the row of the look at which it was decided, whatever is run later. An arm with a
-    failed run stays behind, until that is tried again.
+    `state` returns whether the runs of an arm for a look have ended. A look is complete if no arm
+    that is still open is pending. `judge` takes the look of each arm, including arms that stopped
+    earlier, and returns the rows of all arms as one table; an arm without a look has a row without
+    seeds. `decided` returns whether a row stops its arm. An arm keeps the row of the look that
+    decided it, whatever is run later. An arm with a failed run is judged at no further look until
+    the run is tried again.
     """
     nothing = judge({})
     stands = {arm: Standing(-1, 0, nothing[arm], is_open=True) for arm in arms}

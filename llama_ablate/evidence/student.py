@@ -1,6 +1,7 @@
-"""Student's t distribution, central and noncentral, and intervals of nonnegative means.
+"""Tails and quantiles of Student's t and F, and intervals of nonnegative means.
 
-From `scipy.special`, imported where it is used: `scipy.stats` takes half a second to import.
+The functions import `scipy.special` when they are called, since `scipy.stats` takes half a second
+to import.
 """
 
 import math
@@ -20,7 +21,7 @@ def tail(t: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
 
 
 def quantile(share: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
-    """Return the quantile of Student's t."""
+    """Return the quantile of Student's t at a probability `share`."""
     from scipy import special
 
     return np.asarray(special.stdtrit(df, share), float)
@@ -34,17 +35,18 @@ def f_tail(ratio: ArrayLike, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[n
 
 
 def f_quantile(share: float, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[np.float64]:
-    """Return the quantile of the ratio of two variances (F)."""
+    """Return the quantile of a ratio of two variances (F) at a probability `share`."""
     from scipy import special
 
     return np.asarray(special.fdtri(df, df_of_other, share), float)
 
 
 def noncentral_above(t: float, df: float, centre: float) -> float:
-    """Return the probability that a noncentral Student's t, about `centre`, exceeds `t` in size.
+    """Return the probability that a noncentral Student's t exceeds `t` in absolute value.
 
-    Its square is noncentral F with 1 and `df` degrees of freedom and noncentrality centre^2. Far
-    from 0 the numerator is nearly constant, which leaves a chi-squared probability.
+    `centre` is the noncentrality. The square of the variable is noncentral F with 1 and `df`
+    degrees of freedom and noncentrality centre^2. For a large `centre` the numerator is nearly
+    constant, which leaves a chi-squared probability.
     """
     from scipy import special
 
@@ -56,10 +58,11 @@ def noncentral_above(t: float, df: float, centre: float) -> float:
 def not_negative(
     mean: ArrayLike, half: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return interval ends for means of nonnegative values: shares, times, norms.
+    """Return the interval ends for means of nonnegative values: shares, times, norms.
 
-    `half` is half of Student's interval. That of the square root of the mean (delta method),
-    carried back, has the same width where the mean is far from 0, and reaches farther up near it.
+    `half` is the half width of Student's interval. The interval is computed for the square root of
+    the mean (delta method) and then squared. Far from 0 it has the width of Student's interval;
+    near 0 its lower end is not negative, and its upper end is higher.
     """
     mean, half = np.asarray(mean, float), np.asarray(half, float)
     more = half**2 / (4 * np.where(mean > 0, mean, 1.0))
@@ -67,5 +70,5 @@ def not_negative(
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean of two values or more."""
+    """Return the standard error of the mean of two or more values."""
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -1,8 +1,8 @@
 """Standard error of a loss difference from the finite held-out text, clustered by document.
 
 Seeds and documents are crossed: every seed is measured on the same documents. The variance over
-seeds holds the noise of seeds within a document already, so that part is taken out here, and the
-two errors add.
+seeds already contains the interaction of seeds and documents. This module subtracts that
+interaction from the variance over documents, so that both errors can be added.
 """
 
 import math
@@ -11,30 +11,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: A split with fewer documents is cut into blocks instead: their number is too small for an error.
+#: Fewest documents that serve as clusters of a split. A split with fewer documents is divided into
+#: blocks instead, since so few documents do not determine an error.
 DOCUMENTS = 20
-#: Clusters of a split at most: more say little more of the error, and every run's record has them.
+#: Largest number of clusters of a split: more clusters hardly improve the error estimate, and every
+#: run's record stores them.
 CLUSTERS = 64
-#: Least degrees of freedom of a text's error by itself: where its estimate has fewer, two mean
-#: squares nearly cancel in it, and it is small rather than uncertain.
+#: Lower bound on the degrees of freedom of a text error that is used alone. An estimate with fewer
+#: is the difference of two nearly equal mean squares: it is small rather than uncertain.
 LEAST_DF = 4.0
-_FALL = 0.5  # of the variance of a document's effect, as a power of its length
+_FALL = 0.5  # the variance of a document's effect falls with this power of its length
 
 
 @dataclass(frozen=True)
 class StandardError:
-    """A standard error in nats per token, and its degrees of freedom."""
+    """Standard error in nats per token, with its degrees of freedom."""
 
     se: float
     df: float
 
 
 def clusters(documents: ArrayLike, predictions: int, context: int) -> NDArray[np.int64]:
-    """Return the start of each cluster of a split, as an index of its predictions.
+    """Return the start index of each text cluster of a split, counted in predictions.
 
-    `documents` are the predictions at which documents begin, the first at 0. Clusters are the
-    documents; of fewer than 20, the windows of `context` predictions. More than 64 are joined, in
-    reading order, to stretches of about as many predictions each.
+    `documents` holds the index of each document's first prediction, beginning with 0. The clusters
+    are the documents; with fewer than 20 documents, they are windows of `context` predictions. More
+    than 64 clusters are merged in reading order into stretches of about equally many predictions.
     """
     starts = np.asarray(documents, np.int64)
     if len(starts) < DOCUMENTS:
@@ -46,7 +48,7 @@ def clusters(documents: ArrayLike, predictions: int, context: int) -> NDArray[np
 
 
 def kind(documents: int) -> str:
-    """Name the clusters of a split by its number of documents."""
+    """Return the plural noun for a split's clusters, given its number of documents."""
     if documents < DOCUMENTS:
         return "blocks"
     return "documents" if documents <= CLUSTERS else "groups of documents"
@@ -55,17 +57,19 @@ def kind(documents: int) -> str:
 def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> StandardError:
     """Compute the standard error of a loss difference over the choice of held-out text.
 
-    `differences_SF` are total nats, variant minus baseline, by seed and document; `tokens_F` the
-    predicted tokens of each document. The estimate is the sum over documents divided by the sum of
-    tokens, mean over seeds: a ratio (Cochran 1977, Sampling Techniques, section 6.4). Its variance
-    over documents less that of the interaction of seeds and documents, by moments of the crossed
-    random effects (Searle, Casella & McCulloch 1992, Variance Components, chapter 5), at least 0.
+    `differences_SF` holds total nats, variant minus baseline, by seed and document; `tokens_F`
+    holds the number of predicted tokens of each document. The estimated difference is the sum over
+    documents divided by the sum of tokens, averaged over seeds: a ratio estimator (Cochran 1977,
+    Sampling Techniques, section 6.4). Its variance is the variance over documents minus the
+    variance of the interaction of seeds and documents, by moments of the crossed random effects
+    (Searle, Casella & McCulloch 1992, Variance Components, chapter 5), and at least 0.
 
-    Documents have unequal sizes: the correction (F / (F - 1) for equal ones) and the degrees of
-    freedom (F - 1) are those of a working model (Bell & McCaffrey 2002, Survey Methodology 28), in
-    which the variance of a document's effect falls with the root of its length: with files of
-    Python's library it fell with a power of 0.4 to 0.6. With one seed the interaction cannot be
-    told apart and stays in. Raises ValueError for fewer than two documents, and for other shapes.
+    Documents have unequal sizes. Therefore the correction factor (F / (F - 1) for equal documents)
+    and the degrees of freedom (F - 1) come from a working model (Bell & McCaffrey 2002, Survey
+    Methodology 28), in which the variance of a document's effect falls with the root of its length:
+    with files of Python's library it fell with a power of 0.4 to 0.6. With one seed the interaction
+    cannot be separated, and remains in the error. Raises ValueError for fewer than two documents,
+    and for other shapes.
     """
     nats_SF, tokens = np.asarray(differences_SF, float), np.asarray(tokens_F, float)
     if nats_SF.ndim != 2 or nats_SF.shape[1:] != tokens.shape or len(tokens) < 2:
@@ -91,11 +95,11 @@ def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> StandardError:
 
 
 def _unequal(tokens_F: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the correction and the degrees of freedom of squared residuals of a ratio.
+    """Return the correction factor and the degrees of freedom for documents of unequal size.
 
-    With effects b of the documents, the residuals are tokens * (b - weighted mean of b) and the sum
-    of their squares is a quadratic form in b: its expectation is the trace of form * variance, its
-    degrees of freedom are trace^2 / trace((form * variance)^2).
+    With effects b of the documents, the residuals of the ratio estimator are tokens * (b - weighted
+    mean of b), and the sum of their squares is a quadratic form in b. Its expectation is the trace
+    of form * variance; its degrees of freedom are trace^2 / trace((form * variance)^2).
     """
     variance_F = tokens_F**-_FALL
     centred_FF = tokens_F[:, None] * (np.eye(len(tokens_F)) - tokens_F / tokens_F.sum())

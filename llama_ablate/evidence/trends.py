@@ -1,4 +1,4 @@
-"""Trends over a grid: of a gap with model size, of a loss over learning rates."""
+"""Trends of differences over model sizes, and sensitivity of losses to the learning rate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,27 +14,27 @@ Trend = Literal["grows", "closes", "reverses", "moves", "holds", "undecided"]
 
 @dataclass(frozen=True)
 class Gap:
-    """The trend of a gap, with its slope against the logarithm of size."""
+    """Trend of a variant's gap to the baseline over the logarithm of model size."""
 
     trend: Trend
-    #: Nats per tenfold size.
+    #: Change of the gap in nats per tenfold model size.
     slope: Interval
 
 
 def fit_gaps(
     differences: Mapping[str, Mapping[float, Sequence[float]]], margin: float | None = None
 ) -> dict[str, Gap]:
-    """Fit each variant's gap to the baseline as a line in the logarithm of size.
+    """Fit each variant's gap to the baseline as a line in log model size.
 
-    `differences` holds a variant's paired differences by size, one for each seed, with the same
-    seeds at all sizes. Each seed gives a least-squares line in log10 of size; the intervals of the
-    slopes, and of the lines' values at the smallest and the largest size, hold over all variants at
-    once (`simultaneous`).
+    `differences` holds each variant's paired differences by size, one for each seed, with the same
+    seeds at all sizes. Each seed yields a least-squares line in log10 of size. The intervals of the
+    slopes, and of the lines' values at the smallest and the largest size, are simultaneous over all
+    variants (`simultaneous`).
 
-    A gap `holds` where the slope lies within the margin, and is `undecided` where the slope's
-    interval includes 0. Else it `reverses` if the intervals at both ends exclude 0 on opposite
-    sides, `grows` or `closes` if both ends have one sign and the end with the larger gap excludes
-    0, and `moves` otherwise. Raises ValueError for fewer than two sizes.
+    A gap `holds` if the slope's interval lies within the margin, and is `undecided` if it includes
+    0. Otherwise it `reverses` if the intervals at both ends exclude 0 on opposite sides, `grows` or
+    `closes` if both ends have one sign and the end with the larger gap excludes 0, and `moves` in
+    any other case. Raises ValueError for fewer than two sizes.
     """
     if any(len(difference) < 2 for difference in differences.values()):
         raise ValueError("a trend needs two sizes or more")
@@ -58,7 +58,7 @@ def fit_gaps(
 
 
 def name_trend(slope: Interval, first: Interval, last: Interval, margin: float | None) -> Trend:
-    """Name the trend of a line by its slope and its values at both ends."""
+    """Return the trend of a line from its slope and its values at both ends."""
     if margin and slope.inside(-margin, margin):
         return "holds"
     if slope.low <= 0 <= slope.high:
@@ -73,11 +73,11 @@ def name_trend(slope: Interval, first: Interval, last: Interval, margin: float |
 
 
 def sensitivity(losses: Sequence[float]) -> float:
-    """Return the mean over a grid of learning rates of the loss above its minimum, in nats.
+    """Return the learning-rate sensitivity: the mean excess over the lowest loss, in nats.
 
-    Wortsman et al. 2023, arXiv:2309.14322: the expected deviation from the optimum when the rate
-    is drawn from the grid (there even in its logarithm), with losses capped at that of the
-    untrained model, which the caller has done. NaN for fewer than three rates.
+    It is the expected excess loss if the learning rate is drawn from the grid (Wortsman et al.
+    2023, arXiv:2309.14322, where the grid is even in the logarithm). The caller has capped the
+    losses at the untrained model's loss. Return NaN for fewer than three learning rates.
     """
     values = np.asarray(losses, float)
     return float((values - values.min()).mean()) if len(values) > 2 else math.nan

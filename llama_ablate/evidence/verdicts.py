@@ -1,4 +1,4 @@
-"""Verdicts of rows and results of hypotheses, from intervals and run outcomes."""
+"""Verdicts on comparisons and results of hypotheses, from intervals and run outcomes."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Literal
 from llama_ablate.evidence.intervals import Interval, seeds_needed
 from llama_ablate.evidence.rates import fisher
 
-#: What the losses of a variant show; or, where they cannot, how its runs ended.
+#: Verdict on a variant's losses; if the losses allow none, the outcome of its runs.
 Verdict = Literal[
     "better",
     "worse",
@@ -30,7 +30,11 @@ Result = Literal["supported", "refuted", "undecided"]
 
 @dataclass(frozen=True)
 class Ended:
-    """Counts of one side's finished runs, by outcome."""
+    """Numbers of finished runs by outcome, for one side of a comparison.
+
+    A run is lost if it diverged or collapsed. A run is too short if it ended near the loss that
+    token frequencies alone give, and its loss still fell.
+    """
 
     runs: int
     diverged: int
@@ -39,7 +43,11 @@ class Ended:
 
     @classmethod
     def of(cls, words: Iterable[str]) -> "Ended":
-        """Count words: `ok`, `too short`, `diverged`, `collapsed`; others have not finished."""
+        """Count the outcomes of finished runs.
+
+        The outcomes of finished runs are `ok`, `too short`, `diverged` and `collapsed`; others are
+        ignored.
+        """
         counts = Counter(words)
         lost, short = (counts["diverged"], counts["collapsed"]), counts["too short"]
         return cls(counts["ok"] + short + sum(lost), *lost, short)
@@ -51,11 +59,11 @@ class Ended:
 
 
 def verdict(interval: Interval, margin: float | None = None) -> Verdict:
-    """Return the verdict of an interval of `variant - baseline`, lower being better.
+    """Return the verdict for an interval of `variant - baseline`; lower is better.
 
-    `equivalent` where it is exactly 0, and within the margin, though it leave out 0: a difference
-    that is certain, and too small to matter. `inconclusive` where it lies on both sides of 0, or
-    has no ends.
+    The verdict is `equivalent` if the interval is exactly 0 or lies within the margin. This
+    includes an interval within the margin that excludes 0: the difference is certain, and too small
+    to matter. The verdict is `inconclusive` if the interval includes 0, or if its ends are NaN.
     """
     if interval.low == interval.high == 0 or (margin and interval.inside(-margin, margin)):
         return "equivalent"
@@ -65,12 +73,13 @@ def verdict(interval: Interval, margin: float | None = None) -> Verdict:
 
 
 def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) -> Verdict:
-    """Return the verdict of a row from its interval and both sides' run outcomes.
+    """Return the verdict on a comparison from its interval and both sides' run outcomes.
 
-    `diverged` or `collapsed` where all of its runs did and none of the baseline's, or more of them
-    at the interval's own level (Fisher's exact test). `too short` where a run of either is. Where
-    some were lost, the interval is that of the seeds which both kept: they show neither that an arm
-    is better than its lost seeds let it be, nor that it is equivalent.
+    The verdict is `diverged` or `collapsed` if all runs of the variant and none of the baseline
+    ended so, or if significantly more runs of the variant did, at the interval's own level
+    (Fisher's exact test). It is `too short` if a run of either side was too short. If runs were
+    lost, the interval covers only the seeds that both sides completed. A verdict in favour of the
+    side that lost runs, or of equivalence, then becomes `inconclusive`.
     """
     if _lost_more(own, base, interval.alpha):
         return "collapsed" if own.collapsed > own.diverged else "diverged"
@@ -83,7 +92,7 @@ def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) ->
 
 
 def _lost_more(own: Ended, base: Ended, level: float) -> bool:
-    """Return whether a variant lost significantly more runs."""
+    """Return whether a variant lost significantly more runs than the baseline."""
     if own.lost * base.runs <= base.lost * own.runs:
         return False
     all_and_none = own.lost == own.runs and not base.lost
@@ -92,27 +101,28 @@ def _lost_more(own: Ended, base: Ended, level: float) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference with its interval, and the run outcomes of both sides."""
+    """Difference of two variants: its interval, and the run outcomes of both sides."""
 
     interval: Interval
     own: Ended
     other: Ended
-    #: Why it cannot be told; else empty.
+    #: Reason why the two sides cannot be compared; empty if they can.
     why_not: str = ""
 
     def __neg__(self) -> "Difference":
-        """Return the negated difference."""
+        """Return the negated difference, with both sides exchanged."""
         return Difference(-self.interval, self.other, self.own, self.why_not)
 
     def judged(self, margin: float | None = None) -> Verdict:
-        """Return the verdict, lower being better."""
+        """Return the verdict on the difference; lower values are better."""
         return judged(self.interval, margin, self.own, self.other)
 
 
 def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | None:
     """Return the fewest seeds that would decide an inconclusive row; None if unknown.
 
-    The interval has to leave out 0, or the margin's nearer end: whichever takes fewer seeds.
+    A decided interval excludes 0 or lies within the margin; the result is for the easier of the
+    two.
     """
     distance = max(abs(interval.mean), (margin or 0.0) - abs(interval.mean))
     return seeds_needed(interval, distance) if verdict(interval, margin) == "inconclusive" else None
@@ -120,14 +130,14 @@ def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | No
 
 @dataclass(frozen=True)
 class Expectation:
-    """Statement about a difference, made before the runs: the variant's loss against another's.
+    """Hypothesis on a difference, stated before the runs: one variant's loss against another's.
 
     Raises ValueError for an equivalence without a margin.
     """
 
     direction: Direction
-    #: By how much more it must be better or worse; within how much it must be equivalent. A
-    #: negative margin allows for falling short: "not worse by 0.01" is better by -0.01.
+    #: Least difference for `better` and `worse`, largest difference for `equivalent`. A negative
+    #: margin allows a shortfall: "not worse by 0.01" is better by -0.01.
     margin: float
 
     def __post_init__(self) -> None:
@@ -136,20 +146,24 @@ class Expectation:
 
     @property
     def region(self) -> tuple[float, float]:
-        """Bounds of the differences, variant minus the other, for which it holds."""
+        """Range of differences, variant minus the other, in which the hypothesis is true."""
         below, above = (-math.inf, -self.margin), (self.margin, math.inf)
         regions = {"better": below, "worse": above, "equivalent": (-self.margin, self.margin)}
         return regions[self.direction]
 
     def result(self, interval: Interval) -> Result:
-        """Return `supported` for an interval inside the region, `refuted` for one outside it."""
+        """Return the test result of the hypothesis for an interval.
+
+        It is `supported` for an interval inside the region, `refuted` for one outside it, else
+        `undecided`.
+        """
         low, high = self.region
         if interval.inside(low, high):
             return "supported"
         return "refuted" if interval.low > high or interval.high < low else "undecided"
 
     def seeds_to_decide(self, interval: Interval) -> int | None:
-        """Return the fewest seeds that would decide it; None if decided or unknown."""
+        """Return the fewest seeds that would decide the hypothesis; None if decided or unknown."""
         if self.result(interval) != "undecided":
             return None
         return seeds_needed(interval, min(abs(interval.mean - end) for end in self.region))

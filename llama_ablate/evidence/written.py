@@ -1,37 +1,41 @@
-"""Formatted numbers, with as many decimals as their intervals justify."""
+"""Formatting of numbers, with as many decimals as their intervals justify."""
 
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-_UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
-_LEVEL = 0.05  # of a table: p is below it just where an interval leaves out 0
-_LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
+_UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: no interval, width 0, maximum
+_LEVEL = 0.05  # error level of a table: p is below it exactly if an interval excludes 0
+_LEAST_P, _LARGE_P = 1e-4, 0.1  # a smaller p is a bound; a larger p has two decimals
 
 
 def number(value: float | None, form: str, unit: str = "") -> str:
-    """Format a number; a dash for NaN or None."""
+    """Format a number; return a dash for NaN or None."""
     return "-" if value is None or math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def plain(value: float, digits: int) -> str:
-    """Format a number with some digits, from 1,000 on as a whole number; a dash for NaN."""
+    """Format a number with significant digits, from 1,000 on as an integer.
+
+    Return a dash for NaN.
+    """
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
-    """Format the range of some numbers; one number if both ends look the same."""
+    """Format the range of numbers; return one number if both ends look the same."""
     ordered = sorted(values)
     return " to ".join(dict.fromkeys(map(form, (ordered[0], ordered[-1]))))
 
 
 def decimals(low: float, high: float) -> int:
-    """Return how many decimals of an estimate its interval bears out: two digits of its half-width.
+    """Return the number of decimals that an interval justifies for its estimate.
 
-    More where an end that is not 0 would be written as 0: a reader must see on which side of 0 the
-    interval lies. Without an interval three, of a point four.
+    They show two digits of the half width. There are more decimals if an end other than 0 would be
+    rounded to 0: a reader must see on which side of 0 the interval lies. Return three without an
+    interval, and four for an interval of width 0.
     """
     half = (high - low) / 2
     if not math.isfinite(half):
@@ -45,14 +49,14 @@ def decimals(low: float, high: float) -> int:
 
 
 def estimate(mean: float, low: float, high: float, sign: str = "+") -> str:
-    """Write a difference with the decimals that its interval bears out, without the interval."""
+    """Format a difference with as many decimals as its interval justifies, without the interval."""
     return number(mean, f"{sign}z.{decimals(low, high)}f")
 
 
 def interval(mean: float, low: float, high: float, form: str = "", sign: str = "+") -> str:
-    """Write a difference, with its interval where it is known.
+    """Format a difference, with its interval if it is known.
 
-    With the decimals that the interval bears out, unless a format is given.
+    The number of decimals follows from the interval, unless `form` is given.
     """
     form = form or f"{sign}z.{decimals(low, high)}f"
     if math.isnan(mean) or math.isnan(low):
@@ -61,9 +65,9 @@ def interval(mean: float, low: float, high: float, form: str = "", sign: str = "
 
 
 def times(ratio: float, low: float, high: float) -> str:
-    """Write a ratio, with its interval where it is known.
+    """Format a ratio, with its interval if it is known.
 
-    With two decimals, or as many as show on which side of 1 the interval lies.
+    There are two decimals, or as many as show on which side of 1 the interval lies.
     """
     if math.isnan(ratio):
         return "-"
@@ -76,20 +80,20 @@ def times(ratio: float, low: float, high: float) -> str:
 
 
 def measured(difference: float, low: float, high: float, unit: str) -> str:
-    """Write a difference in its unit, with its interval."""
+    """Format a difference in its unit, with its interval."""
     if math.isnan(difference):
         return "not measured"
     return interval(difference, low, high) + (f" {unit}" if unit else "")
 
 
 def describe_ratio(ratio: float, low: float, high: float) -> str:
-    """Format a ratio of speeds with its interval; a star marks an interval without 1."""
+    """Format a speed ratio with its interval; a star marks intervals without 1."""
     text = times(ratio, low, high)
     return text.replace("x", "x*", 1) if low > 1 or high < 1 else text
 
 
 def bounded(value: float, low: float, high: float, form: str) -> str:
-    """Write an estimate with its interval, without ends of 0 or infinity."""
+    """Format an estimate with its interval; omit an end that is 0 or infinite."""
     if low == 0 and math.isinf(high):
         return "not determined"
     if low == 0 and high > 0:
@@ -98,10 +102,10 @@ def bounded(value: float, low: float, high: float, form: str) -> str:
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its 95% interval.
+    """Number with the ends of its 95% interval.
 
-    Where nothing bounds a quantity that is not negative, `low` is 0 or `high` infinite; both are
-    NaN with one seed, which says nothing about the noise.
+    For a nonnegative quantity without a bound, `low` is 0 or `high` is infinite. Both ends are NaN
+    for a single seed, since the noise is then unknown.
     """
 
     value: float = math.nan
@@ -109,21 +113,21 @@ class Estimate(NamedTuple):
     high: float = math.nan
 
     def __format__(self, form: str) -> str:
-        """Write a quantity that is not negative; without a format, a difference."""
+        """Format the estimate as a nonnegative quantity; without a format, as a difference."""
         return bounded(*self, form) if form else str(self)
 
     def __str__(self) -> str:
-        """Write a difference with its interval; nothing where it is NaN."""
+        """Format the estimate as a difference with its interval; return "" for NaN."""
         return "" if math.isnan(self.value) else interval(*self)
 
 
 def share(value: float, low: float, high: float) -> str:
-    """Write a share with its interval in percent."""
+    """Format a share with its interval in percent."""
     return f"{value:.0%} [{low:.0%}, {high:.0%}]"
 
 
 def p_value(p: float) -> str:
-    """Write a p value with two digits; with more where it would else cross the level."""
+    """Format a p value with two digits, or more if rounding would cross 0.05."""
     if math.isnan(p):
         return ""
     if p < _LEAST_P:
@@ -133,5 +137,5 @@ def p_value(p: float) -> str:
 
 
 def seeds(fewest: float) -> str:
-    """Format the number of seeds that would decide; "" if unknown."""
+    """Format the number of seeds that would decide a comparison; return "" if unknown."""
     return "" if math.isnan(fewest) else f"at least {fewest:.0f} seeds"

@@ -1,6 +1,6 @@
 """Crash-safe files: atomic writes by flush and rename, partial folders, removal, bounded reading.
 
-All calls that change the disk use `os` of this module, so that a test can replace it by a version
+All calls that change the disk use this module's `os`, so that a test can replace it by a version
 that fails, crashes or loses power at any call. No call writes through a symbolic link: names from a
 file become paths only by `below`.
 """
@@ -88,7 +88,7 @@ def _regular(path: Path | str) -> tuple[int, int]:
 
 
 class Writer:
-    """New file, open for buffered writing, with the SHA-256 of its content."""
+    """New file, open for buffered writing, that computes the SHA-256 of its content."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -126,7 +126,10 @@ class Writer:
 
 
 def write(path: Path, content: Content) -> str:
-    """Write a new file to the disk; return its SHA-256. Raises FileExistsError if it exists."""
+    """Write a new file to the disk; return its SHA-256. Raises FileExistsError if it exists.
+
+    `content` is bytes, or a function that writes to a `Writer`.
+    """
     file = Writer(path)
     try:
         with contextlib.closing(file):
@@ -242,9 +245,10 @@ def _handle_of(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path) -> Iterator[Path]:
-    """Create a temporary folder, to be committed by `place`, and remove it at the end.
+    """Create a temporary folder, which `place` may commit, and remove it after the block.
 
-    A shared lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
+    Meanwhile, a shared lock on the parent prevents `sweep` from removing the folder; the lock ends
+    with this process at the latest.
     """
     with _handle_of(parent) as handle:
         with contextlib.suppress(OSError):  # a file system without locks: `sweep` does nothing

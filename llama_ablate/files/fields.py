@@ -8,28 +8,31 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from llama_ablate.errors import ConfigError
 
 _T = TypeVar("_T")
-#: Of measured numbers: beyond it squares are infinite, and what is computed of them is no number.
+#: Largest measured number: the squares of larger numbers are infinite, and results of them are NaN.
 LARGEST = 1e100
 
-#: The id of a variant or a run: a part of the names of folders.
+#: The id of a variant or a run, which is a part of the names of folders.
 Id = Annotated[str, Field(pattern=r"^[0-9a-z]{1,32}$")]
-#: The fingerprint of a text or of its tokens, by which their folder is called.
+#: The fingerprint of a text or of its tokens, which is the name of their folder.
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-z]{1,32}$")]
-#: The name of a metric, by which files and figures are called.
+#: The name of a metric, which is also a name of files and figures.
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}$")]
-#: How many there are of something, or how large it is.
+#: A number of things, or a size.
 Count = Annotated[int, Field(ge=0, le=10**18)]
 Positive = Annotated[int, Field(gt=0, le=10**18)]
 
 
-#: Words that tables and figures show: a name, a unit.
+#: A short text in tables and figures: a name, a unit.
 Word = Annotated[str, Field(max_length=200)]
-#: Text that they show: a label, a reason.
+#: A longer text in tables and figures: a label, a reason.
 Text = Annotated[str, Field(max_length=10_000)]
 
 
 def _entries(options: dict[str, Any]) -> dict[str, Any]:
-    """Hold that what names a component in a mapping is a name, at any depth."""
+    """Check, at any depth, that a component's `name` is text and `pattern` a list.
+
+    Raises ValueError otherwise.
+    """
     for value in options.values():
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, dict):
@@ -56,7 +59,7 @@ def _all_bounded(values: tuple[float, ...]) -> tuple[float, ...]:
     return values
 
 
-#: What was measured; NaN and infinities are numbers too.
+#: A measured number; NaN and infinities are allowed.
 Number = Annotated[float, AfterValidator(_bounded)]
 Numbers = Annotated[tuple[float, ...], AfterValidator(_all_bounded)]
 

@@ -1,17 +1,18 @@
-"""Slugs: labels as parts of file names."""
+"""Convert labels to slugs, which are safe parts of file names."""
 
 import hashlib
 import re
 
-#: Characters that a file name does not keep: all but letters and digits; also accented Latin ones.
+#: Characters that a slug does not contain: all but letters and digits, and accented Latin letters.
 _NOT_KEPT = re.compile("[\\W_\x80-\u036f\u1e00-\u1eff]+")
 
 
 def slug(text: str, longest: int = 40) -> str:
-    """Turn a label into a part of a file name: at most `longest` bytes, and perhaps a hash.
+    """Convert a label to a part of a file name.
 
-    Only labels with letters of other scripts than Latin get a hash, as their marks are not kept,
-    and those of which nothing is kept.
+    The result has at most `longest` bytes, not counting a hash. A hash is added only to labels with
+    letters of other scripts than Latin, whose diacritics are removed, and to labels of which no
+    character remains.
 
     >>> slug("RoPE theta=500000")
     'rope-theta-500000'

@@ -1,1 +1,1 @@
-"""Conclusions from an experiment's results: from records to rows of tables."""
+"""Conclusions from an experiment's results: computation of table rows from run records."""

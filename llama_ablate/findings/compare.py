@@ -1,8 +1,9 @@
 """Comparison of variants: paired differences of a metric, with intervals and verdicts.
 
-Losses, tasks, guards, hypotheses, steps, lengths and speeds are all judged here. Runs are paired by
-seed, what was timed of a variant by process. The error of a loss has a part from the held-out text,
-clustered by document, and that of a task one from its items. A number that is counted is exact.
+This module judges losses, tasks, guards, hypotheses, path steps, training lengths and speeds. Runs
+are paired by seed, timings of a variant by process. The error of a loss includes the error from the
+held-out text, clustered by document; the error of a task's accuracy includes the error from its
+items. A counted number, such as the bytes of a KV cache, has no error.
 """
 
 import math
@@ -23,21 +24,21 @@ from llama_ablate.findings.paired_table import Paired, PairedTable, loss_split
 from llama_ablate.findings.values import UNSTABLE
 from llama_ablate.results import FINAL
 
-#: The ids of a variant and of that which it is compared with.
+#: Ids of a variant and of the variant with which it is compared.
 Pair = tuple[str, str]
 NO_BIAS = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class RowFamily:
-    """Comparisons whose intervals hold all at once (Bonferroni)."""
+    """Family of comparisons with simultaneous intervals (Bonferroni)."""
 
     pairs: Sequence[Pair]
-    #: How many share the error; by default the pairs.
+    #: Number of comparisons that share the error level; by default the number of pairs.
     size: float | None = None
-    #: Whether numbers are compared by the logarithms of their ratios.
+    #: Whether values are compared by the logarithms of their ratios.
     relative: bool = False
-    #: Of a variant by its id: the seeds that count, and the share of its error that it spends.
+    #: By variant id: the seeds to include, and the fraction of its error level that a row uses.
     seeds: Mapping[str, Collection[int]] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
 
@@ -45,15 +46,16 @@ class RowFamily:
 def compare(
     table: PairedTable, metric: str, variant: str, against: str, family: RowFamily
 ) -> Difference:
-    """Compare a metric of two variants, by id, as one of a family of comparisons."""
+    """Compare a metric of two variants, by id, as part of a family of comparisons."""
     return compare_all(table, metric, family)[variant, against]
 
 
 def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair, Difference]:
     """Compare a metric for all variant pairs of a family.
 
-    The interval of a loss against the baseline's is widened by the bias that the repeated baseline
-    leaves possible. For `diverged` and `collapsed` the shares of all finished runs are compared.
+    The interval of a loss difference from the baseline is widened by the possible bias that the
+    repeated baseline shows. For the metrics `diverged` and `collapsed`, shares of all finished runs
+    are compared.
     """
     ended = {pair: count_ended(table, *pair, family.seeds.get(pair[0])) for pair in family.pairs}
     size = len(family.pairs) if family.size is None else family.size
@@ -88,7 +90,7 @@ def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair
 
 
 def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> Interval:
-    """Return an interval as it is reported: exact, of a share, or widened by a bias."""
+    """Return the reported interval: exact for a count, clipped for a share, else widened."""
     if paired.is_exact:
         return replace(interval, low=interval.mean, high=interval.mean)
     if paired.is_share:
@@ -97,15 +99,16 @@ def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> In
 
 
 def _scaled(paired: Paired, *, relative: bool) -> StandardError:
-    """Return the error from texts or items, for ratios relative to the other's mean."""
+    """Return the error from texts or items; for ratios, relative to the other's mean."""
     error = paired.error or StandardError(0.0, math.inf)
     return replace(error, se=error.se / fmean(paired.other.values())) if relative else error
 
 
 def bias_of(table: PairedTable, metric: str, variant: str, against: str) -> tuple[float, float]:
-    """Return the possible bias of a difference, as an interval.
+    """Return the interval of the possible bias of a difference.
 
-    That of a loss against the baseline's is what all arms but the baseline may share.
+    Only the loss difference between the baseline and a variant has a bias: the bias that all
+    variants except the baseline may share. The interval is (0, 0) for any other difference.
     """
     base = table.plan.baseline.id
     sign = (against == base) - (variant == base)

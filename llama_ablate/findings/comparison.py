@@ -1,4 +1,4 @@
-"""The comparison of a table's variants with its baseline: paired differences, verdicts, costs."""
+"""Comparison of a table's variants with its baseline: paired differences, verdicts, costs."""
 
 import math
 from collections import Counter
@@ -39,7 +39,7 @@ from llama_ablate.terminal import plural
 
 @dataclass(frozen=True)
 class ComparisonRow(DifferenceRow):
-    """Comparison of a variant with the baseline: quality, difference, size, speed and memory."""
+    """Table row for a variant compared with the baseline: quality, size, speed, memory."""
 
     ORDER = (
         *("label", "baseline", "role", "n", "loss", "show_loss", *ENDS, "verdict", "show_verdict"),
@@ -122,8 +122,8 @@ class ComparisonRow(DifferenceRow):
     finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
     diverged: int = column("how many of them diverged")
     collapsed: int = column("how many of them collapsed")
-    # With NaN as its default a column is the mean over its reported runs of the number that has the
-    # column's name, on the reported split where it is of one.
+    # A column with the default NaN is the mean over the reported runs of the number with the
+    # column's name, on the reported split if the number belongs to a split.
     perplexity: float = column("mean perplexity", default=math.nan)
     bits_per_byte: float = column("mean loss in bits per byte of text", default=math.nan)
     excess_nats: float = column(
@@ -193,12 +193,12 @@ class ComparisonRow(DifferenceRow):
     epochs: float | None = column(
         "passes over its most repeated source", "epochs", ".2f", optional=True, default=None
     )
-    #: Decimals of losses: as many as the narrowest interval of the table bears out.
+    #: Number of decimals of losses: as many as the narrowest interval of the table justifies.
     places: int = 3
 
     @cell("loss ({unit})", leading=True)
     def show_loss(self) -> str:
-        """Write the mean loss, and of how many where runs were lost; of a control both losses."""
+        """Write the mean loss, with the number of runs if it averages only some."""
         form, trained = f".{self.places}f", self.ended - self.lost
         remark = f" (mean of the {trained} that trained)" if self.lost and trained else ""
         if self.verdict == "equal":  # its seeds may be fewer than the baseline's
@@ -218,12 +218,12 @@ class ComparisonRow(DifferenceRow):
 
     @cell("speed", leading=True, optional=True)
     def show_train_speed(self) -> str:
-        """Write the ratio of the training speed: `*` leaves out 1, `~` has no interval."""
+        """Write the training speed ratio: `*` if its interval excludes 1, `~` without interval."""
         return self._speed(self.train_speed)
 
     @cell("decode speed", optional=True)
     def show_decode_speed(self) -> str:
-        """Write the ratio of the decode speed: `*` leaves out 1, `~` has no interval."""
+        """Write the decode speed ratio: `*` if its interval excludes 1, `~` without interval."""
         return self._speed(self.decode_speed)
 
     def _speed(self, ratio: Ratio) -> str:
@@ -233,7 +233,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("at half the length", leading=True, optional=True)
     def show_half(self) -> str:
-        """Write how the verdict compares with that at half the training."""
+        """Write how the final verdict compares with the verdict at half the training."""
         return self.half or ""
 
     @cell("learning rate", leading=True, optional=True)
@@ -265,11 +265,11 @@ class ComparisonRow(DifferenceRow):
 
     @cell("over the floor (nats)", optional=True)
     def show_excess(self) -> str:
-        """Write the excess loss."""
+        """Write the loss above the text's known floor."""
         return number(self.excess_nats, f"+.{self.places}f")
 
     def _is_in_nats(self) -> bool:
-        return self.unit == NATS.name  # else one is the loss, and the other does not compare
+        return self.unit == NATS.name  # else the loss is bits/byte, and perplexity is incomparable
 
     @cell("bits/byte", optional=True)
     def show_bits(self) -> str:
@@ -293,7 +293,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("matched to", when=lambda row: abs(row.residual) > 0)
     def show_match(self) -> str:
-        """Write the rest of the matched budget, and the changed size."""
+        """Write the deviation from the matched budget, and the size that matching changed."""
         changed = self.solved.removeprefix("feed-forward ")
         return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
 
@@ -305,9 +305,10 @@ def differences(
 ) -> dict[str, Difference]:
     """Compare each variant's loss with the baseline's, by variant id.
 
-    `seeds` are those that count of a variant, by default all, and `shares` the parts of its error
-    that each spends. The intervals of the table's rows hold all at once, as many as were planned; a
-    control's (`role`) holds alone, as it is no row that can win.
+    `seeds` maps a variant to the seeds to include, by default all, and `shares` to the fraction of
+    its error level to use. The intervals are simultaneous over all planned rows of the table. A
+    control (a variant with a `role`) is in a family of its own, since it is no candidate for the
+    best variant.
     """
     base = table.plan.baseline.id
     others = [variant for variant in table.plan.variants if not variant.baseline]
@@ -323,8 +324,8 @@ def differences(
 def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    A variant that is open at a look is `pending`. What was not measured is NaN. A variant none of
-    whose runs ended `ok` keeps its row.
+    A variant that waits for its next look is `pending`. Missing measurements are NaN. A variant
+    without an `ok` run keeps its row.
     """
     runs_of = grouped(table.runs, lambda run: run.variant)
     speeds = find_speeds(table)
@@ -360,7 +361,7 @@ def _row(
     word = _verdict(table, at, {*counts}, of_base)
     if id_ in plan.repeated and interval.mean == interval.low == interval.high == 0:
         word = "equal"
-    # Of an interval alone it is known how seeds narrow it.
+    # The seeds needed are known only for rows without lost runs.
     is_open = word == "inconclusive" and not row.own.lost + row.other.lost
     fewest = seeds_to_decide(interval, table.equivalence) if is_open else None
     ended = row.own if at else table.ended_of(id_)
@@ -425,7 +426,7 @@ def _row(
 
 
 def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
-    """Name the broken guards of each variant, by its label."""
+    """Return the names of each variant's broken guards as a phrase, by label."""
     worse = grouped((row for row in guards if row.result == "worse"), lambda row: row.label)
     return {
         label: f"worse in {', '.join(r.measure for r in guards)}" for label, guards in worse.items()
@@ -437,14 +438,14 @@ def _to_float(count: int | None) -> float:
 
 
 def _with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Return rows whose losses have as many decimals as the narrowest interval bears out."""
+    """Set the decimals of losses to as many as the narrowest interval justifies."""
     digits = [decimals(row.low, row.high) for row in rows if row.high > row.low]
     places = max(digits, default=decimals(math.nan, math.nan))
     return [replace(row, places=places) for row in rows]
 
 
 def count_outcomes(values: Iterable[str]) -> str:
-    """Count how runs ended in words: `3 ok`, or `2 ok, 1 diverged`."""
+    """Format the counts of run outcomes: `3 ok`, or `2 ok, 1 diverged`."""
     counts = Counter(values)
     order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
@@ -453,9 +454,10 @@ def count_outcomes(values: Iterable[str]) -> str:
 def _verdict(
     table: PairedTable, at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
-    """Return a variant's verdict, `failed` or `pending` without a paired seed.
+    """Return a variant's verdict; `failed` or `pending` without a paired seed.
 
-    `every` and `of_base` are the outcomes of all its runs and of all the baseline's.
+    `every` is the set of outcomes of all its runs, `of_base` the set of outcomes of all runs of the
+    baseline.
     """
     if at is None:
         return "baseline"
@@ -466,24 +468,27 @@ def _verdict(
         return "failed"
     if at.is_open or (not paired and (every | of_base) - {*FINAL}):
         return "pending"
-    # No loss is measured where none of the runs was lost, and there is no pair.
+    # Without a pair and without lost runs, no loss was measured.
     is_measured = paired or at.row.own.lost + at.row.other.lost
     return "no verdict" if word == "inconclusive" and not is_measured else word
 
 
 def _p_of_lost(row: Difference) -> float:
-    """Compute the p value of the share of lost runs, corrected for the number of rows."""
+    """Compute the p value of the share of lost runs, corrected for several rows."""
     variant_ended, other = row.own, row.other
     if not ((variant_ended.lost or other.lost) and variant_ended.runs and other.runs):
         return math.nan
-    rows = ALPHA / row.interval.alpha  # that share the error, and looks
+    rows = ALPHA / row.interval.alpha  # rows and looks that share the error
     return min(
         1.0, rows * fisher((variant_ended.lost, variant_ended.runs), (other.lost, other.runs))
     )
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
-    """Compute the mean of a metric over runs, on a split if measured there; NaN without any."""
+    """Compute the mean of a metric over runs; NaN without any value.
+
+    If the metric was measured on `split`, the value on that split is used.
+    """
     split_name = f"{split}_{name}"
     chosen = split_name if has_number(runs, split_name) else name
     return mean_number(runs, chosen)

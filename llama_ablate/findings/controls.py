@@ -1,7 +1,8 @@
 """Controls of an experiment: the repeated baseline and the positive control.
 
-The baseline trained again under another name bounds the bias that all other arms may share. A
-positive control shows whether harm of the margin's size would be seen; it changes no verdict.
+The repeated baseline is trained under another name with nothing changed; its difference bounds the
+bias that all other variants may share. A positive control is a variant with a known harm; it shows
+whether harm of the margin's size would be detected, and changes no verdict.
 """
 
 import math
@@ -14,14 +15,14 @@ from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, column
 from llama_ablate.findings.values import UNSTABLE
 
-#: Margins of harm, up to which a control is like a difference of the margin's size.
+#: Largest harm of a useful positive control, in margins.
 _MAX_MARGINS = 10
 _TOO_STRONG = "it does not show that small harm would be noticed"
 
 
 @dataclass(frozen=True)
 class ControlRow(Row):
-    """A control of a table."""
+    """Table row for a control, with its result."""
 
     control: str = column("`repeat`, `positive` or `redraw`", "control")
     label: str = column("label of the variant", "variant")
@@ -30,11 +31,11 @@ class ControlRow(Row):
 
 
 def check_controls(table: TableFrames) -> list[ControlRow]:
-    """Check the controls of a table.
+    """Check the controls of a table; return one row for each.
 
-    A repeated baseline holds where it is equal bit for bit, or has an interval; a positive control
-    where its own 95% interval lies above 0 and its mean is at most ten margins. The baseline with
-    other draws cannot fail.
+    A repeated baseline holds if it equals the baseline bit for bit, or if its difference has an
+    interval. A positive control holds if its own 95% interval lies above 0 and its mean is at most
+    ten margins. The baseline with other random draws cannot fail.
     """
     rows = zip(table.plan.variants, table.comparison, strict=True)
     return [
@@ -49,7 +50,7 @@ def check_controls(table: TableFrames) -> list[ControlRow]:
 
 
 def failing(rows: Sequence[ControlRow]) -> list[str]:
-    """Return why controls fail, in sentences without a full stop."""
+    """Return the reasons of failing controls, as sentences without a full stop."""
     return [f"'{row.label}' {row.why}" for row in rows if row.result == "fails"]
 
 

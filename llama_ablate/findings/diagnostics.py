@@ -1,4 +1,4 @@
-"""Diagnostics of a table's intervals: errors, degrees of freedom, levels."""
+"""Diagnostics of a table's confidence intervals: errors, degrees of freedom, levels."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from llama_ablate.findings.effects import factors
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import Row, cell, column, shared
 
-_MAX_SAVED = 10  # times the runs: beyond, a few seeds do not tell how many
+_MAX_SAVED = 10  # a few seeds do not determine a larger factor
 
 
 @dataclass(frozen=True)
 class DiagnosticRow(Row):
-    """Parts of the interval of a variant's difference, or of an effect."""
+    """Table row with interval diagnostics of a variant's difference or a factorial effect."""
 
     ORDER = (
         *("label", "effect", "n", "seed_se", "text_se", "df", "show_variance", "show_level"),
@@ -52,7 +52,7 @@ class DiagnosticRow(Row):
 
     @cell("look", when=lambda row: (row.looks or 1) > 1)
     def show_look(self) -> str:
-        """Write the look."""
+        """Write the look that the row is from, and the number of planned looks."""
         return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
 
     def _has_pairs(self) -> bool:
@@ -71,7 +71,7 @@ class DiagnosticRow(Row):
 
     @cell("runs that pairing saves", when=_has_pairs)
     def saved(self) -> str:
-        """Write the seeds that pairing saves, as a rough figure."""
+        """Write how many times the runs an unpaired design would need, approximately."""
         times = self.pairing_saves or math.nan
         return f"over {_MAX_SAVED}x" if times > _MAX_SAVED else number(times, ".1f", "x")
 
@@ -81,6 +81,6 @@ class DiagnosticRow(Row):
 
 
 def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
-    """List the parts of the intervals of effects, or of a table's rows."""
+    """List the interval diagnostics of a table's factorial effects, or else of its variants."""
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]

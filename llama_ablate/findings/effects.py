@@ -1,4 +1,8 @@
-"""Effects of factors in a factorial design, and of the steps along a path."""
+"""Effects of the factors in a factorial design, and of steps along a path.
+
+A path is a sequence of variants with one more change each; a step is compared with the step before
+it.
+"""
 
 import itertools
 import math
@@ -27,17 +31,17 @@ from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 T = TypeVar("T")
 
-_WIDE = 2  # times the median half width, beyond which a row says why
-#: Verdicts of an interaction: two changes together are neither better nor worse than their sum.
+_WIDE = 2  # a row wider than this multiple of the median width states the reason
+#: Verdict of an interaction by the verdict on its interval, since no variant is better or worse.
 _TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
 _UNKNOWN = "not estimable"
 
 
 @dataclass(frozen=True)
 class FactorRow(DifferenceRow):
-    """Effect of a change on the loss, on average over the other factors.
+    """Table row for a factorial effect on the loss, averaged over the other factors.
 
-    An interaction is a difference of differences: what the second change does to the effect of the
+    An interaction is a difference of differences: how the second change alters the effect of the
     first.
     """
 
@@ -75,7 +79,7 @@ class FactorRow(DifferenceRow):
 
     @cell("at half the length", optional=True)
     def show_half(self) -> str:
-        """Write how the verdict at half the length of training compares."""
+        """Write how the verdict at half the training length compares with the final verdict."""
         return self.half or ""
 
     @cell("learning rate", optional=True)
@@ -85,7 +89,7 @@ class FactorRow(DifferenceRow):
 
     @cell("its effect", leading=True, optional=True)
     def in_words(self) -> str:
-        """Describe one factor's effect at each level of another."""
+        """Write the effect of one change with and without another change."""
         if not self.changed or math.isnan(self.difference):
             return ""
         form = f"+z.{decimals(self.low, self.high)}f"
@@ -102,7 +106,7 @@ class FactorRow(DifferenceRow):
 
 @dataclass(frozen=True)
 class AxisRow(Row):
-    """Range of a factor's levels, on average over the other factors."""
+    """Table row for the loss range over a factor's levels, averaged over other factors."""
 
     ORDER = ("axis", "show_range", "lowest", "order", "more_than")
 
@@ -130,7 +134,7 @@ class AxisRow(Row):
 
 @dataclass(frozen=True)
 class StepRow(Row):
-    """Effect of a step of a path, and of all steps so far."""
+    """Table row for a step of a path: its effect, and the cumulative effect."""
 
     ORDER = ("step", "n", "show_step", "verdict", "show_rate", "so_far", "show_p")
 
@@ -168,12 +172,12 @@ class StepRow(Row):
 
     @property
     def variant(self) -> str:
-        """The label of the variant."""
+        """Label of the variant."""
         return self.step
 
 
 def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
-    """Cache a function of a table for as long as the table exists."""
+    """Cache a function's result for each table, as long as the table exists."""
     cache: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
 
     @wraps(compute)
@@ -189,9 +193,9 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 def factors(table: TableFrames) -> list[FactorRow]:
     """List the main effects and two-way interactions of a factorial design.
 
-    Main effects come first, then interactions, each kind by size. An effect that the runs cannot
-    tell has a verdict that says so. The list is empty for other designs, and until every variant
-    has finished a seed or failed.
+    Main effects come first, then interactions, each sorted by size. An effect that the runs do not
+    determine has the verdict `not estimable`. The list is empty for other designs, and until every
+    variant has finished a seed or failed.
     """
     by_effect = {contrast.effect: contrast for contrast in find_contrasts(table)}
     if not by_effect:
@@ -215,11 +219,12 @@ def factors(table: TableFrames) -> list[FactorRow]:
 
 @_once_a_table
 def axes(table: TableFrames) -> list[AxisRow]:
-    """Return the range of each factor's levels, the largest first.
+    """Return the range of the loss over each factor's levels, the largest range first.
 
-    The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
-    by for sure, at most what any pair may. Where those of two do not meet, one surely matters more.
-    None where a pair of levels cannot be told apart.
+    The intervals of all level pairs are simultaneous, and so is the interval of a range: its lower
+    end is the largest lower end of any pair (at least 0), its upper end the largest upper end of
+    any pair. Of two factors whose intervals do not overlap, one has the larger effect. A factor
+    with a pair of levels that is not estimable is left out.
     """
     rows = []
     for name, labels in level_names(table.plan, table.experiment).items():
@@ -260,7 +265,7 @@ def axes(table: TableFrames) -> list[AxisRow]:
 
 
 def confounding(table: TableFrames) -> str:
-    """List the confounded effects of a fractional design."""
+    """Describe in a sentence which effects of a factorial design are confounded."""
     estimated = find_contrasts(table)
     cells = [cell for cell in _cells(table) if table.losses[cell.id]]
     every = math.prod(len({cell.levels[name] for cell in cells}) for name in cells[0].levels)
@@ -291,11 +296,11 @@ def confounding(table: TableFrames) -> str:
 
 @_once_a_table
 def steps(table: TableFrames) -> list[StepRow]:
-    """Return each path step's effect, and the cumulative effect.
+    """List the steps of a path, each with its marginal and its cumulative effect.
 
-    None for other designs. Marginal is against the step before; cumulative is the difference from
-    the baseline, as the comparison has it. The verdict is the interval's, unless how a variant's
-    runs ended decides.
+    The marginal effect is the difference from the step before, the cumulative effect the difference
+    from the baseline, as in the comparison table. The verdict follows from the marginal effect's
+    interval, unless the variants' run outcomes determine it. The list is empty for other designs.
     """
     total = {row.label: row for row in table.comparison}
     plan, experiment = table.plan, table.experiment
@@ -325,10 +330,10 @@ def steps(table: TableFrames) -> list[StepRow]:
 
 @_once_a_table
 def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
-    """Compare each path step with the step before it, by their ids.
+    """Compare each step of a path with the step before it, by variant ids.
 
-    The intervals hold for all steps at once. The first step is a row of the comparison too: it has
-    that row's interval, as one number has one. Empty for other designs.
+    The intervals are simultaneous over all steps. The first step is also a row of the comparison
+    table, and keeps the interval of that row. The mapping is empty for other designs.
     """
     if table.experiment.variants.design != "path":
         return {}
@@ -357,11 +362,12 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 @_once_a_table
 def find_contrasts(table: TableFrames) -> list[Contrast]:
-    """Estimate the contrasts of a factorial design; none for other designs.
+    """Estimate the contrasts of a factorial design; return [] for other designs.
 
-    None while a cell without a loss may still get one, and with looks before the last. Over the
-    seeds that two cells or more have, and the cells that have one of those. Each is widened by the
-    bias that the repeated baseline leaves possible.
+    The list is also empty while a cell without a loss may still get one, and, in an experiment with
+    looks, before the last look. The estimates use the seeds that two or more cells have, and the
+    cells with such a seed. Each interval is widened by the possible bias that the repeated baseline
+    shows.
     """
     experiment, base = table.experiment, table.plan.baseline
     names, losses = list(base.levels), _losses(table)
@@ -420,7 +426,7 @@ def _losses(table: TableFrames) -> dict[str, dict[int, float]]:
 
 
 class _Named(NamedTuple):
-    """Columns of an effect: what changes, and of an interaction what that does in either case."""
+    """Name columns of an effect; for an interaction, also its first change's effects."""
 
     effect: str
     changed: str = ""
@@ -439,7 +445,7 @@ def _name_effect(
     words = names[effect.factors[0]]
     if not other:
         return _Named(f"{words[on]} instead of {words[off]}")
-    # On average over the levels of the other the first change does what it does alone.
+    # Averaged over the levels of the other factor, the first change has its main effect.
     (base, level), second = other[0], names[effect.factors[1]]
     beyond = {base: 0.0} | {
         changes[1]: effect_row.interval.mean
@@ -466,7 +472,7 @@ def _row(
     table: TableFrames,
     rate: str,
 ) -> FactorRow:
-    """Return the row of an effect, with interval and verdict."""
+    """Return the row of an effect, with its interval and its verdict."""
     named, contrast = _name_effect(effect, names, found), found.get(effect)
     interval = contrast.interval if contrast else NOTHING
     word, why = _UNKNOWN, "its combinations were not run, or failed"
@@ -492,7 +498,7 @@ def _row(
 
 
 def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
-    """Return the ids of an effect's positive and negative cells."""
+    """Return the ids of an effect's cells with positive and with negative sign."""
     by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for variant in cells:
         at = [variant.levels[name] for name in effect.factors]
@@ -502,7 +508,10 @@ def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[
 
 
 def name_effect(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
-    """Name an effect by its factors, with levels if a factor has more than two."""
+    """Return the name of an effect: its factors, joined by `x`.
+
+    A factor with more than two levels is named with the two levels of the change.
+    """
     named = [
         name if len(names[name]) == 2 else f"{name} {names[name][on]} for {names[name][off]}"
         for name, (off, on) in zip(effect.factors, effect.levels, strict=True)
@@ -511,7 +520,7 @@ def name_effect(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) ->
 
 
 def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[int, str]]:
-    """Write the levels of each factor of a grid: `gelu`, `lr=0.003`."""
+    """Return names for the levels of each factor, such as `gelu` or `lr=0.003`."""
     cells = [variant for variant in plan.variants if not variant.role]
     names = {}
     for name in plan.baseline.levels:
@@ -523,7 +532,7 @@ def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[in
 
 
 def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> object:
-    """Return the value of a factor in a cell: a slot, size, option, text or `train` key."""
+    """Return a factor's value in a cell: a slot, size, option, text or `train` key."""
     key, _, inner = name.partition(".")
     if key == "train":
         return cell.train.get(inner, getattr(experiment.train, inner))

@@ -1,4 +1,4 @@
-"""Results of an experiment: the tables' rows and derived rows, each computed once."""
+"""Results of an experiment: its tables with their rows, and derived rows computed once."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,43 +35,47 @@ from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Environment
 from llama_ablate.results.snapshot import Results
 
-#: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
+#: Metrics with the losses at the end of a run and at its branches, for curves over model size.
 _LADDER = ("perplexity", TRAINING)
-#: Share of a run within which branches of runs of unlike length are one length.
+#: Branches of runs of different length count as one length if their tokens differ by less than this
+#: share of a run.
 _SAME_LENGTH = 0.02
 
 
 class CurvePoint(NamedTuple):
-    """Point of a run's loss curve."""
+    """Point of a run's loss curve over training text."""
 
     run: RunRow
-    #: How much text was read by then, in tokens, or in bytes where variants differ in their tokens.
+    #: Training text read so far, in tokens; in bytes if variants have tokenizers of their own.
     read: float
     loss: float
 
 
 @dataclass(frozen=True)
 class LossPoint:
-    """Loss of a run at its end, or at the end of a branch."""
+    """Loss of a run at its end, or at a branch.
+
+    A branch is a copy of the run that is cooled down early.
+    """
 
     label: str
     baseline: bool
     role: str
     seed: int
-    #: Without embeddings.
+    #: Number of parameters without embeddings.
     parameters: int
     tokens: int
-    #: Training FLOPs.
+    #: Training FLOPs up to this point.
     compute: float
     loss: float
     branch: bool
-    #: The name of its table.
+    #: Name of the run's table.
     rung: str
 
 
 @dataclass(frozen=True, eq=False)
 class TableFrames(PairedTable):
-    """Table of an experiment with its derived rows, each computed once."""
+    """Table of an experiment, with derived rows that are computed once."""
 
     @cached_property
     def standings(self) -> dict[str, Standing[Difference]]:
@@ -85,12 +89,12 @@ class TableFrames(PairedTable):
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
-        """The rows of the comparison: quality, difference, verdict, size, speed, memory."""
+        """Rows of the comparison: quality, difference, verdict, size, speed, memory."""
         return comparison.compare_variants(self, self.guards)
 
     @cached_property
     def secondary(self) -> list[SecondaryRow]:
-        """The rows of other metrics: accuracies on tasks, and guarded numbers."""
+        """Rows of metrics other than the loss: task accuracies, and guarded metrics."""
         return judge_secondary(self)
 
     @property
@@ -99,9 +103,10 @@ class TableFrames(PairedTable):
         return [row for row in self.secondary if row.result]
 
     def branches(self, split: str | None = None) -> dict[int, str]:
-        """Return the names of the losses at the branches of the runs, by training tokens.
+        """Return the names of the losses at the branches of runs, by training tokens.
 
-        They are those on a `split`, by default the reported one.
+        A branch is a copy of a run that is cooled down early. `split` is the split of the losses,
+        by default the reported split.
         """
         return {
             int(row.coordinates["tokens"]): row.name
@@ -113,17 +118,18 @@ class TableFrames(PairedTable):
 
     @cached_property
     def lengths(self) -> "dict[int, TableFrames]":
-        """Tables at shorter training lengths, from the losses at branches.
+        """Tables at shorter training lengths, from the losses at branches, by tokens.
 
-        The level of their intervals is divided by the number of branches. Empty where variants
-        differ in their tokens, of which branches tell nothing.
+        The error level of their intervals is divided by the number of lengths. The mapping is empty
+        if variants have tokenizers of their own, since the losses at branches are then not
+        comparable.
         """
         if self.unit == BITS:
             return {}
         names: dict[int, list[str]] = {}
         run_tokens = self.plan.tokens_per_run
         for tokens, name in sorted(self.branches().items()):
-            # Where runs differ in length, so do their branches: all of one share are one length.
+            # Runs of different length have branches of different length: one share is one length.
             near = (of for of in names if abs(tokens - of) < _SAME_LENGTH * run_tokens)
             names.setdefault(next(near, tokens), []).append(name)
         if not names:
@@ -153,9 +159,9 @@ class TableFrames(PairedTable):
 
     @cached_property
     def points(self) -> Sequence[LossPoint]:
-        """The reported loss of every variant and seed, and of every branch of a run.
+        """Reported losses of all variants and seeds, at the ends and branches of runs.
 
-        A run that was too short has none: its end is no point of a curve through what was learned.
+        A run that was too short has no points, since its final loss is unknown.
         """
         plan = self.plan
         runs = {run.id: run for run in plan.runs}
@@ -198,7 +204,10 @@ class TableFrames(PairedTable):
         }
 
     def curves(self, labels: Collection[str], split: str = "validation") -> list[CurvePoint]:
-        """Return the losses along the reported runs of some variants, on a split or `train`."""
+        """Return the points of the loss curves of some variants' reported runs.
+
+        `split` is a held-out split or `train`. The losses are in the table's unit.
+        """
         points, variants = [], {variant.id: variant for variant in self.plan.variants}
         for run in (run for run in self.reported if run.label in labels):
             variant = variants[run.variant]
@@ -214,20 +223,20 @@ class TableFrames(PairedTable):
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """All tables of an experiment, the input of sections and figures."""
+    """All tables of an experiment: the input of report sections and figures."""
 
     plan: PlanDocument
-    #: Where the results are, as a command is given it.
+    #: Path of the results, as given to the command.
     root: str
     tables: tuple[TableFrames, ...]
-    #: What the file stated before the first run had finished, and every change since.
+    #: Versions of the experiment file: before the first run had finished, and every change since.
     protocol: Sequence[Version]
     experiment_text: str
     #: Machine and software of the first run that finished.
     environment: Environment | None
-    #: How it computed; before any run has finished, how the plan says that runs will.
+    #: Compute settings of that run; before any run has finished, the planned settings.
     compute: Mapping[str, object]
-    #: Finds the folder of a run; None where it has none of its own.
+    #: Function that returns the folder of a run; None for a run without a folder on disk.
     folder: Callable[[str], Path | None]
 
     @classmethod
@@ -249,11 +258,11 @@ class Frames:
 
     @property
     def table(self) -> TableFrames:
-        """First table, or the table of a section or figure."""
+        """First table of the experiment, or the only table of a section or figure."""
         return self.tables[0]
 
     def only(self, table: TableFrames) -> "Frames":
-        """Return the frames of one table alone."""
+        """Return the frames with a single table."""
         return replace(self, tables=(table,))
 
     @property
@@ -262,12 +271,15 @@ class Frames:
         return {table.plan.name: table for table in self.tables}
 
     def named(self, name: str | None) -> TableFrames:
-        """Return the table of a name, the first for None. Raises ConfigError for other names."""
+        """Return the table with a name; the first for None.
+
+        Raises ConfigError for an unknown name.
+        """
         return find_table(self.by_name, name)
 
     @property
     def stage(self) -> stages.Stage:
-        """Stage of an experiment with a race or looks."""
+        """Current stage of an experiment with a race or looks."""
         runs = [run for table in self.tables for run in table.marked_runs]
         return stages.find_stage(self.plan.experiment, runs)
 
@@ -279,12 +291,15 @@ class Frames:
 
     @property
     def metrics(self) -> Sequence[MetricRow]:
-        """The measured values of all tables."""
+        """Measured values of all tables."""
         return [row for table in self.tables for row in table.metrics]
 
     @property
     def rungs(self) -> list[TableFrames]:
-        """The sizes of a ladder: the tables that share text, match and budget with the first."""
+        """Tables of the model sizes: those with the first table's text, match and budget.
+
+        The list is empty for an experiment without `sizes`.
+        """
         if not self.plan.experiment.sizes:
             return []
         first = self.table.plan
@@ -323,7 +338,7 @@ def _table(
 
 
 def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
-    """Return the labels of variants that a hypothesis needs which is about no row of a table."""
+    """Return labels of variants in hypotheses that are about no table row."""
     base, first = table.baseline.label, plan.tables[0].name
     return {
         label

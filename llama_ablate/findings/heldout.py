@@ -1,4 +1,4 @@
-"""Held-out text: its size, and its share of the error of differences."""
+"""Held-out text: its size, and its share of the error variance of differences."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ from llama_ablate.terminal import plural
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:
-    """Compute the half width due to the text alone, as with infinitely many seeds.
+    """Compute the half width that would remain with infinitely many seeds.
 
-    NaN where it is decided, where seeds could still decide it, and where the text's part is unknown
-    or 0.
+    It comes from the error of the held-out text alone. Return NaN if the row is decided, if more
+    seeds could still decide it, and if the text error is unknown or 0.
     """
     if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
         return math.nan
@@ -31,7 +31,7 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
 
 @dataclass(frozen=True)
 class SplitRow(Row):
-    """A held-out split of a table."""
+    """Table row for a held-out split: its size and share of the error variance."""
 
     ORDER = ("text", "named", "show_documents", "show_bytes", "tokens", "between", "part")
 
@@ -40,7 +40,7 @@ class SplitRow(Row):
 
     @cell("split")
     def named(self) -> str:
-        """Write the split."""
+        """Write the name of the split."""
         return "held-out" if self.split == HELD_OUT else self.split
 
     documents: int = column("number of its documents; 0 where the plan does not tell")
@@ -58,7 +58,7 @@ class SplitRow(Row):
 
     @cell("bytes")
     def show_bytes(self) -> str:
-        """Write the size."""
+        """Write the size in bytes."""
         return f"{self.bytes:,}"
 
     @cell("error between")
@@ -75,10 +75,11 @@ class SplitRow(Row):
 
 
 def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
-    """Return one row for each held-out split of a text: its size and its part of the error.
+    """List the held-out splits of a text, with sizes and error variance shares.
 
-    The shares are of the differences of all its tables, for the split that is reported. None where
-    no losses were stored by document: the intervals have no part of the text's then.
+    The shares are taken over the differences of all tables with this text, for the reported split
+    alone. Return an empty list if no losses were stored by document, since the intervals then
+    contain no text error.
     """
     table = tables[0]
     clustered = {
@@ -115,7 +116,7 @@ def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
 
 
 def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
-    """Return the smallest and largest share of the text in the variance of differences."""
+    """Return the smallest and largest share of the text error in a difference's variance."""
     variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
     shares = [
         text_part / (text_part + seed_part)

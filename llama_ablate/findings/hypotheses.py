@@ -17,9 +17,9 @@ from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
 from llama_ablate.terminal import plural
 
-#: Endings of the names of numbers that say what the loss says.
+#: Endings of the names of metrics that express the loss.
 _LOSS_ENDINGS = ("_nats", "_perplexity", "_bits_per_byte")
-_LEARNED = 0.1  # smallest share of the distance from chance to the floor for a learned text
+_LEARNED = 0.1  # share of the way from chance to the floor, from which a text is learned
 _SOLVED = 0.005  # nats above the floor, within which no further gain is possible
 NOT_LEARNED = f"no arm came more than {CLEARLY_BELOW} nats below the loss of token frequencies"
 #: Result of a stored hypothesis in a form that is no longer supported.
@@ -28,7 +28,7 @@ NO_LONGER_JUDGED = "stated, no longer judged"
 
 @dataclass(frozen=True)
 class HypothesisRow(Row):
-    """Row of a hypothesis: its statement, the measured difference, and the test result."""
+    """Table row for a hypothesis: its statement, measured difference and test result."""
 
     ORDER = (
         *("hypothesis", "table", *ENDS, "result", "show_remark", "family"),
@@ -75,7 +75,7 @@ class HypothesisRow(Row):
 
     @cell("source", when=_has_source)
     def show_source(self) -> str:
-        """Write who claims it."""
+        """Write the source of the hypothesis."""
         return self.source
 
     @cell("source said", when=_has_source)
@@ -86,21 +86,22 @@ class HypothesisRow(Row):
 
 @dataclass(frozen=True)
 class _Tested:
-    """Difference tested by a hypothesis, with the family and verdict of its row."""
+    """Difference that a hypothesis tests, with its family and the verdict of its row."""
 
     found: Difference
     family: str
-    #: The verdict of the row of a table, or of a path's step; "" of any other difference.
+    #: Verdict of the table row or path step; "" for any other difference.
     verdict: str = ""
 
 
 def results(frames: Frames) -> list[HypothesisRow]:
     """Test each hypothesis of the file; return one row per hypothesis.
 
-    A hypothesis about a row of a table, or a step of a path, uses the interval of that row; the
-    other quantities in the file's hypotheses form a separate family. Where runs are missing the
-    result is `pending` or `failed`. It is `undecidable` where an arm's runs were too short, no arm
-    of a table has learned its text, or the numbers do not compare.
+    A hypothesis on a row of a table, or on a step of a path, uses the interval of that row or step.
+    All other differences that the file's hypotheses test form a separate family of simultaneous
+    intervals. With missing runs the result is `pending` or `failed`. It is `undecidable` if a
+    variant's runs were too short, if no variant of a table has learned its text, or if the values
+    are not comparable.
     """
     entries = frames.plan.hypotheses
     tested = [_test_row(entry, frames.named(entry.table)) for entry in entries]
@@ -118,7 +119,7 @@ def results(frames: Frames) -> list[HypothesisRow]:
 def _test(entry: Hypothesis, table: TableFrames, tested: _Tested) -> HypothesisRow:
     test, interval = _expectation(entry), tested.found.interval
     result, why = _result(entry, table, tested, test)
-    # With looks these say how many seeds there will be.
+    # In an experiment with looks, the looks determine the number of seeds.
     alone = len(table.experiment.looks) == 1
     needed = test.seeds_to_decide(interval) if result == "undecided" and alone else None
     remarks = [_remark(result, test, tested, table.experiment.margin)]
@@ -173,16 +174,16 @@ def _against(entry: Hypothesis, table: TableFrames) -> str:
 
 
 def _expectation(entry: Hypothesis) -> Expectation:
-    """Return the direction and the margin of a hypothesis."""
+    """Convert a hypothesis of the file to the expectation that is tested."""
     word: Any = entry.direction.removeprefix("not ")
     direction = {"lower": "better", "higher": "worse"}.get(word, word)
-    if entry.direction.startswith("not "):  # not worse by m: better than m worse
+    if entry.direction.startswith("not "):  # not worse by m means better by -m
         return Expectation("worse" if direction == "better" else "better", -entry.size)
     return Expectation(direction, entry.size)
 
 
 def _test_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
-    """Return the comparison row or path step that a hypothesis tests; None for others."""
+    """Return the table row or path step that a hypothesis tests; None for neither."""
     variant_id, other = _pair(entry, table)
     if entry.measure not in (None, table.loss) or variant_id == other:
         return None
@@ -210,7 +211,7 @@ def _test_row(entry: Hypothesis, table: TableFrames) -> _Tested | None:
 
 
 def _test_apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
-    """Compare variants or metrics of a hypothesis that no table row compares."""
+    """Compute the difference for a hypothesis that tests no table row or path step."""
     table, pair = frames.named(entry.table), _ids(entry, frames)
     difference = compare(table, entry.measure or table.loss, *pair, RowFamily([pair], family))
     several = family > 1
@@ -220,7 +221,7 @@ def _test_apart(entry: Hypothesis, frames: Frames, family: int) -> _Tested:
 def _result(
     entry: Hypothesis, table: TableFrames, tested: _Tested, test: Expectation
 ) -> tuple[str, str]:
-    """Return the result of a hypothesis, or the reason for a missing result."""
+    """Return the result of a hypothesis, with the reason if it is undecidable."""
     difference, pair = tested.found, _pair(entry, table)
     if missing := _missing(entry, table, tested):
         return missing, ""
@@ -244,10 +245,11 @@ def _result(
 
 
 def _with_lost_runs(found: Difference, test: Expectation) -> str:
-    """Return the result of a loss hypothesis with diverged or collapsed runs.
+    """Return the result of a loss hypothesis if runs diverged or collapsed.
 
-    Whoever lost more of them is worse, as a row of a table is; else the seeds that both kept decide
-    where they say no more for an arm than its lost seeds let it be.
+    A variant that lost significantly more runs is worse, as in a row of a table. Otherwise the
+    interval of the seeds that both variants completed can only support that a variant without lost
+    runs is better; any other result is `undecided`.
     """
     if found.judged() in UNSTABLE:
         return "supported" if test.direction == "worse" else "refuted"
@@ -277,7 +279,7 @@ def _missing(entry: Hypothesis, table: TableFrames, tested: _Tested) -> str:
 
 
 def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None) -> str:
-    """Explain how a row's verdict and a result agree, where they test different bounds."""
+    """Explain how a row's verdict fits the result of a hypothesis with other bounds."""
     word, interval = tested.verdict, tested.found.interval
     if result == "undecided" and word == "equivalent":
         return f"equivalent within {margin}"
@@ -292,14 +294,14 @@ def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None)
 
 
 def _guarded(entry: Hypothesis, table: TableFrames) -> str:
-    """Name the broken guard of a variant with better loss; else ""."""
+    """Return the broken guards of a variant that is claimed to be better; else ""."""
     if entry.direction != "better" or entry.against is not None:
         return ""
     return next((r.guard for r in table.comparison if r.label == entry.variant), "")
 
 
 def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
-    """Warn where the losses of two optimizers are compared at a single learning rate."""
+    """Return a warning if two optimizers are compared at a single learning rate."""
     if not loss_split(table, entry.measure):
         return ""
     own_variant, other = (table.plan.variant(id_) for id_ in _pair(entry, table))
@@ -320,10 +322,11 @@ def _undecidable(entry: Hypothesis, table: TableFrames, found: Difference) -> st
 
 
 def explain_undecidable(table: TableFrames) -> str:
-    """Explain why a table cannot distinguish its arms; "" if it can.
+    """Explain why a table cannot distinguish its variants; return "" if it can.
 
-    Either no arm has learned the text: all reported runs collapsed, or no arm's mean loss is a
-    tenth of the distance from chance to the text's known floor. Or all arms have reached the floor.
+    One reason is that no variant has learned the text: all reported runs collapsed, or no variant's
+    mean loss has covered a tenth of the distance from chance to the text's known floor. The other
+    reason is that all variants have reached the floor.
     """
     ranked = [run for run in table.ranked if run.role != "positive"]
     finished = [run for run in ranked if run.outcome in FINAL]
@@ -357,7 +360,7 @@ def _unit(entry: Hypothesis, table: TableFrames) -> str:
 
 
 def _sentence(entry: Hypothesis, baseline: str) -> str:
-    """Write a hypothesis as a sentence: `relu is worse than swiglu by more than 0.01 nats`."""
+    """Return a hypothesis in words: `relu is worse than swiglu by more than 0.01 nats`."""
     first, other = entry.variant, entry.against or baseline
     what = f" in {entry.measure}" if entry.measure else ""
     if entry.measure in UNSTABLE:

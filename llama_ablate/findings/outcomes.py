@@ -1,4 +1,4 @@
-"""Stability of training: how runs count, rates of divergence and collapse, spikes, norms."""
+"""Stability of training: outcomes of runs, rates of divergence and collapse, spikes, norms."""
 
 import math
 import operator
@@ -14,9 +14,9 @@ from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 from llama_ablate.results.snapshot import RunStatus
 
-#: Reads the learning curve of a run.
+#: Function that returns the learning curve of a run, by its id.
 Curves = Callable[[str], Sequence[Mapping[str, float]]]
-#: A run, and how it ended.
+#: Run with its outcome.
 Ran = RunStatus | RunRow
 _LOSS = "validation_loss_nats"
 
@@ -24,13 +24,14 @@ _LOSS = "validation_loss_nats"
 def milder_outcomes(
     runs: Iterable[Ran], curve: Curves, tables: Sequence[PlannedTable]
 ) -> dict[str, tuple[str, str]]:
-    """Return milder outcomes, with reasons, of runs that a worse run does better than, by id.
+    """Return milder outcomes for runs that equal or beat a milder run throughout.
 
-    Whether a run collapsed or diverged is told from its own curve. One that is flat near chance may
-    still be better all along than one that falls from above: so that it is never called worse, it
-    counts as the mildest outcome of all runs of its seed whose losses are as high or higher at
-    every evaluation. Where that is `ok`, it was too short. Losses of other tokens, or at other
-    steps, do not compare. `runs` are of the tables, whichever of them they are in.
+    The keys are run ids, the values an outcome and its reason. A record's outcome is determined
+    from the run's own curve alone. A run that is flat near chance may nevertheless have lower
+    losses throughout than a run that falls from above chance. So that such a run is never ranked as
+    worse, it counts as the mildest outcome of all runs of its seed whose losses are as high or
+    higher at every evaluation. If the mildest outcome is `ok`, the run was too short. Losses on
+    other tokens or at other steps are not comparable. Each of `runs` belongs to one of `tables`.
     """
     text_of: dict[str, str] = {}
     for table in tables:
@@ -53,7 +54,7 @@ def milder_outcomes(
 
 
 def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
-    """Return milder outcomes among runs whose losses compare."""
+    """Return milder outcomes among runs with comparable loss curves."""
     outcomes = {}
     for run, curve in group:
         milder = [
@@ -73,7 +74,7 @@ def _severity(run: Ran) -> int:
 
 
 def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable]) -> list[RunRow]:
-    """Return planned runs with their `milder_outcomes`."""
+    """Return the planned runs with outcomes replaced by `milder_outcomes`."""
     milder = milder_outcomes(runs, curve, tables)
     return [
         replace(run, outcome=outcome[0], reason=outcome[1], too_short=outcome[0] == "ok")
@@ -84,7 +85,7 @@ def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable
 
 
 class Lost(NamedTuple):
-    """Number of runs with an outcome, and their share with its interval."""
+    """Number of runs with an outcome, and their share with its confidence interval."""
 
     value: int
     share: float
@@ -93,17 +94,17 @@ class Lost(NamedTuple):
 
     @classmethod
     def of(cls, each: Sequence[bool]) -> "Lost":
-        """Count the runs with an outcome."""
+        """Count the runs with an outcome; `each` has an entry for every run."""
         return cls(sum(each), sum(each) / len(each), *share(sum(each), len(each)))
 
     def __format__(self, form: str) -> str:
-        """Write the share, whatever the format."""
+        """Format the share with its interval; the format string is ignored."""
         return written.share(self.share, self.low, self.high)
 
 
 @dataclass(frozen=True)
 class StabilityRow(Row):
-    """Stability of a variant's finished runs, at every tuned point."""
+    """Table row for the stability of a variant's finished runs, at all tuning points."""
 
     label: str = column("label of the variant", "variant")
     runs: int = column("finished runs", "runs")
@@ -117,7 +118,7 @@ class StabilityRow(Row):
         "collapsed [95% interval]",
         when=lambda row: bool(row.collapsed.value),
     )
-    # What a run notes while it trains is found by its name: each is the mean over the runs.
+    # The following columns are filled by name: each is the mean over runs of a training metric.
     loss_spike_share: float = column(
         "share of the steps at which the loss spiked", "loss spikes", ".2%", default=math.nan
     )
@@ -134,7 +135,7 @@ class StabilityRow(Row):
 
 
 def stability(runs: Sequence[RunRow]) -> list[StabilityRow]:
-    """Return one row for each variant with finished runs, at every tuned point."""
+    """Return one row for each variant with finished runs, at all tuning points."""
     finished = [run for run in runs if run.outcome in FINAL]
     rows = []
     for label, label_runs in grouped(finished, lambda run: run.label).items():

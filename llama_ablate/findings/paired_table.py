@@ -1,7 +1,8 @@
-"""A table of an experiment: its runs and values, and how two variants are paired.
+"""Table of an experiment: its runs and values, and the pairing of two variants.
 
-Runs are paired by seed, what was timed of a variant by process. The error of a loss has a part from
-the held-out text, clustered by document, and that of a task one from its items.
+Runs are paired by seed, timings of a variant by process. The error of a loss includes the error
+from the held-out text, clustered by document; the error of a task's accuracy includes the error
+from its items.
 """
 
 import math
@@ -42,15 +43,15 @@ from llama_ablate.findings.values import (
 from llama_ablate.results.plan_document import BITS, HELD_OUT, PlannedTable, Unit
 from llama_ablate.results.record import TRAINING, Coordinate
 
-#: Numbers by seed, or medians by process of an interleaved pass.
+#: Values of a variant by seed, or medians by process of an interleaved timing pass.
 Samples = Mapping[int, float]
-#: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
-#: differ in their tokens), (2, clusters), by variant's id and by seed.
+#: Total nats and predicted tokens of each text cluster of a split, (2, clusters), by variant id and
+#: seed; total bits and bytes if variants have tokenizers of their own.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
-#: Quantities of the losses by document.
+#: Names of the quantities that store losses by document.
 DOCUMENT_QUANTITIES = ("loss_by_document", "tokens_by_document")
 _ACCURACY = "accuracy"
-_TASK, _PRINT = "task", "fingerprint"  # coordinates
+_TASK, _PRINT = "task", "fingerprint"  # names of coordinates
 _VALIDATION = "validation_loss_nats"
 
 
@@ -61,20 +62,20 @@ class Paired:
     own: Samples = field(default_factory=dict)
     other: Samples = field(default_factory=dict)
     error: StandardError | None = None
-    #: Whether both were counted, so that their difference has no error.
+    #: Whether both values were counted, so that their difference has no error.
     is_exact: bool = False
     #: Whether the numbers are shares of items.
     is_share: bool = False
-    #: Why they do not compare; else empty.
+    #: Reason why the samples cannot be compared; empty if they can.
     why_not: str = ""
 
     @property
     def is_equal(self) -> bool:
-        """Whether each pair has equal numbers."""
+        """Equality: true if both variants have the same number in each pair."""
         return self.own == self.other
 
     def differences(self, *, relative: bool = False) -> list[float]:
-        """Return the differences, or the logarithms of the ratios of positive values."""
+        """Return the paired differences; if `relative`, log ratios of positive values."""
         both = [(value, self.other[key]) for key, value in self.own.items()]
         if relative:
             return [math.log(value / other) for value, other in both if value > 0 and other > 0]
@@ -83,17 +84,17 @@ class Paired:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Scores of the items in one run, with a hash of the items."""
+    """Item scores of a task in one run, with a hash of the items."""
 
     scores: NDArray[np.float64]
     fingerprint: str
-    #: Whether a score is 1 where the item is right, and 0 or a share where it is not.
+    #: Whether the scores are accuracies: 1 for a right answer, 0 or a share for a wrong answer.
     is_accuracy: bool
     #: Group index of each item; None without groups.
     groups: NDArray[np.float64] | None
 
 
-#: Answers by the name of the number, the variant's id, and the seed.
+#: Answers by metric name, variant id and seed.
 ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
 
 
@@ -106,23 +107,24 @@ class PairedTable(ABC):
     planned: Sequence[RunRow]
     metrics: MeasuredValues
     attempts: Sequence[AttemptRow]
-    #: One row for each record: what the run computed with.
+    #: Hardware and software of each run with a record, one row for each run.
     machines: pd.DataFrame
-    #: Reads the learning curve of a run.
+    #: Function that returns the learning curve of a run, by its id.
     curve: Curves
-    #: Labels of the variants that a hypothesis needs which is about no row of the comparison.
+    #: Labels of variants in hypotheses that are about no row of the comparison.
     asked: Collection[str]
 
     @property
     def margin(self) -> float | None:
-        """The experiment's margin of equivalence in the table's unit, where it states one."""
+        """Equivalence margin in the table's unit; None if the experiment states no margin."""
         return margins.loss_margin(self.experiment.margin)
 
     @cached_property
     def has_learned(self) -> bool:
-        """Whether some variant's loss is clearly below the unigram loss.
+        """Learning status: true if some variant's loss is clearly below the unigram loss.
 
-        Arms that have come no further than those are alike in that.
+        Variants with losses near the unigram loss are alike because they have learned no more than
+        token frequencies.
         """
         gains = [
             run.number("unigram_loss_nats") - run.number(_VALIDATION)
@@ -138,7 +140,7 @@ class PairedTable(ABC):
 
     @property
     def experiments(self) -> Mapping[str, str]:
-        """Experiment names of the rows, by variant id."""
+        """Name of the experiment of each row, by variant id."""
         return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
 
     @cached_property
@@ -148,28 +150,28 @@ class PairedTable(ABC):
 
     @property
     def split_name(self) -> str:
-        """The reported split in words."""
+        """Name of the reported split for readers."""
         return "held-out" if self.split == HELD_OUT else self.split
 
     @property
     def unit(self) -> Unit:
-        """The unit in which losses are compared."""
+        """Unit in which losses are compared."""
         return self.plan.unit
 
     @property
     def loss(self) -> str:
-        """The name of the reported loss among a run's numbers."""
+        """Name of the reported loss among a run's numbers."""
         return f"{self.split}_{self.unit.number}"
 
     @property
     def chance(self) -> float:
-        """The loss of the baseline's model if all tokens were equally likely."""
+        """Loss of the baseline's model if all tokens were equally likely."""
         text = self.plan.text
         return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
 
     @cached_property
     def mixes(self) -> bool:
-        """Whether any variant reads a mixture of sources."""
+        """Mixture status: true if any variant trains on a mixture of sources."""
         return any(variant.mixture for variant in self.plan.variants)
 
     @cached_property
@@ -179,7 +181,10 @@ class PairedTable(ABC):
 
     @cached_property
     def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
-        """Runs at each variant's tuned point, by id and seed, once its trials have ended."""
+        """Runs at each variant's tuning point, by variant id and seed.
+
+        A variant with unfinished tuning trials is left out.
+        """
         unfinished = tuning.unfinished(self.planned)
         reported_runs = [
             r for r in self.planned if r.use == "reported" and r.variant not in unfinished
@@ -214,26 +219,26 @@ class PairedTable(ABC):
 
     @cached_property
     def runs(self) -> Sequence[RunRow]:
-        """The planned runs that are needed or have ended."""
+        """Planned runs that are needed or have ended."""
         return [run for run in self.marked_runs if run.is_needed or run.outcome != "pending"]
 
     @cached_property
     def reported(self) -> Sequence[RunRow]:
-        """The runs of each variant's last look, at its tuned point."""
+        """Runs up to each variant's last look, at its tuning point."""
         return [run for run in self.runs if run.is_reported]
 
     @cached_property
     def ranked(self) -> Sequence[RunRow]:
-        """Reported runs of variants that were tried at every tuned point."""
+        """Reported runs of variants whose tuning trials have all ended."""
         return [run for run in self.reported if run.variant in self.at_point]
 
     def ended_of(self, variant: str) -> Ended:
-        """Count how a variant's reported runs ended, by its id."""
+        """Count the outcomes of a variant's reported runs, given its id."""
         return Ended.of(run.ended for run in self.reported if run.variant == variant)
 
     @cached_property
     def losses(self) -> dict[str, dict[int, float]]:
-        """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
+        """Reported losses of ranked runs with the outcome `ok`, by variant id and seed."""
         losses: dict[str, dict[int, float]] = {variant.id: {} for variant in self.plan.variants}
         for run in self.ranked:
             if run.outcome == "ok" and math.isfinite(loss := run.number(self.loss)):
@@ -270,7 +275,7 @@ class PairedTable(ABC):
         )
 
     def documents(self, split: str) -> ByDocument:
-        """Return the losses on a split by document, by variant's id and by seed."""
+        """Return the losses on a split by document, by variant id and seed."""
         if split not in self._documents:
             runs = [run for run in self.planned if run.use == "reported"]
             self._documents[split] = losses_by_document(self.metrics, runs, split, self.plan)
@@ -282,13 +287,13 @@ class PairedTable(ABC):
 
     @cached_property
     def answers(self) -> ByItem:
-        """The scores of each item of a task in the runs that ended ok."""
+        """Item scores of all tasks in the runs that ended ok."""
         ended = [run for by_seed in self.at_point.values() for run in by_seed.values()]
         return answers_by_item(self.metrics, [run for run in ended if run.outcome == "ok"])
 
     @cached_property
     def bias(self) -> tuple[float, float] | None:
-        """The possible bias common to all arms; None without a repeated baseline."""
+        """Interval of the possible bias of all variants; None without a repeated baseline."""
         base = self.plan.baseline.id
         repeated = [self.pair(self.loss, id_, base) for id_ in self.plan.repeated]
         return bound_bias(
@@ -299,7 +304,7 @@ class PairedTable(ABC):
 def samples(table: PairedTable, variant: str, metric: str) -> Samples:
     """Return a variant's samples of a metric, by seed or by timing process.
 
-    Runs that diverged or collapsed have those alone that describe the training.
+    Diverged or collapsed runs count only for metrics that describe the training.
     """
     if metric not in table.numbers:
         named = table.metrics.named.get(metric, ())
@@ -320,7 +325,7 @@ def loss_split(table: PairedTable, metric: str | None) -> str:
 
 
 def describes_training(table: PairedTable, metric: str) -> bool:
-    """Return whether a number of runs describes training, not the trained model."""
+    """Return whether a metric describes training instead of the trained model."""
     rows = table.metrics.named.get(metric, ())
     return bool(rows) and all(row.metric == TRAINING for row in rows if row.run)
 
@@ -333,7 +338,11 @@ def is_timed(table: PairedTable, metric: str | None) -> bool:
 def losses_by_document(
     metrics: MeasuredValues, runs: Sequence[RunRow], split: str, table: PlannedTable
 ) -> ByDocument:
-    """Return the losses of runs by document; bits and bytes where variants differ in tokens."""
+    """Return the losses of runs by document, by variant id and seed.
+
+    They are total bits and bytes if variants have tokenizers of their own, else total nats and
+    tokens.
+    """
     rows = {
         (row.run, row.quantity, row.coordinates["split"]): row.samples
         for row in metrics
@@ -352,10 +361,10 @@ def losses_by_document(
 
 
 def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocument:
-    """Convert total nats to bits, and tokens to bytes.
+    """Convert losses by document from nats and tokens to bits and bytes.
 
-    A document's share of the split's bytes is taken to be its share of the baseline's tokens. Runs
-    that have other documents than the baseline's are left out.
+    A document's share of the split's bytes is approximated by its share of the baseline's tokens.
+    Runs with other documents than the baseline are left out.
     """
     base = next(iter(documents.get(table.baseline.id, {}).values()), None)
     if base is None:
@@ -374,10 +383,10 @@ def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocume
 def text_error_of(
     weights: Mapping[int, Mapping[str, float]], documents: ByDocument
 ) -> StandardError | None:
-    """Compute the text's error of a weighted sum of variants' losses.
+    """Compute the text error of a weighted sum of variants' losses.
 
-    None where a variant has no losses by document for one of them, or other documents than the
-    rest.
+    `weights` maps each seed to weights by variant id. Return None if a variant lacks losses by
+    document for a seed, if runs have different documents, and for fewer than two documents.
     """
     each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
     pairs = [both for row in each for both in row if both is not None]
@@ -392,7 +401,7 @@ def text_error_of(
 
 
 def answers_by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
-    """Return item scores of runs, by the name of the mean."""
+    """Return the item scores of runs, by metric name, variant id and seed."""
     seeds = {run.id: run.seed for run in runs}
     rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
     prints = {_task_key(r): str(r.coordinates[_PRINT]) for r in rows if _PRINT in r.coordinates}
@@ -418,9 +427,9 @@ def _task_key(row: MetricRow) -> tuple[str, Coordinate]:
 def _item_error(
     answers: Sequence[Mapping[int, Answers]], seeds: Sequence[int]
 ) -> StandardError | None:
-    """Return the error of a difference due to items; None without items.
+    """Return the error of a difference due to the choice of items, if any.
 
-    It is also None where the runs of different seeds have answered different items.
+    Return None without items, and if runs of different seeds answered different items.
     """
     own_answers, other = answers
     if not seeds or len({own_answers[seed].fingerprint for seed in seeds}) > 1:

@@ -1,4 +1,4 @@
-"""Power of a plan from a pilot's noise: half widths, seeds and documents needed."""
+"""Statistical power of a plan, from a pilot's noise: half widths, seeds, documents."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,34 +31,35 @@ from llama_ablate.findings import effects
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.results.plan_document import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
-#: Degrees of freedom of a deviation, below which the other rows' are joined with it.
+#: A standard deviation with fewer degrees of freedom is pooled with the other rows'.
 _MIN_DF = 4.0
-_MAX_SEEDS = 500  # worth suggesting
+_MAX_SEEDS = 500  # largest number of seeds to suggest
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """Noise of a table's rows, estimated from finished runs."""
+    """Noise of paired differences, estimated from a pilot experiment's finished runs."""
 
-    #: By label; of any other row, `rest`.
+    #: Noise by variant label; `rest` is the noise of any other row.
     rows: Mapping[str, Noise]
     rest: Noise
-    #: Deviation of a cell of a factorial design over seeds; and of the text, by effect.
+    #: For a factorial design: the standard deviation of a cell over seeds, and the noise by effect.
     residual: StandardError
     texts: Mapping[FactorEffect, Noise]
-    #: Documents of the held-out text that the text's errors are of; 0 where that is not known.
+    #: Number of documents of the held-out text behind the text errors; 0 if unknown.
     documents: int
 
     @staticmethod
     def can_be(table: TableFrames) -> bool:
-        """Return whether some variant shares two seeds with the baseline."""
+        """Return whether any variant of a table shares two seeds with the baseline."""
         return bool(_noisy_rows(table))
 
     @classmethod
     def of(cls, pilot: TableFrames, root: object) -> "Pilot":
         """Estimate the noise from the runs and documents of finished results.
 
-        Raises ConfigError where no variant has two seeds that the baseline has too.
+        Raises ConfigError if no variant shares two seeds with the baseline; `root` is named in the
+        message.
         """
         noisy = _noisy_rows(pilot)
         if not noisy:
@@ -97,19 +98,20 @@ class Pilot:
 class Promise:
     """Expected precision of a plan's rows, and the seeds and documents needed."""
 
-    #: Of each: `row`, its name; `half_width` with the 5 and 95% ends `half_low` and `half_high`;
-    #: `detectable`, what is seen with a power of 0.8; `power`, the chance to see the effect;
-    #: `seeds_needed` and `documents_needed`, with the other as planned, None where no number tried
-    #: is enough; `together`, seeds and documents where neither alone is. With looks also
-    #: `expected_seeds`, at which it stops; `seeds_needed` are those of the last look, the others
-    #: in proportion.
+    #: One mapping for each row: `row`, its name; `half_width`, with the 5 and 95% quantiles
+    #: `half_low` and `half_high`; `detectable`, the effect that is detected with a power of 0.8;
+    #: `power`, the probability to detect the effect; `seeds_needed` and `documents_needed`, each
+    #: with the other as planned, None if no number tried is enough; `together`, seeds and documents
+    #: if neither alone is enough. With looks also `expected_seeds`, the mean number of seeds at
+    #: which the row stops; `seeds_needed` is then for the last look, with the other looks in
+    #: proportion.
     rows: list[dict[str, Any]]
-    #: With looks: how many runs the plan takes on average, without controls.
+    #: With looks: the mean number of runs of the plan, without controls; else None.
     runs: float | None
 
 
 def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
-    """Simulate a plan's rows, each with the same true effect."""
+    """Simulate a plan's rows, and estimate their precision for one true effect."""
     experiment = plan.experiment
     documents, factor = _text_of(plan, pilot)
     count = len(experiment.seed_list)
@@ -124,7 +126,7 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
         stopped = with_looks(noises, effect, experiment.looks, shares, margin)
         (low, middle, high), power = stopped.half_widths(), stopped.power
         stops = stopped.seeds.mean(0)
-        # The baseline goes on as far as any other arm.
+        # The baseline runs as long as the last variant that stops.
         runs_expected = float((stopped.seeds.sum(1) + stopped.seeds.max(1)).mean())
         race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
         runs = runs_expected * len(plan.tables) + race
@@ -153,10 +155,11 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
 
 
 def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, Any]:
-    """Return the expected half width of a row, and the seeds that a margin needs.
+    """Compute a row's expected half width, and the seeds that a margin needs.
 
-    In closed form, with the pilot's noise, else that which is usual, known to a factor of two.
-    `seeds_needed` are the fewest with which the half width is below the margin; None for none.
+    The closed form uses the pilot's noise, or without a pilot `USUAL_SD`, which is accurate to a
+    factor of two. `seeds_needed` is the fewest seeds with a half width below the margin; None if no
+    number of seeds tried is enough.
     """
     noise = pilot.rest if pilot else Noise(StandardError(USUAL_SD, math.inf))
     if pilot:
@@ -186,7 +189,7 @@ def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, 
 def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
     """Return the reported text's number of documents, and its ratio to the pilot's.
 
-    Where something is chosen by validation, test text is reported.
+    An experiment that tunes reports test text alone.
     """
     table = plan.tables[0]
     is_chosen = plan.experiment.tune and "test" in table.text.tokens
@@ -197,7 +200,10 @@ def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
 def _design(
     plan: PlanDocument, pilot: Pilot
 ) -> tuple[list[str], Callable[[int, float], DrawnTables]]:
-    """Return the names of a plan's rows, and a simulator by seeds and documents."""
+    """Return the names of a plan's rows, and a function that simulates the rows.
+
+    The function takes a number of seeds and a factor on the number of documents.
+    """
     table = plan.tables[0]
     factors = list(table.baseline.levels)
     if factors:
@@ -226,7 +232,7 @@ def _design(
 def _scaled(
     looks: Sequence[int], shares: Sequence[float], last: int
 ) -> tuple[list[int], list[float]]:
-    """Scale looks to another final number of seeds, with their error shares."""
+    """Scale the looks to another final number of seeds; return them with error shares."""
     spent: dict[int, float] = {}
     for look, share in zip(looks, shares, strict=True):
         seeds = max(2, round(look * last / looks[-1]))
@@ -248,7 +254,10 @@ def _together(
     row: int,
     documents: int,
 ) -> dict[str, int | None] | None:
-    """Find the fewest documents with which some number of seeds is enough."""
+    """Find the fewest documents with which some number of seeds is enough.
+
+    Return the seeds and the documents; None if no combination tried is enough.
+    """
     for times in DOCUMENTS[1:]:
 
         def with_more(seeds: float, times: float = factor * times) -> DrawnTables:
@@ -289,10 +298,10 @@ def _over_seeds(row: Interval) -> StandardError:
 
 
 def _join(own: Sequence[StandardError]) -> list[StandardError]:
-    """Pool deviations of few degrees of freedom with the other rows'.
+    """Pool each standard deviation that has few degrees of freedom with the other rows'.
 
-    One degree of freedom alone may be of any deviation; the rows of a table are alike enough to
-    say more of each other than that.
+    An estimate with one degree of freedom is too uncertain alone; the rows of a table are similar
+    enough to improve it.
     """
     joined = []
     for i, item in enumerate(own):
@@ -307,6 +316,6 @@ def _join(own: Sequence[StandardError]) -> list[StandardError]:
 
 
 def _mean(errors: Sequence[StandardError]) -> StandardError:
-    """Return the root mean square of errors, with the median of their degrees of freedom."""
+    """Return the root mean square of errors, with their median degrees of freedom."""
     square = np.mean([error.se**2 for error in errors])
     return StandardError(math.sqrt(square), float(np.median([error.df for error in errors])))

@@ -1,9 +1,9 @@
-"""Rows of tables: frozen dataclasses whose fields declare their columns in every rendering.
+"""Rows of tables: frozen dataclasses whose fields declare the columns of every rendering.
 
-A field made by `column` is a column of the table as data: of its data frame, its CSV and
-`docs/python.md`. With a `head` it is a column of the table as people read it too, on the page, in
-Markdown, LaTeX and terminals; `cell` makes one of a method, for what is written of several fields.
-Columns stand in the order of the row's `ORDER`, those that lead before the others.
+A field made by `column` is a data column: it is part of the data frame, the CSV file and
+`docs/python.md`. If it has a `head`, it is also a column of the formatted table on the page, in
+Markdown, LaTeX and terminals. The decorator `cell` makes a formatted column of a method that
+combines several fields. Columns follow the row's `ORDER`, with leading columns first.
 """
 
 import math
@@ -24,9 +24,9 @@ Filled = TypeVar("Filled", bound="Row")
 Thing = TypeVar("Thing")
 Key = TypeVar("Key", bound=Hashable)
 _NO_DEFAULT: Any = MISSING
-#: Head of a difference's column: its intervals hold for all rows of a table at once.
+#: Head of the column of differences, whose intervals are simultaneous over a table's rows.
 DIFFERENCE = "difference [95%]"
-#: A difference as data, and as people read it.
+#: Columns of a difference: three data columns, and one formatted column.
 ENDS = ("difference", "low", "high", "show_difference")
 _EMPTY_CELLS = ("", "-")
 _KEY, _KEYS = "column", "keys"
@@ -34,19 +34,19 @@ _KEY, _KEYS = "column", "keys"
 
 @dataclass(frozen=True)
 class Column:
-    """Presentation of a field, or a method, of a row."""
+    """Declaration of a table column, for a field or a method of a row."""
 
-    #: What it holds, for the documentation.
+    #: Description of the content, for the documentation.
     about: str = ""
-    #: What stands above its cells, in which the name of a field in braces stands for its value.
+    #: Text above the cells; the name of a field in braces is replaced by the field's value.
     head: str = ""
-    #: How its numbers are formatted.
+    #: Format specification of its numbers.
     form: str = ""
-    #: Whether it stands before those that do not lead, and in short renderings.
+    #: Whether the column comes before other columns, and is part of short renderings.
     leading: bool = False
-    #: Whether it is left out where no row has anything to show.
+    #: Whether the column is left out if all its cells are empty.
     optional: bool = False
-    #: It is left out unless this holds of a row.
+    #: Condition on a row: the column is left out unless some row meets it.
     when: Callable[..., bool] | None = None
 
 
@@ -60,9 +60,9 @@ def column(
     when: Callable[..., bool] | None = None,
     default: Thing = _NO_DEFAULT,
 ) -> Thing:
-    """Declare a field as a column of its table: see `Column`.
+    """Declare a field as a column of its table; `Column` describes the arguments.
 
-    As with `dataclasses.field`, what is returned stands for a value of the field's type.
+    As with `dataclasses.field`, the return value has the field's type for type checkers.
     """
     declared = Column(about, head, form, leading, optional, when)
     return field(default=default, metadata={_KEY: declared}, kw_only=True)
@@ -75,9 +75,9 @@ def cell(
     optional: bool = False,
     when: Callable[..., bool] | None = None,
 ) -> Callable[[Method], Method]:
-    """Declare that a method writes a column of the table that people read (a decorator).
+    """Declare a method as the writer of a formatted column (a decorator).
 
-    What it holds is what the method's docstring says that it writes.
+    The description of the column is the method's docstring without its first word, `Write`.
     """
 
     def enter(method: Method) -> Method:
@@ -89,7 +89,7 @@ def cell(
 
 
 def keys() -> dict[str, Key]:
-    """Declare a field whose keys are columns: numbers by their names, or coordinates."""
+    """Declare a mapping field whose keys are columns, such as metric names or coordinates."""
     return field(default_factory=dict, metadata={_KEYS: True}, kw_only=True)
 
 
@@ -97,13 +97,13 @@ def keys() -> dict[str, Key]:
 class Row:
     """Row of a table; its `label` or `variant` names a variant, if any."""
 
-    #: Fields and cells in the order in which people read them; those not named stand behind.
+    #: Names of fields and cells in the order of the columns; all others follow.
     ORDER: ClassVar[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)
 class DifferenceRow(Row):
-    """A row whose difference has an interval and a verdict."""
+    """Row with a difference, its interval and its verdict."""
 
     difference: float = column(
         "mean difference from the baseline, paired by seed; below 0 is better"
@@ -120,10 +120,10 @@ class DifferenceRow(Row):
 
 
 def columns(kind: type[Row]) -> dict[str, str]:
-    """Return the descriptions of a table's data columns, by their names.
+    """Return the descriptions of a row class's data columns, by column name.
 
-    A named tuple has a column for each of its fields, called `NAME_FIELD`; where its first is
-    `value`, that is called as the tuple.
+    A field that is a named tuple has one column for each part, named `FIELD_PART`; a part named
+    `value` has the name of the field.
     """
     abouts = {
         column_field.name: column_field.metadata[_KEY].about
@@ -139,7 +139,7 @@ def columns(kind: type[Row]) -> dict[str, str]:
 
 
 def _parts(name: str, kind: object) -> list[str]:
-    """Name the columns of a field: one for each part of a named tuple."""
+    """Return a field's column names: one for each part of a named tuple."""
     parts: Sequence[str] = getattr(kind, "_fields", ("value",))
     return [name if part == "value" else f"{name}_{part}" for part in parts]
 
@@ -152,7 +152,7 @@ def _in_order(kind: type[Row]) -> "list[Field[Any]]":
 
 
 def shared(kind: type[Row], other: object) -> dict[str, Any]:
-    """Return the columns of a row class that another row has, by name."""
+    """Return the values of another object's attributes that a row class has as fields."""
     return {
         field.name: getattr(other, field.name)
         for field in fields(kind)
@@ -161,31 +161,35 @@ def shared(kind: type[Row], other: object) -> dict[str, Any]:
 
 
 def means(kind: type[Row]) -> list[str]:
-    """Return the columns that are means over runs of the numbers of their names: of default NaN."""
+    """Return the names of the columns that are filled with means over runs.
+
+    Such a column has the default NaN, and the name of the number to average.
+    """
     named = [(field.name, field.default) for field in fields(kind) if _KEY in field.metadata]
     return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
 
 
 def filled(row: Filled, known: Mapping[str, float]) -> Filled:
-    """Fill a row's `means` columns from known values."""
+    """Fill a row's `means` columns from a mapping of known values."""
     common: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
     return replace(row, **common)
 
 
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
-    """Return rows as a data frame, with the columns of `kind` if there are none.
+    """Return rows as a data frame; without rows, an empty frame for class `kind`.
 
-    Columns stand in the order of `ORDER` too, named as in `columns`. One that is None in all rows
-    is left out. Of `keys` each is a column, with an underscore where another has its name.
+    Columns follow `ORDER` and are named as in `columns`. A column that is None in all rows is left
+    out. Each key of a `keys` field is a column, with an underscore appended if another column has
+    its name.
     """
-    import pandas as pd  # what only counts runs starts without it
+    import pandas as pd  # commands that only count runs do not need it
 
     by_column: dict[str, list[object]] = {}
     kind = type(rows[0]) if rows else kind
     for column_field in _in_order(kind):
         if column_field.metadata.get(_KEYS):
             each: list[Mapping[str, object]] = [getattr(row, column_field.name) for row in rows]
-            unlike = {id(mapping): mapping for mapping in each}.values()  # rows share theirs
+            unlike = {id(mapping): mapping for mapping in each}.values()  # rows may share a mapping
             for key in dict.fromkeys(key for mapping in unlike for key in mapping):
                 name = f"{key}_" if key in columns(kind) else key
                 by_column[name] = [mapping.get(key, math.nan) for mapping in each]
@@ -196,7 +200,7 @@ def frame(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
                 by_column |= dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
             elif not rows or any(value is not None for value in values):
                 by_column[column_field.name] = values
-    with pd.option_context("mode.string_storage", "python"):  # equal texts are then one object
+    with pd.option_context("mode.string_storage", "python"):  # equal texts share an object
         return pd.DataFrame(by_column)
 
 
@@ -209,14 +213,14 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, l
 
 
 def mean(values: Iterable[float]) -> float:
-    """Compute the mean of the numbers that are not NaN."""
+    """Compute the mean of the values that are not NaN; NaN for none."""
     array = np.array([*values], float)
     count = np.count_nonzero(~np.isnan(array))
     return float(np.nansum(array) / count) if count else math.nan
 
 
 def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
-    """Format rows for people, the leading columns first."""
+    """Return rows as a data frame of formatted texts, with leading columns first."""
     import pandas as pd
 
     columns_shown: list[tuple[bool, str, list[str]]] = []
@@ -240,7 +244,10 @@ def explained(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _list_columns(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
-    """Return the columns that people read by the field or method that writes each, in order."""
+    """Return the formatted columns in order, by the name of their field or method.
+
+    A column with a `when` that is true for no row is left out.
+    """
     kind = type(rows[0]) if rows else kind
     declared = {field.name: field.metadata.get(_KEY) for field in fields(kind)}
     for base in reversed(kind.__mro__):
@@ -261,13 +268,13 @@ def _list_columns(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Colum
 
 
 def _head(stated: Column, rows: Sequence[Row]) -> str:
-    """Return a head, with the first row's values for the fields that it names."""
+    """Return a column's head, with fields in braces replaced by the first row's values."""
     named = [name for _, name, _, _ in Formatter().parse(stated.head) if name]
     return stated.head.format_map({name: getattr(rows[0], name) for name in named})
 
 
 def _write(value: object, form: str) -> str:
-    """Write a field, or a method's result."""
+    """Format the value of a field, or the result of a cell's method."""
     if callable(value):
         value = value()
     if value is None:

@@ -1,4 +1,7 @@
-"""Metrics other than the loss: task accuracies and guarded metrics."""
+"""Metrics other than the loss: task accuracies and guarded metrics.
+
+A guard is a metric in which no variant may be worse than the baseline by more than a stated limit.
+"""
 
 import math
 from collections.abc import Mapping
@@ -15,12 +18,12 @@ from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import Coordinate
 
-_TASK, _PRINT = "task", "fingerprint"  # coordinates
+_TASK, _PRINT = "task", "fingerprint"  # names of coordinates
 
 
 @dataclass(frozen=True)
 class SecondaryRow(DifferenceRow):
-    """A variant in a metric other than the loss: its difference, and whether a guard holds."""
+    """Table row for a variant's difference in a secondary metric, with a guard's result."""
 
     ORDER = (
         *("measure", "task", "label", "n", "value", "show_value", *ENDS, "verdict", "result"),
@@ -66,7 +69,7 @@ class SecondaryRow(DifferenceRow):
 
     @cell("value", leading=True)
     def show_value(self) -> str:
-        """Write the mean."""
+        """Write the mean over seeds or processes."""
         return number(self.value, ".3f") if self.task else plain(self.value, 4)
 
     @cell("difference [95%]", leading=True)
@@ -78,7 +81,7 @@ class SecondaryRow(DifferenceRow):
 
     @cell("worse by", optional=True)
     def allowed(self) -> str:
-        """Write the limit of the guard."""
+        """Write the guard's limit and the direction that is worse."""
         return f"{self.worse_by} {self.worse}".strip()
 
     @cell("accuracy per byte", optional=True)
@@ -102,11 +105,12 @@ class _Metric:
 
 
 def judge_secondary(table: PairedTable) -> list[SecondaryRow]:
-    """Compare each metric and variant with the baseline, and test the guards.
+    """Compare all variants with the baseline in all secondary metrics, and test the guards.
 
-    The intervals of all rows hold at once, over variants and numbers (Bonferroni); a control's
-    holds alone. Runs that diverged or collapsed have no accuracy: an arm that lost some is not
-    shown to hold. With looks a guard is judged at the last.
+    The intervals are simultaneous over all variants and metrics (Bonferroni); the interval of a
+    control is in a family of its own. Diverged or collapsed runs have no accuracy, so a variant
+    with such runs is not shown to respect a guard. In an experiment with looks (interim analyses),
+    guards are judged at the last look.
     """
     by_task = {name: [task] for name, task in _tasks(table).items()}
     by_name = by_task | grouped(_guards(table), lambda one: one.name)
@@ -162,7 +166,7 @@ def _row(
 
 
 def _word(table: PairedTable, row: Difference) -> str:
-    """Return the verdict of a difference where lower is better."""
+    """Return the verdict on a difference if lower is better; `pending` without pairs."""
     is_pending = any(run.outcome == "pending" for run in table.planned)
     return "pending" if is_pending and not row.interval.n else row.judged()
 
@@ -182,7 +186,7 @@ def _result(
     result = "worse" if harm.low > bound else "holds" if harm.high <= bound else "undecided"
     if name not in table.numbers or describes_training(table, name):
         return result
-    # As of a loss: the seeds that an arm kept do not show that it does no harm.
+    # As for a loss: completed seeds do not show that a variant with lost runs does no harm.
     if row.own.too_short or row.other.too_short:
         return "too short"
     if (row.own.lost and result == "holds") or (row.other.lost and result == "worse"):
@@ -191,7 +195,7 @@ def _result(
 
 
 def _bound(guard: Guard) -> float:
-    """Return the allowed harm; for a percentage the logarithm of the ratio."""
+    """Return a guard's allowed harm, as a log ratio for a percentage."""
     size = margins.read(guard.worse_by)[0]
     if not guard.is_relative:
         return size
@@ -199,12 +203,12 @@ def _bound(guard: Guard) -> float:
 
 
 def percent(logarithm: float) -> float:
-    """Convert the logarithm of a ratio to percent above 1."""
+    """Convert the logarithm of a ratio to a change in percent."""
     return 100 * math.expm1(logarithm)
 
 
 def _tasks(table: PairedTable) -> dict[str, _Metric]:
-    """Return the accuracy metric of each task, by name."""
+    """Return the accuracy metric of each task, by metric name."""
     return {
         row.name: _Metric(row.name, str(row.coordinates[_TASK]))
         for row in table.metrics
@@ -215,10 +219,12 @@ def _tasks(table: PairedTable) -> dict[str, _Metric]:
 
 
 def _guards(table: PairedTable) -> list[_Metric]:
-    """Return the guarded numbers: all of a guard's quantity on one split, without groups.
+    """Return the metrics that the guards cover.
 
-    If a number was not measured on the reported split, the split is the one that would be reported
-    of the splits that have it. A guard whose quantity was not measured has its own name.
+    A guard covers all metrics of its quantity on one split, without values by group. The split is
+    the first in the order of reporting (held-out, test, validation) with a measurement of the
+    quantity. A quantity that was not measured is represented by one metric with the guard's own
+    name.
     """
     tasks, metrics = _tasks(table), []
     for guard in table.experiment.guard:
@@ -237,7 +243,7 @@ def _guards(table: PairedTable) -> list[_Metric]:
 
 
 def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[str, float]]:
-    """Compute the means of a task's quantities, by variant id and quantity."""
+    """Compute means over runs of a task's quantities, by variant id and quantity."""
     ranked = {run.id for runs in table.at_point.values() for run in runs.values()}
     rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
     return {

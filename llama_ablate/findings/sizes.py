@@ -1,4 +1,4 @@
-"""Comparisons over model sizes and over lengths of training, and best learning rates."""
+"""Comparisons over model sizes and training lengths, and best learning rates by size."""
 
 import json
 import math
@@ -17,13 +17,13 @@ from llama_ablate.findings.rows import DifferenceRow, Row, column, grouped, mean
 
 DECIDED = ("better", "worse", "equivalent", "lower together", "higher together", "add up")
 CONTRARY = ({"better", "worse"}, {"lower together", "higher together"})
-#: Shares of a run's length between which a branch counts as half of it.
+#: A branch counts as half of a run if its share of the run's length lies between these values.
 MIN_HALF, MAX_HALF = 0.4, 0.6
 
 
 @dataclass(frozen=True)
 class SizeRow(DifferenceRow):
-    """A variant's difference from the baseline at one size, with the trend over all sizes."""
+    """Table row for a variant's difference at one model size, with its trend over sizes."""
 
     label: str = column("label of the variant")
     rung: str = column("name of the size's table")
@@ -37,9 +37,9 @@ class SizeRow(DifferenceRow):
 
 
 def by_size(frames: Frames) -> list[SizeRow]:
-    """List each variant's difference at each size, variant by variant.
+    """List each variant's difference from the baseline at each model size, by variant.
 
-    Empty for an experiment without `sizes`.
+    The list is empty for an experiment without `sizes`.
     """
     trends = _trends(frames.ladder, frames.table.margin)
     rows = []
@@ -59,7 +59,11 @@ def _estimate(found: Gap) -> Estimate:
 
 
 def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]:
-    """Fit each variant's loss gap against size, over seeds common to all sizes."""
+    """Fit the trend of each variant's loss difference from the baseline over model sizes.
+
+    Only seeds common to all sizes are used. A variant with fewer than two sizes or seeds has no
+    trend.
+    """
     ends = [point for point in points if not (point.branch or point.role)]
     base = {(point.rung, point.seed): point.loss for point in ends if point.baseline}
     paired = [
@@ -83,7 +87,7 @@ def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]
 
 @dataclass(frozen=True)
 class RateRow(Row):
-    """Best learning rate of a variant at a size."""
+    """Best learning rate of a variant at a model size."""
 
     label: str = column("label of the variant")
     rung: str = column("the size")
@@ -94,9 +98,10 @@ class RateRow(Row):
 
 
 def optima(frames: Frames) -> list[RateRow]:
-    """Find each variant's best learning rate at each size, and its shift over sizes.
+    """Find each variant's best learning rate at each model size, and its shift.
 
-    Empty where `by_rate` is.
+    The shift is the distance from the best rate at the first size, in points of the grid. The list
+    is empty if the list of `by_rate` is empty.
     """
     rated = by_rate(frames)
     grid = sorted({rating.rate.lr for rating in rated})
@@ -113,11 +118,11 @@ def optima(frames: Frames) -> list[RateRow]:
 
 
 class RungRate(NamedTuple):
-    """Loss at a size and a learning rate."""
+    """Loss of a variant and seed at a model size and a learning rate."""
 
     rung: str
     rate: tuning.Rate
-    #: Whether the rate is the one that the tables report, by the validation loss.
+    #: Whether the rate is the reported rate, which the validation loss chose.
     best: bool
 
 
@@ -126,9 +131,9 @@ def _place(one: RungRate) -> tuple[str, str, float]:
 
 
 def by_rate(frames: Frames) -> list[RungRate]:
-    """List the loss of each variant, size, seed and learning rate, with the best rates marked.
+    """List losses by variant, model size, seed and learning rate, with best rates marked.
 
-    Empty unless several sizes are tuned over the learning rate.
+    The list is empty unless the experiment has several sizes and tunes the learning rate.
     """
     if "lr" not in frames.plan.experiment.tune:
         return []
@@ -146,7 +151,7 @@ def by_rate(frames: Frames) -> list[RungRate]:
 
 @dataclass(frozen=True)
 class LengthRow(DifferenceRow):
-    """A row of a table, or an effect of a factorial design, at one length of training."""
+    """Difference of a variant, or effect of a factorial design, at one training length."""
 
     name: str = column("label of the variant, or the effect in words")
     tokens: int = column("training tokens")
@@ -154,11 +159,11 @@ class LengthRow(DifferenceRow):
 
 
 def by_length(table: TableFrames) -> list[LengthRow]:
-    """List each row of a table, or each effect of a factorial design, at every length.
+    """List each variant's difference, or each factorial effect, at every training length.
 
-    A branch is the run cooled down early, so each is the same comparison after fewer tokens. The
-    intervals of the branches hold at once over rows and lengths, without the text's error; those of
-    the end are the table's. Empty where runs have no branches.
+    A branch is a copy of a run that is cooled down early: the same comparison after fewer tokens.
+    The intervals at branches are simultaneous over rows and lengths, and contain no text error. The
+    intervals at the full length are the table's. The list is empty if runs have no branches.
     """
     end = table.plan.tokens_per_run
     every = [*table.lengths.items(), (end, table)] if table.lengths else []
@@ -168,10 +173,11 @@ def by_length(table: TableFrames) -> list[LengthRow]:
 
 
 def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
-    """Compare each row's final verdict with its verdict at half the training.
+    """Compare each row's final verdict with its verdict at half the training length.
 
-    `same`; `turned` where better was worse; `was` with the word for any other; `undecided` where
-    half the length did not decide. Empty without a branch near half of the length.
+    The values are `same`; `turned` for opposite verdicts, such as better and worse; `was` with the
+    earlier verdict for any other change; and `undecided` for an undecided verdict at half the
+    length. The keys are row names. Return an empty mapping without a branch near half the length.
     """
     last = {row.name: row.verdict for row in rows if row.end}
     longest = max((row.tokens for row in rows), default=0)
@@ -185,7 +191,7 @@ def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
 
 
 def contrary(rows: Sequence[LengthRow]) -> dict[str, int]:
-    """Find the largest token count at which a decided row had the opposite verdict, by name."""
+    """Return the largest token count at which a decided row had the opposite verdict."""
     last = {row.name: row.verdict for row in rows if row.end}
     counts: dict[str, int] = {}
     for row in rows:
@@ -203,7 +209,7 @@ def _compare_verdicts(now: str, then: str) -> str:
 
 
 def _rows_of_length(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
-    """List the effects of a factorial design, or the rows of a table's variants."""
+    """List a table's factorial effects, or else its variants, for one training length."""
     compared = [row for row in table.comparison if not row.baseline and not row.role]
     return [
         LengthRow(name=name_of(row), tokens=tokens, end=end, **shared(LengthRow, row))
@@ -212,5 +218,5 @@ def _rows_of_length(table: TableFrames, tokens: int, *, end: bool) -> list[Lengt
 
 
 def name_of(row: FactorRow | ComparisonRow) -> str:
-    """Name a row by its effect or its variant."""
+    """Return the name of a row: its effect, or the label of its variant."""
     return row.effect if isinstance(row, FactorRow) else row.label

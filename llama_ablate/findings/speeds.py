@@ -1,4 +1,4 @@
-"""Speeds of variants, from their runs or timed in pairs, and MFU."""
+"""Training and decoding speeds of variants, and the devices' peak FLOP/s for MFU."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from llama_ablate.findings.paired_table import PairedTable
 from llama_ablate.findings.values import MetricRow
 from llama_ablate.results.plan_document import PlannedTable
 
-#: Peak FLOP/s of dense matrix products by precision, as NVIDIA's datasheets state them, by a part
-#: of the device's name. Of names that begin alike the longer stands first.
+#: Peak FLOP/s of dense matrix products by device and precision, from NVIDIA's datasheets. A key is
+#: part of the device's name; a longer key comes before a shorter key with the same beginning.
 PEAKS: Mapping[str, Mapping[str, float]] = {
     "H100 PCIe": {"bfloat16": 756e12, "float32": 51e12},
     "H100": {"bfloat16": 989e12, "float32": 67e12},
@@ -27,32 +27,32 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 
 
 class Ratio(NamedTuple):
-    """Speed relative to the baseline's, with an interval if timed in pairs."""
+    """Speed ratio of a variant to the baseline; an interval if timed in pairs."""
 
     ratio: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    #: Turns that both were timed in, and the processes that those were in.
+    #: Number of turns in which both were timed, and number of processes of these turns.
     turns: int = 0
     processes: int = 0
-    #: Width of the middle half of the turns' ratios, over their median.
+    #: Interquartile range of the turns' ratios divided by their median.
     spread: float = math.nan
 
     def __str__(self) -> str:
-        """Write the ratio; where its interval holds 1, that no difference was seen."""
+        """Format the ratio with its interval; a star marks an interval without 1."""
         return describe_ratio(self.ratio, self.low, self.high)
 
 
-#: Of a variant by its id: tokens a second, and their ratio to the baseline's.
+#: Tokens per second and ratio to the baseline's speed, by variant id.
 Speeds = Mapping[str, tuple[float, Ratio]]
 UNMEASURED = (math.nan, Ratio())
 
 
 def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
-    """Return the training and the decode speed of the variants that have them.
+    """Return the training speeds and the decoding speeds of variants, by id.
 
-    The decode speed is with the cache, at the largest batch and the longest context at which the
-    baseline was measured.
+    Variants without a measured speed are left out. Decoding is timed with the KV cache; the result
+    is for the largest batch and the longest context at which the baseline was measured.
     """
     plan, variant_metrics = table.plan, table.metrics.variant_rows
     decode = [
@@ -70,7 +70,7 @@ def find_speeds(table: PairedTable) -> tuple[Speeds, Speeds]:
 def _as_run(table: PairedTable) -> Speeds:
     """Return each variant's median training speed over its runs.
 
-    Their ratio to the baseline's has no interval, as runs were not timed in pairs.
+    The ratio to the baseline's speed has no interval, since runs were not timed in pairs.
     """
     plan, train = table.plan, {run.id: run.train for run in table.plan.runs}
     batch, context = table.experiment.train.batch, table.experiment.model.context
@@ -91,7 +91,7 @@ def _as_run(table: PairedTable) -> Speeds:
 
 
 def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return batch and context of a cached decoding speed; None for other metrics."""
+    """Return batch and context of a decoding speed with KV cache; None otherwise."""
     batch, context = at.get("batch"), at.get("context")
     if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
         return batch, context
@@ -99,9 +99,9 @@ def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
 
 
 def _with_ratios(speeds: Sequence[MetricRow], table: PlannedTable) -> Speeds:
-    """Return a column of speeds with their ratios to the baseline's.
+    """Return measured speeds with their ratios to the baseline's speed, by variant id.
 
-    They are of text: a token may hold more of it than one of the baseline's.
+    The ratios compare bytes of text per second, since a token of one tokenizer may cover more text.
     """
     turns = {row.variant: row.by_process for row in speeds}
     ratios = compare_column(turns, table.baseline.id)

@@ -1,10 +1,12 @@
-"""Stages of an experiment: the race of tuned points, then looks, from finished runs.
+"""Stages of an experiment, from its finished runs: the tuning race, then the looks.
 
-Where a file has a race or looks, which of the planned runs are needed depends on their results.
-All of it is computed from the plan and the records each time it is needed: nothing is stored, so
-commands and machines that share a folder agree. Looks stop rows of the comparison alone. Variants
-that a guard, a grid or another hypothesis needs have all seeds, and those are judged at the last
-look.
+The race consists of trial runs that choose each variant's tuning point, a combination of tuned
+values. A look is an interim analysis at a number of seeds that is fixed before the first run. In an
+experiment with a race or looks, the results so far determine which of the planned runs are needed.
+This is computed from the plan and the records each time and never stored, so that commands and
+machines that share a folder agree. Looks stop only variants of the comparison table. Variants that
+a guard, a factorial design or another hypothesis needs run with all seeds, and the guard, design or
+hypothesis is judged at the last look.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +24,7 @@ from llama_ablate.results import FINAL
 
 @dataclass(frozen=True)
 class Stage:
-    """Runs needed so far, and the largest number that may be needed."""
+    """Current stage of an experiment: runs needed so far, and the most runs possible."""
 
     name: str
     runs: frozenset[str]
@@ -30,15 +32,15 @@ class Stage:
 
 
 def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
-    """Return where each variant of a table but the baseline stands, by id: its look and its row.
+    """Return the last look and row of each variant except the baseline, by id.
 
-    With a single look a variant is judged by whatever has ended.
+    In an experiment with a single look, a variant is judged by all runs that have ended.
     """
     experiment, plan = table.experiment, table.plan
     looks, seeds = experiment.looks, experiment.seed_list
     base = plan.baseline.id
     arms = [v.id for v in plan.variants if not v.baseline and v.id not in plan.repeated]
-    # The repeated baseline is no arm that goes on: it has seeds of the first look, or as stated.
+    # The repeated baseline does not continue over looks: its number of seeds is fixed.
     enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
     shares = experiment.spend or spending(looks)
     if len(looks) == 1:
@@ -71,10 +73,10 @@ def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
 
 
 def mark(table: PairedTable) -> list[RunRow]:
-    """Return the planned runs, each with its use.
+    """Return the planned runs, each with its use in the current stage.
 
-    A variant is reported by the runs of the look that it was judged at, at its tuned point; the
-    baseline by all that any other needs.
+    A variant is reported by its runs up to its last look, at its tuning point. The baseline is
+    reported by all runs that another variant needs. The column `use` of `RunRow` explains the uses.
     """
     experiment, planned = table.experiment, table.planned
     if not experiment.is_staged:
@@ -120,9 +122,10 @@ def find_stage(experiment: Experiment, runs: Sequence[RunRow]) -> Stage:
 
 
 def _points_known(planned: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
-    """Return for each variant whether its point is known: ok, pending, or failed.
+    """Return for each variant whether its tuning point is known: ok, pending or failed.
 
-    `repeated` are the variants that are at another's point, by their ids and its.
+    `repeated` maps each variant that uses another variant's tuning point to the id of the other
+    variant.
     """
     states = dict.fromkeys((run.variant for run in planned), "ok")
     for run in tuning.trial_runs(planned):

@@ -1,7 +1,8 @@
-"""Tuning: the point of each variant, and the trials that chose it.
+"""Tuning: the tuning point of each variant, and the trial runs that chose it.
 
-Points are chosen on the validation loss and reported on test text. Where none are chosen,
-validation and test text are one split.
+A tuning point is a combination of tuned values, such as a learning rate. Points are chosen by the
+validation loss and reported on test text. Without tuning, validation and test text are reported as
+one split.
 """
 
 import json
@@ -21,19 +22,19 @@ from llama_ablate.findings.values import UNSTABLE, RunRow, has_number, mean_numb
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
 
-#: The remark on a comparison of two optimizers at the learning rate of one of them.
+#: Remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
-#: The number of a run that is the learning-rate sensitivity of its variant and seed.
+#: Name of a run's number for the learning-rate sensitivity of its variant and seed.
 SENSITIVITY = "lr_sensitivity_nats"
-#: What stands in a run where nothing is tuned, as JSON.
+#: Tuned values of a run without tuning, as JSON.
 NOT_TUNED = "{}"
-#: Fewest numbers of a grid that has a middle, and so an edge.
+#: Smallest grid with an interior, so that a best value at its end is reported as an edge.
 MIN_GRID = 3
-SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the one reported
+SPLITS = (HELD_OUT, "test", "validation")  # the first measured split is reported
 
 
 def reported_split(runs: Sequence[RunRow]) -> str:
-    """Return the reported split: all held-out text, or test if points were chosen."""
+    """Return the reported split: all held-out text, or test text if points were chosen."""
     return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
 
 
@@ -43,7 +44,7 @@ def first_split(measured: Iterable[object]) -> str:
 
 
 def point(tuned: Mapping[str, object]) -> str:
-    """Write a tuned point, as in its column."""
+    """Format a tuning point, as in `lr 0.001`."""
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {entry_text(value)}"
         for key, value in tuned.items()
@@ -51,9 +52,10 @@ def point(tuned: Mapping[str, object]) -> str:
 
 
 def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
-    """Mark the runs at points where their variant is not reported as trials.
+    """Mark runs as trials if their tuning point is not their variant's reported point.
 
-    `repeated` are variants that are at another's point, by their ids and its.
+    `repeated` maps each variant that uses another variant's tuning point to the id of the other
+    variant.
     """
     if all(run.tuned == NOT_TUNED for run in runs):
         return [*runs]
@@ -68,11 +70,11 @@ def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[Run
 
 
 def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
-    """Return the point of each variant, as JSON, by id; empty where nothing is tuned.
+    """Return each variant's best tuning point, as JSON, by id; {} without tuning.
 
-    It is the one of the fewest runs that diverged or collapsed, and of those the one whose mean
-    validation loss is lowest. A point whose runs have not all finished is passed over while any
-    other is complete.
+    The best point has the fewest runs that diverged or collapsed and, among equals, the lowest mean
+    validation loss. A point with unfinished runs is chosen only if no point of the variant is
+    complete.
     """
     trials = grouped(trial_runs(runs), lambda run: run.variant)
     best = {variant: _best(runs) for variant, runs in trials.items()}
@@ -80,14 +82,17 @@ def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str
 
 
 def trial_runs(runs: Sequence[RunRow]) -> Sequence[RunRow]:
-    """Return the runs that choose the points: the race's, else all; none without tuning."""
+    """Return the runs that choose the tuning points; [] without tuning.
+
+    If the experiment has a race, these are the runs of the race; otherwise all runs.
+    """
     if not several(runs):
         return []
     return [run for run in runs if run.use == "race"] or runs
 
 
 def several(runs: Sequence[RunRow]) -> bool:
-    """Return whether anything was tuned."""
+    """Return whether the runs have more than one tuning point."""
     return len({run.tuned for run in runs}) > 1
 
 
@@ -97,9 +102,9 @@ def _best(runs: Sequence[RunRow]) -> str:
 
 
 def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
-    """Order points: complete before incomplete, the fewest lost runs first, then by loss."""
+    """Return the sort key of a point: incomplete, number of lost runs, mean loss."""
     ok = [run for run in runs if run.outcome == "ok"]
-    usable = ok or runs  # that collapsed, and were measured
+    usable = ok or runs  # collapsed runs may have a measured loss
     loss = mean_number(usable, "validation_loss_nats")
     complete = all(run.outcome in FINAL for run in runs)
     return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
@@ -108,14 +113,14 @@ def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
 def unfinished(runs: Sequence[RunRow]) -> set[str]:
     """Return the ids of variants with unfinished trials.
 
-    Where nothing is tuned there is one point, and what has not finished is merely pending. Where a
-    race chooses the points it is its seeds that count.
+    Without tuning the set is empty, since an unfinished run is then merely pending. With a race,
+    only runs of the race are trials.
     """
     return {run.variant for run in trial_runs(runs) if run.outcome not in FINAL}
 
 
 class Rate(NamedTuple):
-    """Loss of a variant and seed at a learning rate, best over other tuned keys."""
+    """Loss of a variant and seed at a learning rate, lowest over other tuned keys."""
 
     variant: str
     label: str
@@ -125,10 +130,9 @@ class Rate(NamedTuple):
 
 
 def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
-    """Return the loss `name` by variant, seed and learning rate.
+    """Return the loss `name` by variant, seed and learning rate, capped at `cap`.
 
-    A run that diverged, or collapsed without a loss that was measured, has the cap, as has a loss
-    beyond it.
+    A run that diverged, or that collapsed without a measured loss, has the loss `cap`.
     """
     losses: dict[tuple[str, str, int, float], float] = {}
     for run in runs:
@@ -142,9 +146,9 @@ def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
 
 
 def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
-    """Return runs with the learning-rate sensitivity, in nats, of the variant and seed of each.
+    """Add to each run the learning-rate sensitivity of its variant and seed, in nats.
 
-    NaN for a variant that was not tried at every point, and for a seed that is none of its trials.
+    The sensitivity is NaN for a variant with unfinished trials, and for a seed without trials.
     """
     tried = rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap)
     less = unfinished(runs)
@@ -165,10 +169,11 @@ def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
 def one_rate(
     table: PlannedTable, experiment: Experiment, variant: PlannedVariant, against: PlannedVariant
 ) -> str:
-    """Return `ONE_RATE` where a variant's optimizer is tried at the rate of another's alone.
+    """Return `ONE_RATE` if an optimizer was tried only at another optimizer's learning rate.
 
-    A learning rate means another thing to each optimizer. Empty where rates are tuned, where the
-    table has the variant's optimizer at any other rate, and for controls.
+    Learning rates of different optimizers are not comparable. Return "" for one optimizer, if
+    learning rates are tuned, if the table has the variant's optimizer at another learning rate, and
+    for controls.
     """
 
     def optimizer(of: PlannedVariant) -> object:
@@ -191,7 +196,7 @@ def one_rate(
 
 @dataclass(frozen=True)
 class TuningRow(Row):
-    """The trials of a variant, and the point at which it is reported."""
+    """Table row for a variant's tuning: its trial runs, and its reported tuning point."""
 
     label: str = column("label of the variant", "variant")
     trials: int = column("runs that choose the point")
@@ -223,7 +228,7 @@ class TuningRow(Row):
 
 
 def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> list[TuningRow]:
-    """Return one row for each variant, with its mean `loss`; empty where nothing was tuned."""
+    """Return one tuning row for each variant, with its mean `loss`; [] without tuning."""
     tried, chosen = trial_runs(runs), best_points(runs, repeated)
     ended = (run for run in runs if run.is_reported and run.outcome == "ok")
     reported = grouped(ended, lambda run: run.label)
@@ -256,6 +261,6 @@ def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> li
 
 
 def _ends(values: Sequence[object]) -> tuple[float, ...]:
-    """Return the first and last of a grid of numbers; a shorter grid has no edge."""
+    """Return the smallest and largest number of a grid; () for under three numbers."""
     numbers = {v for v in values if isinstance(v, int | float) and not isinstance(v, bool)}
     return (min(numbers), max(numbers)) if len(numbers) >= MIN_GRID else ()

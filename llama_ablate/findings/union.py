@@ -1,9 +1,9 @@
-"""Union of experiments that share a baseline and a text, in one table.
+"""Union of experiments that share a baseline and a text, as one comparison table.
 
-Every row keeps the pairs that its own experiment made: it is compared with the baseline's runs of
-that experiment, of the same seed, machine and precision. What is shared is the family: the
-intervals hold at once over the rows of all experiments. Experiments that were trained otherwise
-answer another question, and are refused.
+Each row keeps the pairs of its own experiment: it is compared with the baseline's runs of that
+experiment, of the same seed, machine and precision. All rows form one family: the intervals are
+simultaneous over the rows of all experiments. Experiments with other training settings answer
+another question, and are refused.
 """
 
 from collections import Counter
@@ -27,17 +27,17 @@ from llama_ablate.findings.values import AttemptRow, MeasuredValues, MetricRow, 
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
-#: Keys of `train` that change what is looked at and how fast, and not what is learned.
+#: Keys of `train` that are compared separately, or that do not change what a model learns.
 _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision", "kernel")
 
 
-#: Columns of what was timed in an experiment's own pass.
+#: Columns with speeds, which were timed together within one experiment.
 _PASS_METRICS = ("train_speed", "decode_speed", "train_tokens_per_s", "decode_tokens_per_s")
 
 
 @dataclass(frozen=True, eq=False)
 class UnionTable(TableFrames):
-    """Table over the tables of several experiments."""
+    """Table that joins the tables of several experiments."""
 
     parts: tuple[TableFrames, ...]
 
@@ -52,7 +52,10 @@ class UnionTable(TableFrames):
     def pair(
         self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
     ) -> Paired:
-        """Pair a number of two variants in each experiment that has both, a seed once."""
+        """Pair a metric of two variants within each experiment that has both.
+
+        A seed that several experiments have counts once, with the values of the first of them.
+        """
         parts = [p for p in self._parts_of[variant] if against in p.experiments]
         each = [part.pair(metric, variant, against, seeds) for part in parts]
         if len(each) < 2:
@@ -64,7 +67,7 @@ class UnionTable(TableFrames):
 
     @cached_property
     def losses(self) -> dict[str, dict[int, float]]:
-        """The reported losses; of a run that several experiments have, the first one's."""
+        """Reported losses by variant id and seed; the first experiment's for a shared run."""
         return {
             id_: {
                 seed: loss
@@ -76,7 +79,7 @@ class UnionTable(TableFrames):
 
     @cached_property
     def _parts_of(self) -> dict[str, list[TableFrames]]:
-        """Experiments that contain each variant, by variant id."""
+        """Tables of the experiments that contain each variant, by variant id."""
         return {
             variant.id: [part for part in self.parts if variant.id in part.experiments]
             for variant in self.plan.variants
@@ -84,7 +87,7 @@ class UnionTable(TableFrames):
 
     @property
     def experiments(self) -> Mapping[str, str]:
-        """The names of the experiments that each variant's row is from, by the variant's id."""
+        """Names of the experiments that contain each variant, by variant id."""
         return {
             id_: " + ".join(part.experiment.name for part in parts)
             for id_, parts in self._parts_of.items()
@@ -92,12 +95,15 @@ class UnionTable(TableFrames):
 
     @cached_property
     def secondary(self) -> list[SecondaryRow]:
-        """The rows of each experiment's own other metrics: guards belong to its protocol."""
+        """Rows of metrics other than the loss, from each experiment's own tables.
+
+        Guards are not joined, since they belong to the protocol of one experiment.
+        """
         return [row for part in self.parts for row in part.secondary]
 
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
-        """The rows of the comparison, with speeds from each variant's own experiment."""
+        """Rows of the comparison, with speeds from each variant's own experiment."""
         by_label: dict[str, ComparisonRow] = {}
         for part in self.parts:
             for variant, row in zip(part.plan.variants, part.comparison, strict=True):
@@ -111,16 +117,16 @@ class UnionTable(TableFrames):
 
 @dataclass(frozen=True, eq=False)
 class UnionFrames(Frames):
-    """Several experiments as one."""
+    """Results of several experiments, joined into one."""
 
     tables: tuple[UnionTable, ...]
     whole: tuple[Frames, ...]
-    #: Which tables fit none of the first experiment's, in sentences.
+    #: Sentences on the tables that match no table of the first experiment.
     left_out: tuple[str, ...]
 
     @property
     def experiments(self) -> list[Frames]:
-        """Each experiment, with the tables that are used here."""
+        """Joined experiments, each limited to the tables that the union uses."""
         used = {id(part) for table in self.tables for part in table.parts}
         return [
             replace(frames, tables=tuple(table for table in frames.tables if id(table) in used))
@@ -129,9 +135,10 @@ class UnionFrames(Frames):
 
 
 def union(experiments: Sequence[Frames]) -> UnionFrames:
-    """Return several experiments as one: each table of the first with those that fit it.
+    """Join experiments: each table of the first with the matching tables of the others.
 
-    Raises ConfigError, naming what differs, where no table of the first has one in every other.
+    Raises ConfigError, naming the difference, if no table of the first experiment has a match in
+    every other experiment.
     """
     every = _renamed(experiments)
     first, others = every[0], every[1:]
@@ -201,7 +208,7 @@ def _remarks(table: UnionTable) -> list[str]:
 
 
 def _shared_runs(table: UnionTable) -> str:
-    """Describe the spread of the baseline's losses in runs common to all experiments."""
+    """Describe how far the baseline's losses differ in runs common to all experiments."""
     base = table.plan.baseline.id
     losses = [part.losses.get(base, {}) for part in table.parts]
     shared = sorted(set.intersection(*map(set, losses)))
@@ -263,7 +270,10 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
 
 
 def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
-    """Return the fitting table of another experiment, preferably with the same matching."""
+    """Return the joinable table of another experiment; None if it has no such table.
+
+    A table with the same size matching is preferred.
+    """
     fits = [other_table for other_table in other.tables if not _difference(table, other_table)]
     fits.sort(key=lambda one: one.plan.match != table.plan.match)
     return fits[0] if fits else None
@@ -292,7 +302,7 @@ def _first(values: Sequence[Mapping[str, object]], parts: Sequence[TableFrames])
 
 
 def _renamed(experiments: Sequence[Frames]) -> list[Frames]:
-    """Return experiments of different names: of two alike the second is `name (2)`."""
+    """Return the experiments with distinct names; a second `name` becomes `name (2)`."""
     taken: Counter[str] = Counter()
     every = []
     for frames in experiments:
@@ -312,7 +322,7 @@ def _named(frames: Frames, name: str) -> Frames:
 
 
 def _plan(every: Sequence[Frames], parts: Sequence[Sequence[TableFrames]]) -> PlanDocument:
-    """Return the plan of the union: a list of variants, no design and no hypothesis of any."""
+    """Return the plan of the union: a list of variants, without design and hypotheses."""
     first = every[0].plan.experiment
     margins = {frames.plan.experiment.margin for frames in every}
     experiment = first.model_copy(
@@ -352,7 +362,7 @@ def _union_table(
     labels = {variant.id: variant.label for variant in plan.variants}
     metrics: list[MetricRow] = []
     attempts: list[AttemptRow] = []
-    taken_runs = {""}  # what was timed belongs to the pass of one experiment, and stays with it
+    taken_runs = {""}  # leaves out speeds, which have no run and stay with their experiment
     for part in parts:
         metrics += [row for row in part.metrics if row.run not in taken_runs]
         attempts += [row for row in part.attempts if row.run not in taken_runs]
@@ -377,7 +387,10 @@ def _union_table(
 
 
 def _each_run_once(planned: Sequence[Sequence[RunRow]]) -> list[RunRow]:
-    """Return the runs of several experiments; of one that several have, the first that ended."""
+    """Return the runs of several experiments, each run once.
+
+    For a run that several experiments contain, the first one that has ended is returned.
+    """
     every = [run for runs in planned for run in runs]
     ended_first = sorted(every, key=lambda run: run.outcome == "pending")
     taken = {id(runs[0]) for runs in grouped(ended_first, lambda run: run.id).values()}

@@ -1,7 +1,7 @@
-"""Long table of an experiment: every measured value, and every planned run.
+"""Long-format table of an experiment: every measured value, and every planned run.
 
-All findings are functions of these rows and of the plan. They are built once, from the records of
-the finished runs and the metrics of variants.
+All findings are computed from these rows and from the plan. The rows are built once, from the
+records of finished runs and the metrics of variants.
 """
 
 import json
@@ -31,27 +31,28 @@ from llama_ablate.results.record import (
 from llama_ablate.results.record import row as measured_row
 from llama_ablate.results.snapshot import Results
 
-#: A row that belongs to a variant of a table.
+#: Type of a row that belongs to a variant of a table.
 Owned = TypeVar("Owned", "AttemptRow", "MetricRow")
-#: What a planned run is for, by what has ended: see `RunRow.use`.
+#: Use of a planned run, given the runs that have ended: see `RunRow.use`.
 Use = Literal["reported", "next", "later", "spare", "trial", "race"]
-#: Outcomes that count against a variant, the worst first: a run that ended so has no loss to
-#: compare.
+#: Outcomes that count against a variant, the worst first; the run has no loss to compare.
 UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
-#: Nats below the loss of token frequencies alone, from which an arm has learned more than those.
+#: A variant with a loss this many nats below the loss of token frequencies has learned more than
+#: token frequencies.
 CLEARLY_BELOW = 0.1
-#: The splits that are one text where nothing was chosen by the loss on one of them.
+#: Splits that are reported as one text if nothing was chosen by the loss on one of them.
 HELD_OUT_SPLITS = ("validation", "test")
-#: What a mean over two texts weighs those of each by, and what makes its error.
+#: Quantities that are averaged over two splits with token counts as weights, and the standard
+#: errors of these averages.
 _TOKEN_QUANTITIES = ("loss", "floor", "excess_loss")
 _ERRORS = ("loss_se", "excess_loss_se")
-#: Coordinates of the loss at a branch of a run; its end has `split` alone.
+#: Coordinates of a loss at a branch of a run; the loss at the run's end has `split` alone.
 BRANCH = {"split", "share", "tokens"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRow(Row):
-    """Planned run: its outcome among the runs of its seed, its use, and its numbers."""
+    """Table row for a planned run: its outcome, its use, and its measured numbers."""
 
     label: str = column("label of the variant")
     variant: str = column("hash of the variant's architecture and train config")
@@ -72,7 +73,7 @@ class RunRow(Row):
     reason: str = column("why it did not end `ok`, or why it was too short; else empty", default="")
     baseline: bool = column("whether it is a run of the baseline", default=False)
     role: str = column("`aa` or `positive` for a run of a control, else empty", default="")
-    # With NaN as its default a column is the number of its name, for those who read frames.
+    # A column with the default NaN repeats the number of the same name, for readers of data frames.
     loss: float = column(
         "loss on the split that the comparison reports, in the unit of the table", default=math.nan
     )
@@ -83,10 +84,10 @@ class RunRow(Row):
         "whether it ended near or above the loss of token frequencies, and still fell",
         default=False,
     )
-    #: Every number that was measured of it, by name; NaN where only other runs of its table have
-    #: one. Of how it ended, 1 for `diverged` and `collapsed`, else 0.
+    #: All numbers measured on the run, by name; NaN for a number that only other runs of the table
+    #: have. `diverged` and `collapsed` are 1 if the run ended so, else 0.
     numbers: Mapping[str, float] = keys()
-    #: What was tuned, as JSON.
+    #: Tuned values, as JSON.
     tuned: str = field(default="{}", kw_only=True)
 
     def number(self, name: str) -> float:
@@ -95,33 +96,36 @@ class RunRow(Row):
 
     @property
     def ended(self) -> str:
-        """The outcome in words; `too short` for such a run."""
+        """Outcome of the run; `too short` for an `ok` run that was too short."""
         return "too short" if self.too_short else self.outcome
 
     @property
     def is_reported(self) -> bool:
-        """Whether the run is reported in the comparison."""
+        """Reporting status: true if the comparison table includes the run."""
         return self.use == "reported"
 
     @property
     def is_needed(self) -> bool:
-        """Whether the run is needed by now."""
+        """Scheduling status: true if the run is needed at the present stage."""
         return self.use in ("reported", "next", "trial", "race")
 
 
 def mean_number(runs: Iterable[RunRow], name: str) -> float:
-    """Compute the mean of a metric over runs; NaN without any."""
+    """Compute the mean of a metric over runs; NaN without a value."""
     return mean(run.number(name) for run in runs)
 
 
 def has_number(runs: Iterable[RunRow], name: str) -> bool:
-    """Return whether a number of that name was measured of any of some runs."""
+    """Return whether any of the runs has a measured number of this name."""
     return any(name in run.numbers for run in runs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttemptRow(Row):
-    """Attempt to measure a metric on a run, or on a variant (then `run` is empty)."""
+    """Table row for an attempt to measure a metric on a run or a variant.
+
+    `run` is empty for a metric of a variant.
+    """
 
     table: str = column("name of the table", default="")
     variant: str = column("hash of the variant")
@@ -134,7 +138,10 @@ class AttemptRow(Row):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricRow(Row):
-    """A measured value, of a run or of a variant (then `run` is empty)."""
+    """Table row for a measured value of a run or a variant.
+
+    `run` is empty for a value of a variant.
+    """
 
     table: str = column("name of the table; empty where the experiment has one alone", default="")
     variant: str = column("hash of the variant's architecture and train config")
@@ -150,41 +157,45 @@ class MetricRow(Row):
     quantity: str = column("what kind of number it is, as `loss` or `decode_speed`")
     unit: str = column("unit of the value", default="")
     value: float = column("the number")
-    #: Where it was measured; shared by the rows that are equal in it.
+    #: Conditions of the measurement; rows with equal coordinates share one mapping.
     coordinates: Mapping[str, Coordinate] = keys()
-    #: The values by document, by item or by round of an interleaved pass, if any.
+    #: Values by document, by item, or by round of an interleaved timing pass, if any.
     samples: Sequence[float] = field(default=(), kw_only=True)
-    #: Of a variant, those of each process.
+    #: For a value of a variant: the samples of each process.
     by_process: Turns = field(default=(), kw_only=True)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lowest and the highest of the value's samples."""
+        """Lowest and highest of the value's samples."""
         samples = self.samples or (self.value,)
         return min(samples), max(samples)
 
 
-class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - what is made of them is kept
-    """The measured values of a table, of runs and of variants."""
+class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - cached properties need a dictionary
+    """Measured values of a table, of its runs and of its variants."""
 
     @cached_property
     def named(self) -> Mapping[str, Sequence[MetricRow]]:
-        """The values by the name of the number."""
+        """Measured values by the name of the number."""
         return grouped(self, lambda row: row.name)
 
     @cached_property
     def variant_rows(self) -> Sequence[MetricRow]:
-        """The values of variants."""
+        """Measured values of variants, such as speeds."""
         return [row for row in self if not row.run]
 
 
 @dataclass(frozen=True)
 class Values:
-    """Values of all tables, by variant and by run and document mode."""
+    """Measured values of all tables of an experiment.
+
+    `metrics` and `attempts` have two-part keys: a variant's id, and a run's id with the suffix of
+    its document mode. The second part is empty for values of the variant itself.
+    """
 
     environment: Environment | None
     compute: Mapping[str, object]
-    #: The finished runs by id, and what each computed with.
+    #: Finished runs by id, and the hardware and software of each.
     runs: Mapping[str, RunRow]
     machines: Mapping[str, dict[str, str]]
     metrics: Mapping[tuple[str, str], Sequence[MetricRow]]
@@ -195,7 +206,8 @@ class Values:
     ) -> tuple[list[MetricRow], list[AttemptRow], list[dict[str, str]]]:
         """Return the values, attempts and machines of a table's runs and variants.
 
-        `behind` stands behind the id of a run that is read in another way than the first.
+        `behind` is the suffix of the document mode in which held-out text was read; "" for the
+        first mode.
         """
         labels = {variant.id: variant.label for variant in table.variants}
         finished = [run for run in table.runs if run.id in self.runs]
@@ -208,11 +220,11 @@ class Values:
         )
 
     def planned(self, experiment: Experiment, table: PlannedTable, behind: str) -> list[RunRow]:
-        """Return the planned runs of a table, with the numbers that were measured of each."""
+        """Return the planned runs of a table, with each run's measured numbers."""
         variants = {variant.id: variant for variant in table.variants}
         measured = [self.metrics.get((run.variant, run.id + behind), ()) for run in table.runs]
         every = dict.fromkeys((row.name for rows in measured for row in rows), math.nan)
-        # A column of a frame in which one is missing is of floats.
+        # A data frame's column with a missing value has floats.
         kind = int if all(run.id in self.runs for run in table.runs) else float
         runs = []
         for run, rows in zip(table.runs, measured, strict=True):
@@ -249,7 +261,7 @@ def read_values(results: Results) -> Values:
     labels = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
     metrics: dict[tuple[str, str], list[MetricRow]] = {}
     attempts: dict[tuple[str, str], list[AttemptRow]] = {}
-    coordinates: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
+    coordinates: dict[Hashable, Mapping[str, Coordinate]] = {}  # shared, as most are equal
 
     def add(
         variant: str, measured: Mapping[str, Measurement], key: str = "", seed: float = math.nan
@@ -312,7 +324,7 @@ def read_values(results: Results) -> Values:
 def relabel(
     rows: Iterable[Owned], labels: Mapping[str, str], table: str | None = None
 ) -> list[Owned]:
-    """Return rows with other labels of their variants, and in a table of another name."""
+    """Return rows with new labels of their variants, and optionally a new table name."""
     return [
         row
         if row.label == labels[row.variant] and table in (row.table, None)
@@ -322,7 +334,11 @@ def relabel(
 
 
 def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
-    """Return the text of each run, by its id, where nothing is chosen by the validation loss."""
+    """Return the text of each run, by run id; {} if the experiment tunes.
+
+    A tuned experiment chooses by the validation loss, so its validation and test text are not
+    pooled.
+    """
     if plan.experiment.tune:
         return {}
     text_by_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
@@ -330,19 +346,22 @@ def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
 
 
 def _metrics(record: Record, read: str) -> dict[str, Measurement]:
-    """Return a run's metrics of one way of reading, and what its record says of the training."""
+    """Return a run's metrics in one document mode, with its training metrics.
+
+    `read` is the suffix of the document mode; "" for the first mode.
+    """
     loop_metrics = record.metrics.get(TRAINING, Measurement())
     cost = (
         measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
-    # Branches are evaluated as the curve is: in the first way.
+    # Branches are evaluated like the learning curve: in the first document mode.
     rows = (row for row in loop_metrics.rows if not (read and {*row.coordinates} == BRANCH))
     return {**record.read(read), TRAINING: replace(loop_metrics, rows=(*rows, *cost))}
 
 
 def _by_name(measured: Sequence[MetricRow]) -> dict[str, float]:
-    """Return values by name, of several of one name the last that is a number."""
+    """Return values by name; for a repeated name, the last that is not NaN."""
     numbers: dict[str, float] = {}
     for metric_row in measured:
         if metric_row.name not in numbers or not math.isnan(metric_row.value):
@@ -369,10 +388,10 @@ def _machine(record: Record) -> dict[str, str]:
 
 
 def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
-    """Return a run's metrics with its losses on validation and test text as on one split, too.
+    """Add losses on pooled held-out text, validation and test together, to a run's metrics.
 
-    The two are disjoint texts of one distribution: where nothing was chosen by the loss on one, an
-    experiment has both to report.
+    The two splits are disjoint texts of one distribution. An experiment that chose nothing by the
+    loss on one of them can report both as one text.
     """
     if not text.tokens.keys() >= {*HELD_OUT_SPLITS}:
         return dict(metrics)

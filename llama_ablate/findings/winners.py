@@ -1,4 +1,4 @@
-"""Winners: the variant of the lowest loss in each of several tables."""
+"""Winners: the variant with the lowest loss in each of several tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _NO_WINNER = "no winner"
 
 @dataclass(frozen=True)
 class WinnerRow(DifferenceRow):
-    """The variant of the lowest loss in a table."""
+    """Table row for the winner of a table: the variant with the lowest loss."""
 
     ORDER = ("table", "winner", *ENDS, "verdict", "flipped")
 
@@ -22,21 +22,22 @@ class WinnerRow(DifferenceRow):
 
     @cell("flips")
     def flipped(self) -> str:
-        """Write whether it is another than the first table's."""
+        """Write whether the winner differs from the first table's."""
         return "flips" if self.flips else ""
 
 
 def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
-    """Return one row for each table of an experiment that has several: who wins there.
+    """Return one row with the winner of each table; [] for a single table.
 
-    `tables` maps names to comparisons. The winner has the lowest paired difference from the
-    baseline of all variants that are no controls and have all seeds, or all of their look, none of
-    them lost or too short. There is no winner where the interval of the lowest holds 0.
+    `tables` maps table names to comparison rows. The winner has the lowest paired difference from
+    the baseline among the variants that are not controls, have all seeds of the experiment or of
+    their look, and have no lost or too short run. There is no winner if the interval of the lowest
+    difference includes 0.
     """
     winners: list[WinnerRow] = []
     for name, rows in tables.items() if len(tables) > 1 else ():
         most = max((row.n for row in rows if row.baseline), default=0)
-        # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
+        # With looks, a decided variant has fewer seeds than the baseline, and all that it needs.
         fair = [
             row
             for row in rows

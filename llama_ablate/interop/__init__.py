@@ -1,5 +1,5 @@
-"""Models of other projects: checkpoints and tokenizer files in and out, generation, chat.
+"""Models of other projects: import and export of checkpoints and tokenizers, generation, chat.
 
-A checkpoint is built from our own registries. No code in it is ever run: weights come from
-safetensors, from `torch.load` with `weights_only`, or from plain float32 numbers.
+A checkpoint's model is built from this package's components. No code in it is ever run: weights
+come from safetensors, from `torch.load` with `weights_only`, or from plain float32 numbers.
 """

@@ -20,14 +20,14 @@ from llama_ablate.files import disk
 
 Array = NDArray[np.floating]
 
-_LABELS = 48  # tokens beyond which not every one is labelled
+_LABELS = 48  # most tokens of which all are labelled
 _STEPS = ("scores", "masked", "weights")
 
 
 class AttentionMaps:
-    """All maps of one prompt: arrays (layers, H, T, T) for each step, and the tokens' labels.
+    """Attention maps of one prompt: arrays (layers, H, T, T) for each step, and token labels.
 
-    `layers` says which layers of the model they are of: all, unless given.
+    `layers` are the indices in the model of the layers that have maps, by default all.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AttentionMaps:
 
     @classmethod
     def load(cls, file: Path) -> "AttentionMaps":
-        """Read what `save` wrote. Raises ConfigError where the file holds something else."""
+        """Read a file that `save` wrote. Raises ConfigError if the file has other contents."""
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 steps = {name: arrays[name] for name in _STEPS}
@@ -62,7 +62,7 @@ class AttentionMaps:
         disk.replace(file, content.getvalue())
         return file
 
-    # Seaborn draws labels at once, to see whether they overlap; tokens are no formulas.
+    # Seaborn draws labels at once to find overlaps; tokens must not be parsed as formulas.
     @mpl.rc_context({"text.parse_math": False})
     def head(self, layer: int, head: int) -> Figure:
         """Draw one head: scores, masked scores, probabilities, side by side."""
@@ -79,7 +79,7 @@ class AttentionMaps:
 
     @mpl.rc_context({"text.parse_math": False})
     def layer(self, layer: int) -> Figure:
-        """Draw the probabilities of every head of a layer, small and on one scale."""
+        """Draw the probabilities of every head of a layer as small maps with one colour scale."""
         row = self._row(layer)
         heads = self.weights.shape[1]
         columns = min(heads, 4 if heads <= 16 else 8)
@@ -98,7 +98,7 @@ class AttentionMaps:
         return figure
 
     def distance(self, layer: int) -> list[float]:
-        """Return how many tokens back each head of a layer looks, averaged over queries."""
+        """Return each head's mean attention distance in tokens, averaged over queries."""
         row = self._row(layer)
         positions = np.arange(self.weights.shape[-1])
         back = positions[:, None] - positions
@@ -109,7 +109,7 @@ class AttentionMaps:
         ticks = [
             _make_visible(label) if i % every == 0 else "" for i, label in enumerate(self.labels)
         ]
-        # Hidden scores are minus infinity: they are left out, not drawn as some number.
+        # Masked scores are minus infinity and are not drawn.
         sns.heatmap(
             values,
             mask=~np.isfinite(values),
@@ -129,7 +129,7 @@ class AttentionMaps:
             axes.set(xlabel="key: who is seen", ylabel="query: who looks")
 
     def _row(self, layer: int, head: int = 0) -> int:
-        """Return where a layer's maps stand. Raises ConfigError for a layer or head without any."""
+        """Return the row of a layer's maps. Raises ConfigError for a layer or head without maps."""
         heads = range(self.weights.shape[1])
         for what, index, allowed in (("layer", layer, self.layers), ("head", head, heads)):
             if index not in allowed:
@@ -140,20 +140,20 @@ class AttentionMaps:
 
 
 def _make_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches, that needs no display and is not kept by pyplot."""
+    """Return an empty figure of a size in inches, without a display or pyplot's global state."""
     figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def _describe_range(known: Sequence[int]) -> str:
-    """Say which layers or heads have maps."""
+    """Describe in words the layers or heads that have maps."""
     if list(known) == list(range(len(known))):
         return f"are 0 to {len(known) - 1}"
     return f"with attention are {', '.join(map(str, known))}"
 
 
 def _make_visible(label: str, *, spaces: bool = True) -> str:
-    """Write a token so that spaces and control characters are seen."""
+    """Return a token's text with visible signs for spaces and control characters."""
     visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in label) or "''"
     return visible.replace(" ", "\u2423" if spaces else " ")

@@ -13,10 +13,10 @@ _MOST = 512  # tokens: figures of more are illegible, and the arrays take gigaby
 
 
 def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> AttentionMaps:
-    """Return the attention maps of a prompt in all heads, and in all layers that have any.
+    """Return the attention maps of a prompt for all heads of all layers with attention.
 
-    Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens, and
-    where no layer has an attention.
+    Raises ConfigError for a prompt that is empty, longer than the context or longer than 512
+    tokens, and if no layer has an attention.
     """
     most = min(_MOST, opened.model.spec.context)
     if not 0 < len(prompt) <= most:

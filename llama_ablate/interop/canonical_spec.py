@@ -1,4 +1,4 @@
-"""Canonical specs: two architectures that compute the same function have equal ones."""
+"""Canonical model specs: architectures that compute the same function have equal specs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from llama_ablate.config.spec import (
 from llama_ablate.model.decoder import build
 from llama_ablate.model.positions import POSITIONS
 
-#: Options of a scaling of RoPE, and the keys of Hugging Face's `rope_scaling` that state them.
+#: Options of each scaling of RoPE, and their keys in Hugging Face's `rope_scaling`.
 ROPE_OPTIONS = {
     "llama3": {
         "low_freq": "low_freq_factor",
@@ -35,7 +35,7 @@ _SCALING_OPTIONS = {option for options in ROPE_OPTIONS.values() for option in op
 
 
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attention (mha, gqa or mqa) in which `heads` query heads share `kv_heads`."""
+    """Return the attention (mha, gqa or mqa) with these numbers of query and key/value heads."""
     if kv_heads == heads:
         return {"name": "mha", **options}
     if kv_heads == 1:
@@ -44,18 +44,19 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
 
 
 def kv_heads_of(heads: int, attention: Choice) -> int:
-    """Return how many key/value heads an attention of so many query heads has."""
+    """Return the number of key/value heads of an attention with `heads` query heads."""
     alone = 1 if attention.name == "mqa" else heads
     return int(dict(attention.options).get("kv_heads") or alone)
 
 
 def canonical(spec: ModelSpec) -> ModelSpec:
-    """Return the canonical spec: what changes nothing in a trained model has its default."""
+    """Return the canonical spec: options without effect on a trained model get their defaults."""
     layers = [_canonical(spec, spec.layer(i)) for i in range(spec.layers)]
     slots: dict[str, Any] = {
         slot: over_depth([getattr(layer, slot) for layer in layers]) for slot in SLOTS
     }
-    # Dropout is of training; of one document, which is what others read, a separator is nothing.
+    # Dropout acts in training only; a separator does not act on a text of one document, and other
+    # projects read every text as one document.
     return replace(spec, **slots, init=DEPTH_SCALED, dropout=DropoutRates(), separator=None)
 
 
@@ -74,7 +75,7 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
     feedforward = layer.feedforward.with_options(**sizes)
     position = layer.position
     if not block.attn.rotated and position.name in ("rope", "alibi"):
-        position = POSITIONS.resolve("none")  # it acts on nothing in this layer
+        position = POSITIONS.resolve("none")  # it does not act on this layer
     if position.name == "rope":
         used = ROPE_OPTIONS.get(position["scaling"], {})
         unused = {k: v for k, v in position.defaults if k in _SCALING_OPTIONS and k not in used}

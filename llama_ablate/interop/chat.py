@@ -30,7 +30,7 @@ class Message:
 def encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
     """Return a dialogue as tokens, ready for the assistant's answer.
 
-    A special token's name in a message is text.
+    In a message, the name of a special token is encoded as text.
 
     Raises ConfigError for a tokenizer that lacks the template's special tokens.
     """

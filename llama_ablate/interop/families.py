@@ -1,9 +1,9 @@
-"""Families of Hugging Face models: config.json and parameter names, in both directions.
+"""Families of Hugging Face models: conversion of config.json and parameter names, both ways.
 
-A family is a table of families.yaml: the path in the `model` section for each key of config.json,
+A family is an entry of families.yaml: the path in the `model` section for each key of config.json,
 the keys with a fixed value, and the parameters' names. A rule translates several keys at once, and
-families share rules. No list says which specs a family can express: a spec is written, read back,
-and compared.
+families share rules. There is no list of the specs that a family can express: a spec is written to
+config.json, read back, and compared.
 """
 
 import copy
@@ -23,46 +23,46 @@ from llama_ablate.interop.stored_tensors import Entry, rename
 Config = Mapping[str, Any]
 
 _NEEDED = object()
-_DEEPEST = 1024  # layers: no list is made of more that a file claims
+_DEEPEST = 1024  # layers: limits the lists that are built for a file's claim
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 #: Keys of `rope_scaling` that may be absent: their defaults are those of our options.
 _YARN_DEFAULTS = {"beta_slow", "beta_fast", "truncate"}
 
 
 class Rule(Protocol):
-    """Translation of config keys that is more than one value per key."""
+    """Translation of several keys of config.json at once."""
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Change the `model` section by a config.json. Raises ConfigError."""
+        """Update the `model` section from a config.json. Raises ConfigError if it cannot."""
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Change a config.json by a spec."""
+        """Update a config.json from a spec."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Config keys and parameter names of a family."""
+    """Config keys and parameter names of a family of Hugging Face models."""
 
     kind: str
     architecture: str
-    #: The path of each key in the `model` section, and what its absence means.
+    #: Path of each key in the `model` section, and the default of an absent key.
     keys: Mapping[str, tuple[str, Any]]
-    #: What of the `model` section is the same in all of the family.
+    #: Entries of the `model` section that are the same in the whole family.
     parts: Mapping[str, Any]
-    #: Our names of parameters, and theirs: patterns, applied in turn.
+    #: Patterns of our parameter names and their replacements, applied in turn.
     names: Mapping[str, str]
     rules: Sequence[Rule] = ()
-    #: Keys that have this value, or are absent.
+    #: Keys that must have this value or be absent.
     fixed: Config = field(default_factory=dict)
-    #: Keys that are written with this value; another is read in another way than by a key.
+    #: Keys that are written with this value, and not read through `keys`.
     written: Config = field(default_factory=dict)
-    #: Parts of a layer that are stored as one.
+    #: Parts of a layer that are stored as one tensor.
     joined: Sequence[Sequence[str]] = ()
     #: Whether matrices of the layers are stored as input x output.
     transposed: bool = False
-    #: Parameters that are ours after a factor and an addition, which config.json gives.
+    #: Parameters that are converted to ours by a factor from config.json and an addition.
     changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Whether transformers refuses heads that do not divide the width.
+    #: Whether transformers refuses a number of heads that does not divide the width.
     divided: bool = False
 
     def model(self, config: Config) -> dict[str, Any]:
@@ -82,19 +82,19 @@ class Family:
             if value is not None and into.setdefault(option, value) != value:
                 is_one = f"{str(into[option]).lower()} and {key} another"
                 _refuse(first, is_one, ["both alike"])
-        model["feedforward"].setdefault("width", 4 * model["dim"])  # GPT-2's, unless it says
+        model["feedforward"].setdefault("width", 4 * model["dim"])  # GPT-2's default
         attention = model["attention"]
         if "name" not in attention:
             kv_heads = attention.pop("kv_heads", model["heads"])
             model["attention"] = shared_heads(model["heads"], kv_heads, attention)
         for rule in self.rules:
             rule.read(config, model)
-        for change in self.changed.values():  # refused here, where their keys are no numbers
+        for change in self.changed.values():  # raises here if a key's value is no number
             _change(config, **change)
         return model
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Build the config.json of a spec, without what the family cannot express.
+        """Build the config.json of a spec, omitting options that the family cannot express.
 
         Raises ConfigError for sizes that transformers refuses.
         """
@@ -112,7 +112,7 @@ class Family:
     def _said(self, spec: ModelSpec, path: str) -> Any:
         """Return the value of a spec at a path, from the first layer with the family's component.
 
-        `_NEEDED` where another stands in its place, which has no such option.
+        Return `_NEEDED` if the spec has another component, which lacks the option.
         """
         slot, _, option = path.rpartition(".")
         if slot in ("", "dropout"):
@@ -125,7 +125,7 @@ class Family:
         return dict(choice.options).get(option, _NEEDED)
 
     def entries(self, ours: Sequence[str], config: Config) -> Iterator[Entry]:
-        """Yield the stored tensors of our parameters, given our names."""
+        """Yield the stored tensors, given the names of our parameters."""
         _, usually = self.keys.get("tie_word_embeddings", ("", True))
         tied = config.get("tie_word_embeddings", usually)
         for name in ours:
@@ -149,7 +149,7 @@ class Rope:
     theta: float = 10000.0
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read base and scaling."""
+        """Read the base (theta) and scaling of the frequencies."""
         nested: dict[str, Any] = {}
         for key in ("rope_scaling", "rope_parameters"):
             nested |= config.get(key) or {}
@@ -170,7 +170,7 @@ class Rope:
         model["position"] = rope
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write base and scaling."""
+        """Write the base (theta) and scaling of the frequencies."""
         every = (spec.position.at(i) for i in range(spec.layers))
         rope = next((dict(choice.options) for choice in every if choice.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
@@ -191,13 +191,13 @@ class Gate:
     usual: str = "silu"
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Read which network it is."""
+        """Read the kind of gated network from the activation."""
         if (activation := config.get(self.key) or self.usual) not in _GATES:
             _refuse(self.key, activation, _GATES)
         model["feedforward"] |= _GATES[activation]
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write the activation; a network that has none of these is no network of the family."""
+        """Write the activation, or the default for a network that the family cannot express."""
         choice = spec.feedforward.at(0)
         said = {"name": choice.name, **dict(choice.options)}.items()
         able = (name for name, gate in _GATES.items() if gate.items() <= said)
@@ -206,15 +206,16 @@ class Gate:
 
 @dataclass(frozen=True)
 class Windows:
-    """Layers with a sliding window."""
+    """Sliding windows of attention, and the layers that have them."""
 
-    #: What stands for `sliding_window` where it is absent.
+    #: Default of the key `sliding_window`.
     usual: int | None = 4096
-    #: Whether `layer_types` says of each layer which it is.
+    #: Whether the key `layer_types` says for each layer if it has a window.
     typed: bool = False
-    #: Whether there is none without `use_sliding_window`.
+    #: Whether windows are used only if the key `use_sliding_window` is true.
     switched: bool = False
-    #: Without `layer_types`: from `max_window_layers`, or this one, on every n-th layer has one.
+    #: Without `layer_types`, layers have windows from `max_window_layers` (default `first`) on, if
+    #: their index is a multiple of `every`.
     first: int = 0
     every: int = 1
 
@@ -238,7 +239,7 @@ class Windows:
         )
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write the window, and which layers have it."""
+        """Write the window, and the layers that have it."""
         every = (spec.attention.at(i) for i in range(spec.layers))
         windows = [dict(attention.options).get("window") for attention in every]
         window = next(filter(None, windows), None)
@@ -247,7 +248,7 @@ class Windows:
             config["layer_types"] = [_SLIDING if window else _FULL for window in windows]
         if self.switched and window:
             config |= {"use_sliding_window": True, "max_window_layers": windows.index(window)}
-        elif self.typed and not self.switched:  # transformers asks for one whatever the layers are
+        elif self.typed and not self.switched:  # transformers always requires one
             config["sliding_window"] = window or spec.context
 
 
@@ -272,7 +273,8 @@ def _families() -> Iterator[Family]:
             stated_table.pop("without", ()),
         )
         table = tables[kind] = {
-            # Its own come first: that is the order in which names are replaced.
+            # The family's own entries precede inherited entries, as names are replaced in this
+            # order.
             part: {**said, **{k: v for k, v in parent_table.get(part, {}).items() if k not in said}}
             if isinstance(said, dict)
             else said
@@ -294,7 +296,7 @@ FAMILIES = {family.kind: family for family in _families()}
 
 
 def _check_attention_factor(factor: float, scaling: Config) -> None:
-    """Raise ConfigError where YaRN multiplies queries and keys by another number than ours."""
+    """Raise ConfigError if YaRN's factor of queries and keys differs from ours."""
 
     def growth(scale: float = 1.0) -> float:
         return 1 + 0.1 * scale * math.log(max(factor, 1))
@@ -316,7 +318,7 @@ def _change(
 
 
 def _layers(key: str, entries: list[Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pattern of entries, one for each layer. Raises ConfigError for another number."""
+    """Return a pattern of one entry per layer. Raises ConfigError for another number of entries."""
     if len(entries) != model["layers"]:
         _refuse(key, f"a list of {len(entries)}", ["one for each of num_hidden_layers"])
     return {"pattern": entries}

@@ -19,15 +19,16 @@ Past = Literal["stop", "slide"]
 Ended = Literal["", "stop token", "max tokens", "context"]
 Compile = Literal["auto", "always", "never"]
 
-#: New tokens from which on compiling saves twice what it takes: at four layers of 128 it takes some
-#: 14 s of one core, and saves 1.4 ms a token. Both grow with the layers. It is a fixed number, and
-#: nothing that is timed on the way, so that a seed gives the same text on a busy machine.
+#: Number of new tokens at which compilation saves twice the time that it takes: with four layers of
+#: width 128 it takes about 14 s of one core, and saves 1.4 ms per token. Both grow with the number
+#: of layers. This is a constant, not a measurement, so that a seed gives the same text on a busy
+#: machine.
 COMPILED_FROM = 20_000
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling options of the next token. Temperature 0 takes the likeliest (greedy)."""
+    """Options for sampling the next token. Temperature 0 takes the likeliest token (greedy)."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -35,7 +36,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for values that make no distribution."""
+        """Raise ConfigError for options out of range."""
         if not 0 <= self.temperature < float("inf"):
             raise ConfigError(f"--temperature {self.temperature:g}: must be 0 (greedy) or more")
         if self.top_k is not None and self.top_k < 1:
@@ -47,15 +48,15 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether to take the likeliest token, since division by the temperature would overflow."""
+        """True if the temperature is 0, or too small to divide by without overflow."""
         return self.temperature < torch.finfo(torch.float32).tiny
 
 
 def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Return the sampling distribution, (B, V): temperature, then top k, then nucleus.
 
-    The nucleus is the fewest tokens whose probabilities reach `top_p` (Holtzman et al. 2019,
-    arXiv:1904.09751).
+    The nucleus is the smallest set of tokens whose probabilities sum to `top_p` (Holtzman et al.
+    2019, arXiv:1904.09751).
     """
     if sampling.greedy:
         return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
@@ -65,7 +66,7 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
         least_B1 = logits_BV.topk(sampling.top_k).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
     falling_BV, order_BV = logits_BV.softmax(-1).sort(-1, descending=True)
-    # A token is in while those before it have not reached top_p; the first always is.
+    # A token is kept if the more likely tokens sum to less than top_p; the first is always kept.
     excluded_BV = falling_BV.cumsum(-1) - falling_BV >= sampling.top_p
     excluded_BV[:, 0] = False
     falling_BV[excluded_BV] = 0.0
@@ -74,15 +75,15 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 
 
 class Generation:
-    """An iterator over the next tokens of all prompts; None for a prompt that has ended.
+    """Iterator over the next tokens of all prompts; None for a prompt that has ended.
 
-    Prompts of different lengths are padded on the left. Each has a random generator of its own, so
-    neither the rest of the batch nor the cache changes its continuation. At the end of the context
-    it stops, or drops the older half of the tokens and goes on (`past="slide"`). `ended` says
-    afterwards why it stopped. Only the first `vocab` tokens are drawn, for models with more than
-    their tokenizer. `compile` says whether steps are compiled (`CompiledStep`); `auto`: where many
-    tokens are asked for. Raises ConfigError for an empty or too long prompt, a cache that does
-    not fit into memory, and a model whose logits are not numbers.
+    Prompts of different lengths are padded on the left. Each prompt has its own random generator,
+    so neither the rest of the batch nor the cache changes its continuation. At the end of the
+    context, generation stops, or drops the older half of the tokens and continues (`past="slide"`).
+    Afterwards `ended` says why generation stopped. Only the first `vocab` tokens are drawn, for
+    models with more tokens than their tokenizer. `compile` says whether decoding steps are compiled
+    (`CompiledStep`); `auto` compiles them if `max_tokens` is large. Raises ConfigError for an empty
+    or too long prompt, a cache that does not fit into memory, and logits that are not finite.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Generation:
         if compile == "always" and not use_cache:
             raise ConfigError("compile 'always': what is compiled is the step that has a cache")
         pays = compile == "always" or (compile == "auto" and max_tokens >= COMPILED_FROM)
-        #: What reads a new token of each sequence: the model, or its compiled step.
+        #: Forward pass over one new token of each sequence: the model, or its compiled step.
         self.step = CompiledStep(model) if pays and use_cache else model
         context, longest = model.spec.context, max(map(len, self._rows), default=0)
         if not all(self._rows):
@@ -119,7 +120,7 @@ class Generation:
                 "token that begins a text"
             )
         if use_cache:
-            model.state_bytes(context, model.embedding.weight.dtype)  # or it is not provided
+            model.state_bytes(context, model.embedding.weight.dtype)  # raises if not provided
         if unknown := [t for row in self._rows for t in row if not 0 <= t < model.spec.vocab]:
             raise ConfigError(
                 f"token {unknown[0]} of the prompt is not among the model's {model.spec.vocab:,}"
@@ -157,7 +158,10 @@ class Generation:
         return True
 
     def _logits(self) -> Tensor:
-        """Return the logits of what comes next, (B, V), after all tokens or after the newest."""
+        """Return the logits of the next token of each sequence, (B, V).
+
+        With a cache only the newest tokens are read, otherwise all tokens.
+        """
         device = self.model.embedding.weight.device
         if self._cache is not None:
             newest_B1 = torch.tensor([row[-1:] for row in self._rows], device=device)
@@ -189,7 +193,7 @@ class Generation:
 
     def _draw(self, logits_BV: Tensor) -> list[int]:
         logits_BV = logits_BV[:, : self.vocab].cpu()
-        if not math.isfinite(logits_BV.sum()):  # a sum of such numbers is one: in less time
+        if not math.isfinite(logits_BV.sum()):  # faster than a test of each logit
             raise ConfigError(
                 "the model's logits are not finite numbers: its weights are damaged, "
                 "or too large for this precision"
@@ -205,7 +209,7 @@ class Generation:
 
 
 class Streamed:
-    """Detokenizes a stream; holds back characters whose bytes are not complete."""
+    """Detokenizer of a token stream; delays characters whose bytes are not complete."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self.tokens: list[int] = []
@@ -215,7 +219,7 @@ class Streamed:
         self._start = len(tokenizer.decode(self._prompt))
 
     def push(self, token: int) -> str:
-        """Add a token; return the text that it completes."""
+        """Add a token; return the text that the token completes."""
         self.tokens.append(token)
         decoded = self._tokenizer.decode(self._prompt + self.tokens)[self._start :]
         return "" if decoded.endswith("\ufffd") else self._advance(decoded)

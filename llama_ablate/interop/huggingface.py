@@ -38,10 +38,10 @@ _TABLES = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
-    """Return the decoder of a checkpoint, in `dtype` or as it is stored.
+    """Load the decoder of a Hugging Face checkpoint, in `dtype` or the stored dtype.
 
-    Raises ConfigError, naming the file, for an unknown family, a configuration that our
-    components cannot express, and files that are missing, damaged or not as configured.
+    Raises ConfigError, naming the file, for an unknown family, a configuration that our components
+    cannot express, and files that are missing, damaged or not as configured.
     """
     family, config, spec = describe(folder)
     files = _list_files(folder)
@@ -103,7 +103,7 @@ def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
 
 @dataclass(frozen=True)
 class Export:
-    """Written checkpoint: its family, and notes on where transformers may differ."""
+    """Result of an export: the family, and notes on possible differences in transformers."""
 
     family: str
     notes: list[str]
@@ -119,8 +119,8 @@ def write(
 ) -> Export:
     """Write a model for transformers to load, with its tokenizer and generation config.
 
-    The folder appears whole or not at all. Raises ConfigError, naming the component, where the
-    family cannot express the spec, and for a folder that is not empty.
+    The write is atomic: the folder is complete or does not exist. Raises ConfigError, naming the
+    component, if the family cannot express the spec, and for a folder that is not empty.
     """
     folder = folder.resolve()
     kind = _choose_family(canonical(model.spec), kind)
@@ -169,7 +169,10 @@ def write(
 
 
 def _choose_family(spec: ModelSpec, kind: str | None) -> str:
-    """Choose the family of a spec. Raises ConfigError that names what it cannot express."""
+    """Choose a family that can express a spec.
+
+    Raises ConfigError, naming the differences, if there is none.
+    """
     if kind is not None and kind not in FAMILIES:
         raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
     lost = {name: _list_differences(spec, name) for name in FAMILIES}
@@ -187,7 +190,7 @@ def _choose_family(spec: ModelSpec, kind: str | None) -> str:
 
 
 def _list_differences(spec: ModelSpec, kind: str) -> list[str]:
-    """List the differences between a spec and the same one written as a family and read back."""
+    """List the differences between a spec and the spec read back from a family's config.json."""
     family = FAMILIES[kind]
     spec = _use_half_layout(spec)
     try:
@@ -276,7 +279,7 @@ def _use_half_layout(spec: ModelSpec) -> ModelSpec:
 def _convert_layout(model: Decoder) -> Decoder:
     """Return an equal model whose rotation pairs the coordinates (i, i + R/2).
 
-    That is another order of the rows of queries and keys where it pairs neighbours.
+    If the model pairs neighbours, the rows of its query and key projections are reordered.
     """
     spec = _use_half_layout(model.spec)
     if spec == model.spec:

@@ -13,8 +13,8 @@ from llama_ablate.interop.stored_tensors import Entry, Stored, fill, spec_of
 from llama_ablate.model.decoder import Decoder, build
 
 _HEADER = struct.Struct("<7i")
-_MAGIC = 0x616B3432  # of the later versions of the format
-#: Our names in the order of the file, each for all layers before the next.
+_MAGIC = 0x616B3432  # marks later versions of the format
+#: Our parameter names in the order of the file: each name for all layers, then the next name.
 _LAYERED = (
     "attn_norm.gain",
     "attn.q.weight",
@@ -29,7 +29,7 @@ _LAYERED = (
 
 
 def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
-    """Return the decoder of a llama2.c model file, in `dtype` or float32.
+    """Load the decoder of a llama2.c model file, in `dtype` or float32.
 
     Raises ConfigError for a header that describes no model, and for a file that is longer or
     shorter than its header says.

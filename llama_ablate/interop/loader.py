@@ -28,16 +28,16 @@ from llama_ablate.training.compute import free_bytes
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model ready to run, and the tokenizer that belongs to it."""
+    """Loaded model that is ready to run, with its tokenizer."""
 
     title: str
     model: Decoder
-    #: Reads the tokenizer, when it is first asked for.
+    #: Function that reads the tokenizer, called at its first use.
     read_tokenizer: Callable[[], Tokenizer | None]
 
     @cached_property
     def tokenizer_if_any(self) -> Tokenizer | None:
-        """The tokenizer, or None. Raises ConfigError where it does not belong to the model."""
+        """The tokenizer, or None. Raises ConfigError if it has more tokens than the model."""
         tokenizer = self.read_tokenizer()
         if tokenizer and tokenizer.vocab > self.model.spec.vocab:
             raise ConfigError(
@@ -57,7 +57,11 @@ class OpenedModel:
         return self.tokenizer_if_any
 
     def prompt(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the ids of a prompt: a document's beginning, where the model keeps them apart."""
+        """Return the token ids of a prompt.
+
+        If the model keeps documents apart (per-document mask), the ids begin with the separator, so
+        that the prompt begins a document.
+        """
         ids, separator = self.tokenizer.prompt(text, special=special), self.model.spec.separator
         return ids if separator is None or ids[:1] == [separator] else [separator, *ids]
 
@@ -74,7 +78,7 @@ def open_model(
     """Open `results/<experiment>/<label or run id>`, the folder of a run, or a checkpoint.
 
     Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
-    `.bin`. Raises ConfigError where it is none of them, or incomplete.
+    `.bin`. Raises ConfigError if the path is none of these or incomplete.
     """
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
@@ -107,13 +111,13 @@ def open_preset(
     tokenizer: Path | None = None,
     dtype: torch.dtype | None = None,
 ) -> OpenedModel:
-    """Build a preset with the weights that a run with this seed starts from; nothing is trained.
+    """Build a preset with the initial weights of a run with this seed, without training.
 
     Without a tokenizer file its tokens are bytes. Raises ConfigError for an unknown preset, and for
-    one that memory does not hold: what is needed is counted before anything is built.
+    a preset whose weights do not fit into free memory, which is checked before anything is built.
     """
     spec, _ = resolve_preset(name, sets)
-    # The weights, once more while their initial values are drawn.
+    # Twice the weights: a second copy exists while initial values are drawn.
     needed, free = 2 * 4 * count(spec).parameters, free_bytes("cpu")
     if needed > free:
         raise ConfigError(
@@ -127,7 +131,10 @@ def open_preset(
 
 
 def open_spec(path: Path) -> ModelSpec:
-    """Return the spec of what `open_model` opens; of Hugging Face's without reading weights."""
+    """Return the model spec of a path that `open_model` accepts.
+
+    For a Hugging Face checkpoint, no weights are read.
+    """
     if (path / "config.json").is_file():
         return huggingface.describe(path)[-1]
     return open_model(path).model.spec
@@ -160,7 +167,10 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
 
 
 def _run_id(store: Store, name: str) -> str:
-    """Return the run of an id, or the first finished one of a variant's label or id."""
+    """Return the id of a run, given its id, or a variant's label or id.
+
+    For a variant, this is its first run that has weights.
+    """
     plan = store.plan.named()
     if name in plan.runs:
         return name

@@ -40,10 +40,10 @@ _BY_INPUT = re.compile(r"\.(wo|w2)\.weight$")  # split by columns; all other mat
 
 
 def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
-    """Return the decoder of a checkpoint in Meta's layout, in `dtype` or as it is stored.
+    """Load the decoder of a checkpoint in Meta's layout, in `dtype` or the stored dtype.
 
     Shards are joined along the axis on which Meta's model-parallel layers cut them. Raises
-    ConfigError, naming the file, for what is missing, damaged, or not what params.json says.
+    ConfigError, naming the file, if a file is missing, damaged, or does not match params.json.
     """
     params = read_json(folder / "params.json")
     shards = _shards(folder)
@@ -108,7 +108,7 @@ def _spec(params: Mapping[str, Any], shapes: Mapping[str, Any], where: Path) -> 
 
 
 def _context(rope: Mapping[str, Any], eps: object) -> int:
-    """Return the context that a generation of Llama was trained at: params.json does not say."""
+    """Infer the context at which a generation of Llama was trained; params.json does not say."""
     if rope.get("scaling"):
         return 131_072
     if rope["theta"] == 500_000.0:
@@ -136,7 +136,7 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
 
 def _load(file: Path) -> dict[str, Tensor]:
     try:
-        mapped = zipfile.is_zipfile(file)  # files of before torch 1.6 cannot be
+        mapped = zipfile.is_zipfile(file)  # files from before torch 1.6 cannot be mapped
         tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except PermissionError:
         raise ConfigError(f"'{file}' cannot be read: no permission") from None
@@ -159,7 +159,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _axis(name: str, shape: Sequence[int], by_input: bool) -> int | None:
-    """Return the axis on which a tensor is cut; None for those that every rank has whole."""
+    """Return the axis on which a tensor is sharded, or None if every rank has the whole tensor."""
     if len(shape) < 2:
         return None
     if name == "tok_embeddings.weight":

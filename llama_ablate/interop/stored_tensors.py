@@ -24,25 +24,25 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Entry:
-    """Stored tensor, and the names of our parameters in it, stacked along the first axis."""
+    """Name of a stored tensor, and our parameters in it, stacked along the first axis."""
 
     theirs: str
     ours: tuple[str, ...]
-    #: Stored as input x output, as GPT-2 does; ours are output x input.
+    #: Whether the matrix is stored as input x output, as in GPT-2; ours are output x input.
     transposed: bool = False
-    #: Ours are what is stored times `scale`, and `offset`.
+    #: Our parameters are the stored tensor times `scale` plus `offset`.
     scale: float = 1.0
     offset: float = 0.0
 
     def split(self, stored: Tensor, rows: Sequence[int]) -> list[Tensor]:
-        """Return our parameters, of these numbers of rows."""
+        """Split a stored tensor into our parameters, which have these numbers of rows."""
         tensor = stored.T if self.transposed else stored
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = tensor.double() * self.scale + self.offset
         return list(tensor.split_with_sizes([*rows]))
 
     def joined(self, ours: Sequence[Tensor]) -> Tensor:
-        """Return the stored tensor of our parameters."""
+        """Join our parameters into the stored tensor."""
         tensor = torch.cat([*ours]) if len(ours) > 1 else ours[0]
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
@@ -84,7 +84,8 @@ def fill(
     """Build a decoder with a checkpoint's weights, in `dtype` or as they are stored.
 
     All names and shapes are compared, and the memory counted, before the first tensor is read.
-    Tensors that `unneeded` accepts are ignored. Raises ConfigError, naming the file.
+    Tensors that `unneeded` accepts are ignored. Raises ConfigError, naming the file, if a check
+    fails.
     """
     model = build(spec, "meta")
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -108,7 +109,7 @@ def fill(
     if spec.tie:
         state["head.weight"] = state["embedding.weight"]
     model.load_state_dict(state, assign=True)
-    for module in model.modules():  # tables of positions, and what training counts: not stored
+    for module in model.modules():  # buffers that are not stored, such as position tables
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
                 module.register_buffer(
@@ -120,7 +121,7 @@ def fill(
 
 
 def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtype:
-    """Return the dtype that holds every tensor without loss."""
+    """Return the narrowest dtype that represents every stored tensor without loss."""
     widest = stored.dtypes[entries[0].theirs]
     for entry in entries:
         dtype = stored.dtypes[entry.theirs]
@@ -152,7 +153,7 @@ def _check_names(
 
 
 def check_memory(needed: int, where: Path) -> None:
-    """Raise ConfigError where a checkpoint's weights need more bytes than are free."""
+    """Raise ConfigError if a checkpoint's weights need more bytes than are free."""
     free = psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(
@@ -162,14 +163,14 @@ def check_memory(needed: int, where: Path) -> None:
 
 
 def rename(name: str, rules: Mapping[str, str]) -> str:
-    """Apply every rule (a pattern and its replacement) in turn."""
+    """Apply renaming rules (a pattern and its replacement each) to a name, in turn."""
     for pattern, replacement in rules.items():
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object. Raises ConfigError for a file that is missing, too large or no JSON."""
+    """Read a JSON object. Raises ConfigError for a file that is missing, too large or no JSON."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
     if path.stat().st_size > _LARGEST_JSON:

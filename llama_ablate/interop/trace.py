@@ -1,4 +1,4 @@
-"""Trace of a forward pass: shape, type and statistics of every tensor on the way."""
+"""Trace of a forward pass: shape, type and statistics of every intermediate tensor."""
 
 import inspect
 import linecache
@@ -22,13 +22,13 @@ _TORCH = str(Path(torch.__file__).parent)
 
 @dataclass(frozen=True)
 class Traced:
-    """A tensor that one operation gave, and where in the model and in the code that was.
+    """Output tensor of one operation: its module, statistics and source line.
 
-    Mean, root mean square and largest magnitude are of its finite numbers: a causal mask holds
-    -inf. They are None where it has none.
+    Mean, root mean square and largest magnitude are of its finite numbers, since a causal mask has
+    -inf. They are None if no number is finite.
     """
 
-    #: The module that was running, as `named_modules` calls it; empty for the decoder itself.
+    #: Name of the running module, as in `named_modules`; empty for the decoder itself.
     module: str
     operation: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Traced:
     mean: float | None
     rms: float | None
     max: float | None
-    #: The share of its numbers that are finite.
+    #: Share of the tensor's numbers that are finite.
     finite: float
     #: The source line.
     code: str
@@ -45,8 +45,8 @@ class Traced:
 def trace(model: Decoder, tokens: Sequence[int]) -> list[Traced]:
     """Run one forward pass over a text; return the output of each operation, in order.
 
-    Attention is spelled out, whatever the kernel. Raises ConfigError for a text that is empty or
-    longer than the context.
+    Attention is computed by explicit products, whatever the kernel. Raises ConfigError for a text
+    that is empty or longer than the context.
     """
     context = model.spec.context
     if not 0 < len(tokens) <= context:
@@ -60,7 +60,7 @@ def trace(model: Decoder, tokens: Sequence[int]) -> list[Traced]:
 
 
 class _Recording(TorchFunctionMode):
-    """Record the tensors that operations return; views too, since the walk is about shapes."""
+    """Recorder of the tensors that torch operations return, including views."""
 
     def __init__(self, path: list[str]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _Recording(TorchFunctionMode):
 
 
 def _code(frame: FrameType | None) -> str:
-    """Return the source line of the nearest caller but torch, linear layers and this module."""
+    """Return the source line of the nearest caller outside torch, `linear` and this module."""
     while frame and frame.f_code.co_filename.startswith((_TORCH, linear.__file__, __file__)):
         frame = frame.f_back
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame else ""
@@ -113,7 +113,7 @@ def _code(frame: FrameType | None) -> str:
 
 @contextmanager
 def _running(model: nn.Module) -> Iterator[list[str]]:
-    """Yield the names of the modules that are running, the innermost last."""
+    """Yield a list of the names of the running modules, kept up to date, the innermost last."""
     path: list[str] = []
     names = {module: name for name, module in model.named_modules()}
 

@@ -1,7 +1,8 @@
-"""Every tokenizer as the files from which transformers' AutoTokenizer makes the same one.
+"""Export of a tokenizer to files from which transformers' AutoTokenizer builds the same one.
 
-A text becomes the ids that `Tokenizer.prompt` gives it: what begins a text is put in front, nothing
-behind, and the names of special tokens in it are text (`split_special_tokens=False` parses them).
+The exported tokenizer encodes a text like `Tokenizer.prompt`: the token that begins a text is
+prepended, nothing is appended, and names of special tokens in the text are encoded as text
+(`split_special_tokens=False` parses them).
 """
 
 import json
@@ -13,9 +14,10 @@ Files = dict[str, dict[str, Any]]
 
 
 def special_ids(tokenizer: Tokenizer | None) -> dict[str, int | None]:
-    """Return the special ids of a config.json: null, too, where a family has others by default.
+    """Return the special token ids for a config.json.
 
-    What ends a text is what stands between documents, also where that is a byte or a character.
+    A missing id is an explicit null, since a family may have another default. The end-of-text id is
+    the id of the document separator, even if the separator is a byte or a character.
     """
     bos, end, pad = (None,) * 3
     if tokenizer:
@@ -24,7 +26,7 @@ def special_ids(tokenizer: Tokenizer | None) -> dict[str, int | None]:
 
 
 def generation_config(tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Return a generation_config.json, which says where generation stops."""
+    """Return the content of generation_config.json, with the ids that stop generation."""
     stops = sorted(tokenizer.stops) if tokenizer else []
     return special_ids(tokenizer) | {"eos_token_id": stops or None}
 
@@ -43,7 +45,7 @@ def tokenizer_files(tokenizer: Tokenizer, family: str, context: int) -> tuple[Fi
         special_tokens=[(name, tokenizer.bos) for name in before],
     )
     config = {
-        # A family's own class would build parts of it anew, whatever tokenizer.json says.
+        # A family's own class would rebuild parts of the tokenizer, against tokenizer.json.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "padding_side": "left",

@@ -1,1 +1,1 @@
-"""The judge: candidates judged one by one against the best so far, under one error budget."""
+"""Judge: sequential tests of candidates against the best so far, under one error budget."""

@@ -47,14 +47,16 @@ _SEALED_KEYS = (
     *("measure", "parallel", "seeds", "sizes", "texts", "tune", "variants"),
     *(f"train.{key}" for key in ("tokens", "steps", "evals", "branches", "precision", "kernel")),
 )
-#: What an experiment says of a variant that is wrong: its key, and the sentence.
+#: Error message on an entry of `variants`; its groups are the key and the sentence.
 _ENTRY_ERROR = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]\.?([^:]*))?: (.*)")
 
 
 def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
-    """Open a ledger in a folder; with a positive control in its file, train the controls first.
+    """Open a ledger in a folder, after training the controls of its file.
 
-    `flags` are those of `llama-ablate run`: workers and device.
+    Controls are trained if the file has a positive control. `flags` are options of `llama-ablate
+    run`: workers and device. Raises ConfigError for an existing ledger, for a file that does not
+    fit a ledger, and for failing controls.
     """
     if (root / FILE).exists():
         raise ConfigError(f"'{root}' holds a ledger already: it is opened once")
@@ -93,19 +95,19 @@ def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate that can be planned, and the code with which its gates are run."""
+    """Candidate whose gates can be planned, with its plug-in files."""
 
     begun: Begun
     files: tuple[Path, ...]
-    #: Whether the ledger does not contain it yet.
+    #: Whether the candidate is missing in the ledger.
     is_new: bool
 
 
 def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candidate:
-    """Read a candidate's file, and plan its gates; nothing is spent.
+    """Read a candidate's file, and plan its gates, without using up error.
 
-    Raises ConfigError, located in the file, for what cannot be planned, and for code of the ledger
-    that this user has neither brought nor trusts.
+    Raises ConfigError, located in the file, if a gate cannot be planned. Raises ConfigError for
+    plug-in code of the ledger that this user has neither supplied nor trusts.
     """
     marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
     label, changes, plugin = _read(file, marked, ledger.terms)
@@ -121,10 +123,11 @@ def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candid
 
 
 def _begin(ledger: Ledger, label: str, changes: dict[str, Any], brought: dict[str, str]) -> Begun:
-    """Return the event that begins a candidate, or the one that has begun it.
+    """Return the event that begins a candidate: a new event, or the ledger's own.
 
-    A candidate is not begun again while it is under way, once it was decided against this best,
-    or where it is a part of it.
+    The ledger's event is returned if the candidate is not decided yet, if it was decided against
+    the present best, or if its changes are part of the best. Raises ConfigError if no candidates
+    remain.
     """
     for begun in ledger.of(Begun):
         is_current = begun.number not in ledger.ended or begun.best == len(ledger.path)
@@ -172,14 +175,17 @@ def judge_candidate(
 
 
 def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) -> Ledger:
-    """Leave each accepted change out of the best, once for each best; return the ledger."""
+    """Measure the best without each of its accepted changes, and return the ledger.
+
+    This is done once for each version of the best. Raises ConfigError if the best is the baseline.
+    """
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
     if len(ledger.path) in {event.best for event in ledger.of(TakenApart)}:
-        return ledger  # nobody repeats it until it says "yes"
+        return ledger  # no repetition until a change seems to help
     _check_ledger_texts(ledger)
     files, left_out = _load_best_code(ledger, trust=trust), list[Begun]()
-    for begun in ledger.path:  # there is no best without a change that others rest on
+    for begun in ledger.path:  # a change on which others depend stays in
         try:
             run_apart(_plan, files, first_text(ledger), ledger.leave_out([*left_out, begun]))
         except ConfigError as error:
@@ -194,9 +200,10 @@ def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) 
 
 
 def find_pilot(ledger: Ledger) -> Path | None:
-    """Find the runs whose noise a dry run takes: of the candidate with the median noise.
+    """Return the folder of the runs whose noise a dry run assumes.
 
-    Else those of the controls; None where there are neither.
+    They are the runs of the candidate with the median noise at gate one, else the runs of the
+    controls. Return None if there are neither.
     """
     before = [event for event in ledger.of(Gated) if event.gate == 1 and event.found[0].losses]
     before.sort(key=lambda one: pstdev(a - b for a, b in one.found[0].losses.values()))
@@ -206,7 +213,7 @@ def find_pilot(ledger: Ledger) -> Path | None:
 
 
 def first_text(ledger: Ledger) -> dict[str, Path]:
-    """Return the tokens of gate one's text, as far as this process has prepared them."""
+    """Return the token folders of gate one's text that this process has prepared."""
     fingerprint = ledger.opened.texts[0]
     return {
         key: folder for key, folder in tokens.prepared_folders.items() if folder.name == fingerprint
@@ -214,11 +221,11 @@ def first_text(ledger: Ledger) -> dict[str, Path]:
 
 
 def run_apart(task: Task, files: Sequence[Path], texts: Mapping[str, Path], *arguments: Any) -> Any:
-    """Run a task in a separate process that has loaded these plug-ins.
+    """Run a task in a separate process that has loaded plug-ins; return its result.
 
-    The judging process never loads a candidate's code. The process is given the tokens of `texts`
-    alone. Without plug-ins the task runs in this process. Raises ConfigError as the task does, and
-    for a failing plug-in; ChildProcessError for a plug-in that ends the process.
+    The judging process never loads a candidate's code. The separate process can use the tokens of
+    `texts` alone. Without plug-ins the task runs in this process. Raises ConfigError as the task
+    does, and for a failing plug-in; raises ChildProcessError for a plug-in that ends the process.
     """
     if not files:
         return task(*arguments)
@@ -236,16 +243,16 @@ def run_apart(task: Task, files: Sequence[Path], texts: Mapping[str, Path], *arg
 def load_and_run(
     _report: object, files: list[str], texts: dict[str, Path], task: Task, *arguments: Any
 ) -> Any:
-    """Load plug-ins and run a task with them, as the task of a process."""
+    """Load plug-ins and run a task, as the main function of a process."""
     plugins.load([Path(file) for file in files])
     tokens.trusted_folders.update(texts)
     return task(*arguments)
 
 
 def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any], dict[Path, str]]:
-    """Read a candidate's label, its differences, and its plug-in's code by file.
+    """Read a candidate's label, its changes, and the code of its plug-in by file.
 
-    Raises ConfigError for a key that the ledger has stated, and where nothing differs.
+    Raises ConfigError for a key that the ledger states, and for a candidate without changes.
     """
     changes = dict(marked.values)
     label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
@@ -271,9 +278,9 @@ def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any]
 
 
 def _find_component(files: Sequence[Path]) -> dict[str, Any]:
-    """Return the single component that the last plug-in registers, as differences.
+    """Return the single component that the last plug-in registers, as a candidate's changes.
 
-    Raises ConfigError if it registers none or several.
+    Raises ConfigError if the plug-in registers none or several.
     """
     before = run_apart(_list_components, files[:-1], {})
     components = [row for row in run_apart(_list_components, files, {}) if row not in before]
@@ -295,7 +302,7 @@ def _check_plans(
 ) -> None:
     """Raise ConfigError, located in the candidate's file, if a gate cannot be planned.
 
-    Gate two is planned on the first text: no process with a candidate's code is given the
+    Gate two is planned on the first text, so that no process with a candidate's code reads the
     second text before gate one.
     """
     _check_ledger_texts(ledger)
@@ -319,7 +326,7 @@ def _plan(values: Mapping[str, Any]) -> None:
 def _check_ledger_texts(ledger: Ledger) -> None:
     """Raise ConfigError if a gate's text has changed since the ledger was opened.
 
-    It encodes the texts if needed, since separate planning processes use the tokens as they are.
+    The texts are encoded if needed, since separate planning processes use the tokens as they are.
     """
     opened, source = ledger.opened, experiment.from_mapping(ledger.opened.experiment)
     try:
@@ -336,8 +343,8 @@ def _check_texts(
 ) -> tuple[str, str]:
     """Return the fingerprints of both gates' texts, after planning an experiment with each.
 
-    Raises ConfigError for a text with which no experiment can be planned, for equal texts, and for
-    a second text whose held-out part stands in the first one's training text.
+    Raises ConfigError for a text with which no experiment can be planned, for two equal texts, and
+    for a second text whose held-out part occurs in the training text of the first.
     """
     prepared: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):
@@ -367,9 +374,9 @@ def _check_texts(
 
 
 def _load_best_code(ledger: Ledger, *, trust: bool) -> list[Path]:
-    """Return the code of the best as files.
+    """Return the plug-in files of the best.
 
-    Raises ConfigError for code that this user has not brought before, unless it is trusted.
+    Raises ConfigError for code that this user has not supplied before, unless `trust` is true.
     """
     code = {key: code for begun in ledger.path for key, code in begun.plugins.items()}
     files = ledger.plugins(*ledger.path)
@@ -383,7 +390,7 @@ def _load_best_code(ledger: Ledger, *, trust: bool) -> list[Path]:
 
 
 def _remember(code: Mapping[str, str]) -> None:
-    """Remember code that this user brings, by its SHA-256."""
+    """Record code that this user supplies as known, by its SHA-256."""
     for key in code:
         disk.make(_known_code())
         disk.replace(_known_code() / key, b"")

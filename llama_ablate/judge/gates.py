@@ -1,4 +1,8 @@
-"""Gates of a candidate: two experiments, the second measuring of their runs, and the decision."""
+"""Gates of a candidate: two experiments, repeated measurement of their runs, and a decision.
+
+A candidate is a proposed change of the best variant so far. Gate one compares the variant with this
+change to the best; gate two repeats the comparison with fresh seeds on another text.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,18 +24,19 @@ from llama_ablate.measure import METRICS
 from llama_ablate.results import FINAL, Results, Store
 
 GATES: tuple[Literal[1, 2], ...] = (1, 2)
-#: Verdicts of a variant that is not better.
+#: Verdicts by which a variant loses against the best.
 LOSING = ("worse", "diverged", "collapsed")
-_MAX_EXIT_CODE = 128  # above it stands the number of the signal that ended a command
+_MAX_EXIT_CODE = 128  # added to the number of a signal that ended the command
 _OTHER_CODE: tuple[Verdict, str] = "invalid", "the code of the judge has changed since it began"
 
 
 def run_gates(
     ledger: Ledger, begun: Begun, folder: Path, flags: Sequence[str]
 ) -> tuple[Verdict, str]:
-    """Run the gates that a candidate has not passed; return its verdict with the reason.
+    """Run a candidate's remaining gates; return its verdict with the reason.
 
-    `flags` are those of `llama-ablate run`: workers and device.
+    `folder` holds the candidate's experiments. `flags` are options of `llama-ablate run`: workers
+    and device.
     """
     passed = {event.gate: event for event in ledger.of(Gated) if event.number == begun.number}
     files = ledger.plugins(*ledger.path[: begun.best], begun)
@@ -50,7 +55,7 @@ def run_gates(
             if fault:
                 return "invalid", f"{fault}, at gate {gate}"
             alpha = ledger.alpha(begun, 2) if gate == 2 else None
-            # Other modes of reading, budgets and matches have tables, too: they decide nothing.
+            # Tables of other document modes, budgets and matchings do not affect the decision.
             tables = frames.rungs or [frames.table]
             differences = [list_differences(table, alpha)[begun.label] for table in tables]
             passed[gate] = event = Gated(number=begun.number, gate=gate, found=differences)
@@ -61,9 +66,10 @@ def run_gates(
 
 
 def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | None:
-    """Decide a gate, with the reason; None where gate two is needed.
+    """Return a gate's decision with its reason; None to continue to gate two.
 
-    The first difference is at the ledger's own size, the others at further sizes.
+    `found` holds the candidate's differences from the best: the first at the ledger's own model
+    size, the others at further sizes.
     """
     main, sizes = found[0], found[1:]
     said = f"gate {gate}: {describe(main)}"
@@ -90,7 +96,7 @@ def decide(gate: int, found: Sequence[GateDifference]) -> tuple[Verdict, str] | 
 
 
 def describe(found: GateDifference) -> str:
-    """Write a difference with its interval and its seeds."""
+    """Format a difference with its interval, confidence level and number of seeds."""
     if not found.n:
         return "no pair of runs to compare"
     level = written.number(100 * (1 - found.alpha), ".4g", "%")
@@ -101,7 +107,7 @@ def describe(found: GateDifference) -> str:
 def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str, GateDifference]:
     """Return the difference of each variant from the baseline, by label.
 
-    Its interval has the table's own error, or `alpha`.
+    The intervals have the table's own error level, or `alpha` if it is given.
     """
     plan, by_label = table.plan, {}
     base = table.losses[plan.baseline.id]
@@ -128,7 +134,12 @@ def list_differences(table: TableFrames, alpha: float | None = None) -> dict[str
 def train(
     values: Mapping[str, Any], root: Path, flags: Sequence[str], files: Sequence[Path]
 ) -> Frames:
-    """Run an experiment by `llama-ablate run` in a separate process; return its results."""
+    """Train an experiment with `llama-ablate run` in a separate process; return its results.
+
+    `values` is the content of the experiment file, `root` the folder of results, `flags` are
+    options of `llama-ablate run`, and `files` are plug-ins. Raises ConfigError if the command
+    fails, and KeyboardInterrupt if a signal ended it.
+    """
     source = experiment.from_mapping(values)
     name = source.experiment.slug
     file = disk.below(root, f"{name}.yaml")
@@ -146,7 +157,7 @@ def train(
 def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
     """Return an error message if the plan differs from the ledger; "" otherwise.
 
-    The candidate's code was loaded while it was planned, so the plan is not trusted.
+    The candidate's code was loaded while the plan was made, and may have changed it.
     """
     expected = experiment.from_mapping(values).experiment
     expected = checks.guarded(expected, tuple(map(METRICS.resolve, expected.measure)))
@@ -158,10 +169,10 @@ def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> st
 
 
 def _find_fault(frames: Frames, label: str, root: Path, *, has_code: bool) -> str:
-    """Say why the runs of a gate are invalid; "" where they are valid.
+    """Explain why a gate's runs are invalid; return "" if they are valid.
 
-    A run has failed, or the second measuring differs from its record. Runs of the best are
-    measured again only where the candidate brings code.
+    Runs are invalid if a run failed, or if a repeated measurement differs from its record. Runs of
+    the best are measured again only if the candidate has plug-in code.
     """
     if failed := find_failed(frames, label):
         return failed
@@ -179,7 +190,7 @@ def _find_fault(frames: Frames, label: str, root: Path, *, has_code: bool) -> st
 
 
 def find_failed(frames: Frames, label: str = "") -> str:
-    """Describe a failed run of a candidate, by its label; "" if none failed.
+    """Describe a failed run of the candidate with a label; return "" for none.
 
     Raises ConfigError for any other run without a final outcome.
     """

@@ -1,8 +1,9 @@
-"""Ledger of candidates judged against the best so far, with the error budget that they spent.
+"""Ledger of candidates judged against the best so far, with its error budget.
 
-`<ledger>/ledger.jsonl` is an event a line, sealed by a chain: the SHA-256 of a line is that of the
-one before it and of its own text. `<ledger>/runs/` holds the experiments that its events are from,
-`<ledger>/plugins/` the code that candidates brought, as the events have it: a copy is a pack.
+`<ledger>/ledger.jsonl` has one event per line, sealed by a hash chain: a line ends with the SHA-256
+of the hash of the line before it and of its own text. `<ledger>/runs/` holds the experiments behind
+the events. `<ledger>/plugins/` holds the plug-in code of candidates, which is also part of the
+events. A copy of the folder is self-contained.
 """
 
 import hashlib
@@ -37,11 +38,11 @@ Verdict = Literal["accepted", "rejected", "inconclusive", "invalid"]
 _SEAL = ',"sha256":"{}"}}'
 _TABLE_ERROR = 0.05
 _MAX_NUMBER = 1e6
-_MAX_LEVEL = 0.025  # one-sided, as a test alone has
-_GATE_SEEDS = 1 << 10  # distance of the seeds of two gates: more than a gate may have
-#: Largest seed of a candidate, and the first seed of leaving changes out.
+_MAX_LEVEL = 0.025  # one-sided level of a single test
+_GATE_SEEDS = 1 << 10  # distance between the first seeds of two gates
+#: Upper limit of candidates' seeds, and the first seed of experiments that leave changes out.
 _MAX_SEED, _LEAVE_OUT_SEED = 1 << 30, 3 << 29
-#: Keys of the experiment that a page of a ledger names.
+#: Keys of the experiment that the ledger's page shows.
 _NEEDED_KEYS = (
     *("name", "question", "margin", "variants", "model.dim", "model.layers", "model.context"),
     *("data.corpus", "train.tokens", "train.steps"),
@@ -50,7 +51,7 @@ Word = TypeVar("Word", bound="_Event")
 
 
 def _check_size(value: float) -> float:
-    if abs(value) > _MAX_NUMBER:  # which no page could draw; NaN is not measured
+    if abs(value) > _MAX_NUMBER:  # no page could draw it; NaN means not measured
         raise ValueError(f"{value:g} is no difference of losses")
     return value
 
@@ -65,7 +66,7 @@ class _Event(BaseModel):
 def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
     """Return a stored experiment without the empty keys of older versions.
 
-    Raises ValueError where it lacks a key that every ledger states.
+    Raises ValueError if a key is missing that every ledger states.
     """
     for key in _NEEDED_KEYS:
         section: Any = experiment
@@ -88,43 +89,43 @@ def _check_hashes(plugins: dict[str, str]) -> dict[str, str]:
 
 
 class Opened(_Event):
-    """First event of a ledger: its terms."""
+    """Event that opens a ledger, with its experiment and its terms."""
 
     event: Literal["opened"] = "opened"
-    #: In format 1 the level was that of gate one alone, and gate two tested at 2.5%.
+    #: In format 1 the level of a candidate was for gate one alone, and gate two tested at 2.5%.
     format: Literal[1, 2] = 2
     experiment: Annotated[dict[str, Any], AfterValidator(_check_stated)]
     terms: Terms
-    #: Fingerprints of the texts of both gates, as tokens.
+    #: Fingerprints of the tokenized texts of both gates.
     texts: tuple[str, str]
 
 
 class Begun(_Event):
-    """Candidate that began, with the one-sided level that both gates share."""
+    """Event that begins a candidate, with the one-sided level that both gates share."""
 
     event: Literal["begun"] = "begun"
     number: int
     label: str
     changes: dict[str, Any]
-    #: The code of its plug-in, by its SHA-256.
+    #: Code of the candidate's plug-in, by its SHA-256.
     plugins: Annotated[dict[str, str], AfterValidator(_check_hashes)] = Field(default_factory=dict)
-    #: The first of its seeds: drawn when it begins, so that nobody can rehearse its gates.
+    #: First seed of the candidate, drawn when it begins, so that nobody can rehearse its gates.
     first: int = Field(0, ge=0)
-    #: How often the best had moved.
+    #: Version of the best that it began against: the number of accepted changes in it.
     best: int
     level: float
     code: str
 
     @property
     def left_out(self) -> str:
-        """Label of the best without it."""
+        """Label of the best without this candidate's changes."""
         return f"without {self.number} {self.label}"[:80].strip()
 
 
 class GateDifference(_Event):
-    """GateDifference of a candidate from the best, with the runs behind it."""
+    """Difference of a candidate from the best at a gate, with its runs' losses."""
 
-    # Events of older versions have the most seeds that would decide, too.
+    # Events of older versions also have the largest number of seeds that would decide.
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
 
     unit: str
@@ -139,12 +140,12 @@ class GateDifference(_Event):
     #: Trained parameters of the candidate.
     parameters: int | None = None
     guards: dict[str, str] = Field(default_factory=dict)
-    #: Losses by seed, of the candidate and of the best.
+    #: Losses of the candidate and of the best, by seed.
     losses: dict[str, tuple[float, float]] = Field(default_factory=dict)
 
 
 class Gated(_Event):
-    """Result of a gate."""
+    """Event with the result of a gate: one difference for each model size."""
 
     event: Literal["gated"] = "gated"
     number: int
@@ -153,7 +154,7 @@ class Gated(_Event):
 
 
 class Decided(_Event):
-    """Decision on a candidate."""
+    """Event with the decision on a candidate, and its reason."""
 
     event: Literal["ended"] = "ended"
     number: int
@@ -162,7 +163,7 @@ class Decided(_Event):
 
 
 class TakenApart(_Event):
-    """Contribution of each accepted change to the best, by leaving it out."""
+    """Event with the effects of leaving each accepted change out of the best."""
 
     event: Literal["taken apart"] = "taken apart"
     best: int
@@ -174,7 +175,10 @@ _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 
 
 class History:
-    """State after some events of a ledger, each checked against those before it."""
+    """State of a ledger after some of its events.
+
+    Each event is checked against the events before it.
+    """
 
     #: Terms of the ledger, from its first event.
     terms: Terms
@@ -183,18 +187,19 @@ class History:
         self.begun: list[Begun] = []
         self.gates: dict[int, list[GateDifference]] = {}
         self.ended: dict[int, Decided] = {}
-        #: Candidates that moved the best, in order: accepted against the best of their time.
+        #: Candidates that became part of the best, in order; each was accepted against the best of
+        #: that time.
         self.path: list[Begun] = []
-        #: For each acceptance, how many candidates had begun by then.
+        #: For each acceptance, the number of candidates that had begun by then.
         self.accepted_at: list[int] = []
         for event in events:
             self.add(event)
 
     @property
     def level(self) -> float:
-        """One-sided level of the next candidate; 0 where no candidates are left.
+        """Level of the next candidate, one-sided; 0 if no candidates remain.
 
-        A candidate that has begun and is not decided counts as not accepted.
+        A candidate that is not decided counts as not accepted.
         """
         terms, test = self.terms, len(self.begun) + 1
         if test > terms.candidates:
@@ -207,7 +212,7 @@ class History:
         return min(level, _MAX_LEVEL)
 
     def add(self, event: _Event) -> None:
-        """Apply an event. Raises ValueError for one that cannot follow the others."""
+        """Apply an event. Raises ValueError if it cannot follow the events before it."""
         if isinstance(event, Opened):
             _require(not hasattr(self, "terms"), "opens the ledger a second time")
             self.terms = event.terms
@@ -258,16 +263,16 @@ def _require(holds: object, message: str) -> None:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The events of a ledger, in order."""
+    """Ledger in a folder, with its events in order."""
 
     root: Path
     events: tuple[Any, ...]
-    #: As they stand in the file.
+    #: Lines of the file, one for each event.
     lines: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, root: Path) -> "Ledger":
-        """Read a ledger. Raises ConfigError without a ledger, and for a changed line."""
+        """Read a ledger. Raises ConfigError for a missing ledger, and for a changed line."""
         file = root / FILE
         if not file.is_file():
             raise ConfigError(f"'{root}' holds no ledger: --new FILE opens one")
@@ -295,7 +300,10 @@ class Ledger:
 
     @classmethod
     def create(cls, root: Path, opened: Opened) -> "Ledger":
-        """Open a new ledger in a folder. Raises ConfigError where one is there."""
+        """Open a new ledger in a folder.
+
+        Raises ConfigError if the folder has a ledger.
+        """
         disk.make(root)
         with disk.locked(root):
             if (root / FILE).exists():
@@ -303,9 +311,11 @@ class Ledger:
             return cls(root, ()).written_with(opened)
 
     def add(self, make: Callable[["Ledger"], Word] | Word) -> tuple["Ledger", Word]:
-        """Add an event, given or made from the current ledger, unless the ledger contains it.
+        """Append an event, unless the ledger contains it; return the ledger and the event.
 
-        Nobody else adds meanwhile. Returns the ledger with it.
+        `make` is an event, or a function that makes an event from the current ledger. A lock keeps
+        other processes from writing meanwhile. Raises ConfigError if the event cannot follow the
+        others.
         """
         with disk.locked(self.root):
             now = Ledger.open(self.root)
@@ -319,11 +329,11 @@ class Ledger:
             return now.written_with(event), event
 
     def written_with(self, event: _Event) -> "Ledger":
-        """Write the ledger with one event more, and return it."""
+        """Write the ledger with an additional event, and return it."""
         text = to_line(event.model_dump(mode="json")).removesuffix("}")
         before = self.lines[-1][-66:-2] if self.lines else ""
         lines = (*self.lines, text + _SEAL.format(_digest(before, text)))
-        # Written whole and renamed: no reader sees a part of a line.
+        # The file is replaced as a whole, so that no reader sees a part of a line.
         disk.replace(self.root / FILE, "".join(f"{line}\n" for line in lines).encode())
         return Ledger(self.root, (*self.events, event), lines)
 
@@ -335,7 +345,7 @@ class Ledger:
 
     @property
     def terms(self) -> Terms:
-        """Terms for its candidates."""
+        """Terms of the ledger: gates, error budget, and number of candidates."""
         return self.opened.terms
 
     def of(self, kind: type[Word]) -> list[Word]:
@@ -344,7 +354,7 @@ class Ledger:
 
     @cached_property
     def history(self) -> History:
-        """State after all events."""
+        """State of the ledger after all its events."""
         return History(self.events)
 
     @property
@@ -363,23 +373,27 @@ class Ledger:
 
     @property
     def path(self) -> list[Begun]:
-        """Candidates that moved the best, in order: accepted against the best of their time."""
+        """Candidates that became part of the best, in order."""
         return self.history.path
 
     @property
     def level(self) -> float:
-        """One-sided level of the next candidate; 0 where no candidates are left."""
+        """Level of the next candidate, one-sided; 0 if no candidates remain."""
         return self.history.level
 
     def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
-        """Return the changes of a version of the best; of the present version by default."""
+        """Return the merged changes of a version of the best, by default the latest.
+
+        A version is a number of accepted candidates. The changes of the candidate `without` are
+        left out.
+        """
         best = merged(
             *(accepted.changes for accepted in self.path[:version] if accepted is not without)
         )
         return {key: value for key, value in best.items() if key != "draws"}
 
     def plugins(self, *brought: Begun) -> list[Path]:
-        """Return the plug-ins of some candidates, as files with their code."""
+        """Write the plug-ins of candidates to files, and return the files."""
         files = {}
         for name, code in (item for event in brought for item in event.plugins.items()):
             files[name] = place = disk.below(self.root, "plugins", f"{name}.py")
@@ -389,7 +403,7 @@ class Ledger:
         return list(files.values())
 
     def draw_seed(self) -> int:
-        """Draw the first of seeds that no candidate has."""
+        """Draw the first seed of a range of seeds that no candidate has."""
         taken, step = {begun.first for begun in self.of(Begun)}, 2 * _GATE_SEEDS
         while (first := step * secrets.randbelow(_MAX_SEED // step)) in taken:
             pass
@@ -403,7 +417,7 @@ class Ledger:
     def working_on(self, begun: Begun) -> Iterator[Path]:
         """Lock a candidate for this process, and yield the folder of its experiments.
 
-        Raises ConfigError where another process judges it.
+        Raises ConfigError if another process judges the candidate.
         """
         folder = self.folder_of(begun.number)
         disk.make(folder)
@@ -415,18 +429,18 @@ class Ledger:
             yield folder
 
     def alpha(self, begun: Begun, gate: Literal[1, 2]) -> float:
-        """Compute the error of a gate's interval, both sides."""
+        """Compute the two-sided error level of a gate's interval."""
         is_split = self.opened.format > 1
         levels = split_level(begun.level) if is_split else (begun.level, _MAX_LEVEL)
         return 2 * levels[gate - 1]
 
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
-        """Return the experiment of a gate: the candidate, paired with the best of its time."""
+        """Return the experiment of a gate: the candidate and the best at its beginning."""
         terms, best = self.terms, self.best(begun.best)
         arms = [("best", best), (begun.label, merged(best, begun.changes))]
         first = begun.first + (gate - 1) * _GATE_SEEDS
         if gate == 1:
-            # Both sides of the interval, as a share of the error that a table may spend.
+            # Two-sided level of the gate, as a share of the error level of a table.
             share = self.alpha(begun, 1) / _TABLE_ERROR
             spend = [share * look_share for look_share in spending(terms.looks)]
             seeds: Any = {"looks": terms.looks, "spend": spend, "first": first}
@@ -435,7 +449,7 @@ class Ledger:
         return values | {"data": terms.second.model_dump(mode="json")} | sizes_of(terms, values)
 
     def leave_out(self, left_out: Sequence[Begun]) -> dict[str, Any]:
-        """Return the experiment that leaves each of some accepted changes out of the best."""
+        """Return the experiment that leaves each given change out of the best in turn."""
         arms = [("best", self.best())]
         arms += [(out.left_out, self.best(without=out)) for out in left_out]
         times = len(self.of(TakenApart))
@@ -458,7 +472,7 @@ class Ledger:
 
 
 def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `sizes` of gate two, where a second size is asked for."""
+    """Return the section `sizes` of gate two; {} for terms without a second size."""
     if terms.size is None:
         return {}
     base_sizes = {key: experiment["model"][key] for key in terms.size.changes}
@@ -468,7 +482,8 @@ def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
     """Merge changes in order; a new component drops earlier changes of its options.
 
-    Draws of its own are a candidate's, and never the best's.
+    Only the last mapping may contribute `draws`: other random draws are part of a candidate, never
+    of the best.
     """
     result: dict[str, Any] = {}
     for later in changes:

@@ -1,4 +1,4 @@
-"""State of a ledger as rows and as a page: candidates, remaining error, and the best."""
+"""State of a ledger as table rows and HTML page: candidates, error budget, best."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _RULES = {
     "lord": "false discovery rate, LORD++ (arXiv:1710.00499)",
     "family-wise": "chance of any false acceptance",
 }
-#: Fields that a row takes from the difference at the last gate.
+#: Fields that a row copies from the difference at the candidate's last gate.
 _GATE_FIELDS = {"difference", "low", "high", "alpha", "n", "parameters"}
-#: What the best without a change shows of the change.
+#: Text of the column `helps`, by the verdict on the best without the change.
 _HELPS = dict.fromkeys(LOSING, "yes") | {"better": "harms"}
 
 
 @dataclass(frozen=True)
 class CandidateRow(Row):
-    """A candidate of a ledger."""
+    """Table row for a candidate of a ledger."""
 
     number: int = column("which of the ledger's candidates it is", "no.", leading=True)
     label: str = column("its label", "candidate", leading=True)
@@ -73,7 +73,10 @@ class LedgerState:
 
 
 def write_state(ledger: Ledger, judged: Begun | None = None) -> LedgerState:
-    """Write the page of a ledger; return its state, after a candidate was judged or as it is."""
+    """Write the HTML page of a ledger, and return the ledger's state.
+
+    `judged` is the candidate that was just judged, if any.
+    """
     rows = list_rows(ledger)
     row = rows[judged.number - 1] if judged else None
     return LedgerState(
@@ -123,7 +126,7 @@ def _helps(ledger: Ledger, begun: Begun, apart: Mapping[str, GateDifference]) ->
 
 
 def describe_ledger(ledger: Ledger, rows: Sequence[CandidateRow]) -> list[str]:
-    """Describe the state of a ledger, its terms and its remaining error budget."""
+    """Describe a ledger in sentences: its state, terms and remaining error budget."""
     terms, counted = ledger.terms, Counter(row.verdict for row in rows)
     tried = ", ".join(f"{count} {word}" for word, count in counted.items()) or "none yet"
     best = ", ".join(f"{key} {entry_text(value)}" for key, value in ledger.best().items())
@@ -158,7 +161,7 @@ def describe_ledger(ledger: Ledger, rows: Sequence[CandidateRow]) -> list[str]:
 
 
 def _write(ledger: Ledger, rows: Sequence[CandidateRow]) -> Path:
-    """Write the page into the ledger's folder, and return its path."""
+    """Write the HTML page into the ledger's folder, and return its path."""
     style, page = packaged("page.css"), ledger.root / "ledger.html"
     html = template("ledger.html").render(
         stated=ledger.opened.experiment,
@@ -173,7 +176,7 @@ def _write(ledger: Ledger, rows: Sequence[CandidateRow]) -> Path:
 
 
 def _draw(ledger: Ledger, rows: Sequence[CandidateRow]) -> str:
-    """Draw the differences at the last gates, as an element of the page; "" without any."""
+    """Return an SVG of the candidates' differences at their last gates; "" without any."""
     marks = [
         Dot(
             f"{row.number} {row.label}",

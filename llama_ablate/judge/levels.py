@@ -1,9 +1,9 @@
-"""Levels of tests that follow each other over the whole life of a ledger.
+"""Significance levels of the successive tests of a ledger (online multiple testing).
 
-A test has a number, in the order in which tests began, and a time at which it was decided, in the
-same count: test `t` knows the decisions at times below `t`. A test that has begun and is not
-decided counts as not accepted, so that tests may overlap (Zrnic, Ramdas & Jordan 2018,
-arXiv:1812.05068).
+Tests are numbered in the order in which they began. The time of a decision is the number of tests
+that had begun by then, and the level of test `t` depends on the decisions at times below `t`. A
+test that is not decided counts as not accepted, so that tests may overlap (Zrnic, Ramdas & Jordan
+2018, arXiv:1812.05068).
 """
 
 import math
@@ -14,10 +14,11 @@ MAX_LEVELS = 0.025, 0.05
 
 
 def weights(most: int) -> list[float]:
-    """Compute the share of the error of each of at most `most` tests; they sum to 1.
+    """Compute the error shares of `most` successive tests, with a sum of 1.
 
-    They fall as log(n) / (n exp(sqrt(log n))) (Javanmard & Montanari 2018, eq. 31). Over all whole
-    numbers three tenths of the sum lie in the first thousand: a stated maximum gains the rest.
+    The shares fall as log(n) / (n exp(sqrt(log n))) (Javanmard & Montanari 2018, eq. 31). Over all
+    whole numbers, the first thousand tests would have three tenths of the sum; with a stated
+    maximum, its tests have all of it.
     """
     falling = [
         math.log(max(n, 2)) / (n * math.exp(math.sqrt(math.log(n)))) for n in range(1, most + 1)
@@ -29,33 +30,36 @@ def weights(most: int) -> list[float]:
 def lord(
     test: int, accepted: Sequence[int], shares: Sequence[float], error: float, wealth: float
 ) -> float:
-    """Compute the level of a test by LORD++: the false discovery rate stays below `error`.
+    """Compute the level of a test by LORD++, which bounds the false discovery rate.
 
-    `accepted` are the times at which tests were accepted; each pays for later ones, by `shares`.
-    `wealth`, below `error`, may be spent before the first. The theorem needs independent p values
-    that are uniform or larger under the null: fresh baseline runs for each test (Ramdas, Yang,
-    Wainwright & Jordan 2017, arXiv:1710.00499).
+    The false discovery rate stays below `error`. `accepted` holds the times at which tests were
+    accepted; each acceptance adds error for later tests, distributed by `shares`. `wealth`, below
+    `error`, is the error available before the first acceptance. The theorem needs independent p
+    values that are uniform or larger under the null hypothesis, and therefore fresh baseline runs
+    for each test (Ramdas, Yang, Wainwright & Jordan 2017, arXiv:1710.00499).
     """
     since = [test - at for at in accepted if at < test]
     earned = error * sum(shares[tests - 1] for tests in since)
-    # The first acceptance pays only what was not there to spend before it.
+    # The first acceptance adds only `error - wealth`: `wealth` was available before.
     first = shares[max(since) - 1] if since else 0.0
     return wealth * (shares[test - 1] - first) + earned
 
 
 def family_wise(test: int, shares: Sequence[float], error: float) -> float:
-    """Compute the level of a test so that any false acceptance, ever, has a chance below `error`.
+    """Compute the level of a test that bounds the family-wise error by `error`.
 
-    The levels of all tests sum to `error`, whatever their dependence (Foster & Stine 2008).
+    The levels of all tests sum to `error`. The probability of any false acceptance is therefore at
+    most `error`, for any dependence between the tests (Foster & Stine 2008).
     """
     return error * shares[test - 1]
 
 
 def split_level(level: float) -> tuple[float, float]:
-    """Compute the one-sided levels of gate one and gate two, whose product is at most `level`.
+    """Split a level into the one-sided levels of gate one and gate two.
 
-    The gates have other seeds and another text, so a change that helps on neither passes both with
-    at most the product. Each gate has the root of the level, at most `MAX_LEVELS`.
+    The product of both levels is at most `level`. The gates have different seeds and texts, so a
+    change that helps on neither passes both with a probability of at most the product. Each gate
+    has the square root of the level, at most `MAX_LEVELS`.
 
     >>> split_level(1e-4)
     (0.01, 0.01)

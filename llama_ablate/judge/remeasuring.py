@@ -1,8 +1,9 @@
-"""Second measuring of a finished run: its own process gives logits, the judge's computes losses.
+"""Repeated measurement of a finished run, with its model in a separate process.
 
-Code of a candidate is loaded in its own process alone, which is asked for the logits of tokens and
-answers in plain numbers. So nothing that the candidate changes in torch or in this package touches
-the losses. Every answer is checked against that of a prefix, which has no later tokens to look at.
+Only the separate process loads the candidate's code. It receives tokens and returns logits as plain
+numbers, and the judging process computes the losses. Therefore no change that the candidate makes
+to torch or to this package affects the losses. All logits are compared with logits of a prefix of
+the tokens, which cannot depend on later tokens.
 """
 
 import math
@@ -27,18 +28,19 @@ from llama_ablate.results import Record, Store
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 
-#: Metrics that are computed from logits alone; others are measured in the candidate's process.
+#: Metrics that are computed from logits alone; other metrics are measured in the candidate's
+#: process.
 LOGIT_METRICS = ("perplexity", "excess_loss", "skill", "calibration")
-#: Largest differences between a number, or a sample of it, and the same one measured again; samples
+#: Largest accepted differences of a repeated measurement, for a number and for its samples; samples
 #: are stored with four decimals.
 _TOLERANCE, _SAMPLE_TOLERANCE = 1e-5, 2e-4
-_MAX_NUMBERS = 1 << 24  # of one answer: 64 MiB
+_MAX_NUMBERS = 1 << 24  # in one answer: 64 MiB
 _MAX_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The part of a spec that held-out windows depend on."""
+    """Values of a model specification that the windows of held-out text depend on."""
 
     vocab: int
     context: int
@@ -46,33 +48,34 @@ class _Sizes:
 
 
 class RemoteModel:
-    """Decoder in another process, as evaluation calls it: tokens go there, logits come back."""
+    """Model in another process, with the interface that evaluation uses."""
 
-    #: Evaluation asks for the device of the weights.
+    #: Placeholder for the embedding, from which evaluation reads the device of the weights.
     embedding = SimpleNamespace(weight=torch.empty(0))
 
     def __init__(self, connection: Connection, spec: _Sizes) -> None:
         self.spec = spec
-        #: Why its answers cannot be used; "" while they can.
+        #: Reason why the answers of the process are unusable; "" while they are usable.
         self.fault = ""
         self._connection = connection
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Return logits, (B, T, V), checked on a random prefix of each sequence."""
+        """Return logits, (B, T, V), after checking random prefixes of half the sequences."""
         rows = max(1, _MAX_NUMBERS // (tokens.shape[1] * self.spec.vocab))
         return torch.cat(
             [self._check(tokens[at : at + rows]) for at in range(0, len(tokens), rows)]
         )
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Return the logits that `hidden` returned."""
+        """Return the given logits, since `hidden` returns logits already."""
         return logits
 
     def _check(self, tokens: Tensor) -> Tensor:
         logits, (count, length) = self._ask(tokens), tokens.shape
         prefix = 1 + secrets.randbelow(length - 1) if length > 1 else 0
         if prefix:
-            # Some sequences alone: what the others of the batch hold shows nothing either.
+            # Half of the sequences without the others, so that the rest of the batch gives nothing
+            # away.
             some = sorted(secrets.SystemRandom().sample(range(count), -(-count // 2)))
             given, alone = logits[some, :prefix], self._ask(tokens[some, :prefix])
             if not (given - alone).abs().max() <= PREFIX_TOLERANCE * given.abs().max():
@@ -89,7 +92,7 @@ class RemoteModel:
                 answer = self._connection.recv_bytes()
         except (EOFError, OSError):
             pass
-        # Bytes, not objects: to unpickle an answer would run what the process puts there.
+        # Bytes instead of objects, since unpickling would run code that the process put there.
         if len(answer) != 4 * math.prod(shape):
             self.fault = "it does not answer when it is measured again"
             raise ValueError(self.fault)
@@ -97,7 +100,7 @@ class RemoteModel:
 
 
 def serve_logits(_report: object, connection: Connection, root: str, run_id: str) -> None:
-    """Answer requests for logits of a finished run, as the task of a process."""
+    """Answer requests for a finished run's logits, as the main function of a process."""
     model, _, compute = measurement.open_run(Store(Path(root)), run_id)
     while True:
         try:
@@ -111,9 +114,9 @@ def serve_logits(_report: object, connection: Connection, root: str, run_id: str
 
 
 def find_difference(store: Store, record: Record, names: set[str]) -> str:
-    """Measure a finished run again; return how its numbers differ from its record, or "".
+    """Measure a finished run again; describe the first difference from its record, or "".
 
-    `names` are those of its metrics. Raises ConfigError as reading its text does.
+    `names` selects the metrics by name. Raises ConfigError if the run's text cannot be read.
     """
     choices = [METRICS.resolve(entry) for entry in store.plan.experiment.measure]
     choices = [choice for choice in choices if choice.name in names]
@@ -138,7 +141,7 @@ def find_difference(store: Store, record: Record, names: set[str]) -> str:
 def _measure_logits(
     store: Store, record: Record, choices: list[Any]
 ) -> dict[str, Measurement] | str:
-    """Measure metrics from the logits of a run's process, or return why that fails."""
+    """Measure metrics from the logits of a separate process, or return an error message."""
     table = store.table_of(record.id)
     tokens = open_tokens(table.text_of(table.variant(record.variant)))
     spec = record.model

@@ -1,1 +1,1 @@
-"""Launch runs: the worker of one run, the queue of all, launchers, progress bars."""
+"""Execution of runs: worker processes, the queue of runs, launchers, and progress bars."""

@@ -1,4 +1,4 @@
-"""The software and hardware of a run: versions, commit, processor, GPU."""
+"""Software and hardware of a run: versions, commit, processor, GPU."""
 
 import os
 import platform
@@ -18,11 +18,11 @@ _PACKAGES = ("numpy", "datasets", "tokenizers")
 
 @cache
 def environment() -> Environment:
-    """Return versions, code state and hardware: no names of users, hosts or folders."""
+    """Return software versions, commit and hardware, without names of users, hosts or folders."""
     return {
         "packages": {
             "llama-ablate": __version__,
-            "torch": str(torch.__version__),  # names the build, as a wheel's metadata may not
+            "torch": str(torch.__version__),  # with the build, which a wheel's metadata may lack
             **{name: _version(name) for name in _PACKAGES},
         },
         "code": commit(),
@@ -51,7 +51,10 @@ def cores() -> int:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the source tree, with a plus where it has changes; None if installed."""
+    """Return the git commit of the source tree; None for an installed package.
+
+    A plus is appended if the tree has uncommitted changes.
+    """
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None

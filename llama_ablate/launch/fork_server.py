@@ -1,15 +1,15 @@
-"""Setup of the fork server: it stays silent about a killed launcher."""
+"""Setup of the fork server: suppress error messages after the launcher was killed."""
 
 import sys
 from types import TracebackType
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an exception that nobody handled, unless it is that the launcher is gone.
+    """Print an unhandled exception, except EOFError, which means that the launcher was killed.
 
-    One that is killed while it asks for a process leaves a request cut short, which multiprocessing
-    reads as EOFError, in the server or in the process that it has just forked. The launcher's
-    terminal is still theirs then.
+    A launcher that is killed while it requests a process leaves an incomplete request, for which
+    multiprocessing raises EOFError in the server or in a just forked process. Both still have the
+    launcher's terminal, where a traceback would be misleading.
     """
     if not issubclass(kind, EOFError):
         sys.__excepthook__(kind, error, trace)

@@ -1,4 +1,4 @@
-"""The page of results that is written anew while runs train."""
+"""Updates of the HTML page of results while runs train."""
 
 import subprocess
 import sys
@@ -13,22 +13,22 @@ from llama_ablate.config import plugins
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import cores
 
-#: Share of the machine's time that the page may take, and the CPU seconds of the first one.
+#: Share of the machine's CPU time that pages may take, and CPU seconds of the first page.
 LIVE_SHARE, FIRST_CPU_S = 0.01, 6.0
 
 
 @contextmanager
 def renew_page(root: Path) -> Iterator[None]:
-    """Write the page of results again and again, in another process, while the body trains.
+    """Update the page of results repeatedly, in another process, while the `with` body trains.
 
-    The first one comes once it is a hundredth of the time that all cores had: after five minutes on
-    two cores. A shorter grid has a page at its end alone.
+    The first page is written once its cost is 1% of the CPU time of all cores so far: after five
+    minutes on two cores. Shorter experiments get a page at their end only.
     """
     children: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
         words = ["report", str(root), "--watch", *plugins.list_flags()]
-        # What it has to say, the report at the end says again.
+        # Its messages are discarded: the report at the end repeats them.
         children.append(processes.start_command(words, stderr=subprocess.DEVNULL))
         page = root / "report" / "report.html"
         tqdm.write(f"page, renewed while runs train: {page}", file=sys.stderr)

@@ -20,7 +20,7 @@ from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import FINAL, Store, live
 from llama_ablate.training.compute import free_bytes
 
-_GRACE_S = 8.0  # to write a checkpoint in, when asked to stop
+_GRACE_S = 8.0  # seconds for a stopped worker to write a checkpoint
 
 
 def default_workers(device: str, ranks: int = 1) -> int:
@@ -78,7 +78,7 @@ class Local:
             self._active.append(_Job(run, child, gpus, processes.out_of_memory_kills()))
 
     def _admit(self, runs: Sequence[str]) -> None:
-        """Set the number of concurrent workers, once the peak memory of a run is known."""
+        """Set the number of concurrent workers once a run's peak memory is known."""
         if self._most is not None or not (peak := max(map(self._peak_of, runs), default=0)):
             return
         free = free_bytes(self._device)
@@ -99,7 +99,7 @@ class Local:
         return record.peak_memory_bytes if record and record.outcome in FINAL else 0
 
     def poll(self) -> News:
-        """Wait at most a quarter of a second for the end of a process; return the report."""
+        """Wait up to 0.25 s for a process to end; return progress and ended processes."""
         runs = [job.run for job in self._active]
         wait([job.child.process.sentinel for job in self._active], timeout=0.25)
         news = News()
@@ -123,7 +123,7 @@ class Local:
         return news
 
     def stop(self) -> None:
-        """Stop the workers after they write checkpoints; kill those that exceed the grace time."""
+        """Ask workers to write checkpoints and end; kill workers that exceed the grace time."""
         self._waiting.clear()
         working = [job.child.process for job in self._active]
         if working:
@@ -146,7 +146,7 @@ class Local:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs visible to this process, as named in CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     return given.split(",")[:count] if given else [str(index) for index in range(count)]

@@ -39,13 +39,17 @@ from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
 from llama_ablate.training.compute import Compute
 
-_KEY = "measure"  # one process at a time measures: two would slow each other
-#: Seconds of speeds that are not paired: no round begins after these, or this share of training.
+_KEY = "measure"  # lock of a results folder: concurrent measurements would slow each other
+#: Limits for unpaired speed measurements: no round begins after this many seconds, or after this
+#: share of the training time.
 _MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE = 30.0, 0.05
 
 
 def measure_step_times(store: Store, compute: Compute) -> StepTimes:
-    """Return the seconds per step of each variant: measured interleaved once, then stored."""
+    """Return a function that gives the seconds per training step of a table's variants.
+
+    The variants are timed once, in interleaved rounds; the times are stored in the results.
+    """
 
     def measured(table: Table) -> list[float]:
         arms = [_arm(v, table) for v in table.variants]
@@ -78,16 +82,16 @@ def measure_variants(
 ) -> None:
     """Measure the per-variant metrics of all variants, with speeds in interleaved rounds.
 
-    A metric that any variant lacks, or that was measured in other circumstances, is measured for
-    all variants, since ratios are valid within a pass only. `again` measures in any case. New
-    values replace the values of an earlier pass.
+    A metric that any variant lacks, or that was measured with other settings, is measured for all
+    variants, since ratios are valid only between values that were measured together. `again`
+    measures in any case. New values replace earlier ones.
     """
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
     pass_key = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
     planned = [c for c in plan.metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
     marks = {c.name: digest([*pass_key, _entry(c)]) for c in planned}
-    # What was timed in pairs says more, and stays.
+    # Speeds that were measured in pairs are more precise, and are kept.
     better = {c.name: digest([*pass_key, _entry(_paired(c))]) for c in planned}
     with store.alone(_KEY) as lease:
         stated_metrics = StatedMetrics(plan.experiment)
@@ -121,19 +125,25 @@ def measure_variants(
 
 
 def _is_taken(choice: Choice) -> bool:
-    """Return whether a metric is measured of a variant: an unpaired training speed is its runs'."""
+    """Return whether a per-variant metric needs a measurement.
+
+    An unpaired training speed does not: it is taken from the variant's runs.
+    """
     return choice.name != "train_speed" or is_paired(choice)
 
 
 def _paired(choice: Choice) -> Choice:
-    """Return a metric as it is where speeds are compared."""
+    """Return a metric with the option `paired` set, if it has this option."""
     has_option = "paired" in dict(choice.options)
     options = {**dict(choice.options), "paired": True}
     return METRICS.resolve({"name": choice.name, **options}) if has_option else choice
 
 
 def _entry(choice: Choice) -> Entry:
-    """Return what identifies a measurement: earlier versions took every speed in pairs."""
+    """Return the configuration entry that identifies a measurement, without `paired: true`.
+
+    Earlier versions had no such option and measured every speed in pairs.
+    """
     options = dict(choice.options)
     if options.get("paired"):
         del options["paired"]
@@ -151,7 +161,11 @@ def _measured(
     compute: Compute,
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Measurement]]:
-    """Measure the metrics of each arm; timed metrics use several new interpreters."""
+    """Measure the per-variant metrics of each variant, by metric name.
+
+    Timed metrics are measured in new interpreters; paired speeds in several, until their intervals
+    are narrow enough.
+    """
     arms = [_arm(variant, table) for variant, table in plan.arms]
     paired = [c.entry() for c in choices if is_paired(c)]
     timed = [c.entry() for c in choices if METRICS.timed(c.name) and not is_paired(c)]
@@ -185,7 +199,7 @@ def _measured(
 def _joined(
     of_processes: Sequence[Sequence[dict[str, Measurement]]], names: Sequence[str]
 ) -> list[dict[str, Measurement]]:
-    """Join the metrics of several processes, arm by arm."""
+    """Join the metrics from several processes, variant by variant."""
     return [
         {
             name: joined([metrics[name] for metrics in arm_metrics if name in metrics])
@@ -198,7 +212,7 @@ def _joined(
 def _is_precise(
     plan: Plan, of_processes: Sequence[Sequence[dict[str, Measurement]]], paired: Sequence[Entry]
 ) -> bool:
-    """Return whether the speeds of some processes have intervals as narrow as wanted."""
+    """Return whether the paired speeds measured so far have narrow enough intervals."""
     names = [METRICS.resolve(entry).name for entry in paired]
     timed = [process_metrics for process_metrics in of_processes if names[0] in process_metrics[0]]
     if len(timed) < PROCESSES:
@@ -224,7 +238,7 @@ def _train_config(variant: Variant, table: Table) -> Train:
 
 
 def _circumstances(variant: Variant, table: Table) -> list[Any]:
-    """Return the inputs of a measurement except compute settings and training length.
+    """Return the inputs of a variant's measurement, without compute settings and training length.
 
     The spec and train config are reduced to their differences from the defaults, so that a new
     option or key does not invalidate earlier measurements.
@@ -238,7 +252,7 @@ def measure_finished(
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
-    A metric that the experiment lists has the experiment's options; speeds are taken in pairs.
+    A metric that the experiment lists has the experiment's options; speeds are measured in pairs.
     Values measured with the same options in the same circumstances are kept, unless `again` is set:
     then they are replaced.
     Raises ConfigError for an unknown metric, for a run without weights to measure, and if the
@@ -286,7 +300,10 @@ def measure(
 def _wanted(
     store: Store, plan: Plan, *, asked: bool, again: bool
 ) -> list[tuple[Record, list[Choice]]]:
-    """Return the finished runs that lack metrics, with these. Raises as `measure` does."""
+    """Return the finished runs that lack metrics, each with the lacking metrics.
+
+    Raises ConfigError as `measure` does.
+    """
     per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
     stated_metrics = StatedMetrics(plan.experiment)
     wanted = []
@@ -305,7 +322,10 @@ def _wanted(
 
 
 def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> bool:
-    """Return whether a run lacks a metric as stated, or a failed metric is to be retried."""
+    """Return whether a metric of a run is missing or to be measured again.
+
+    Metrics with other options than the stated ones count as missing; `retry` repeats failed ones.
+    """
     metric = record.metrics.get(name)
     if metric is None or stated.other(name, metric):
         return True
@@ -326,7 +346,7 @@ def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> 
 def measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
 ) -> dict[str, Measurement]:
-    """Measure a finished run from its weights, as the task of a process."""
+    """Measure metrics of a finished run from its weights, in a child process."""
     store = Store(Path(root))
     model, record, compute = open_run(store, run_id)
     table = store.table_of(run_id)
@@ -339,7 +359,10 @@ def measure_run(
 
 
 def open_run(store: Store, run_id: str) -> tuple[Decoder, Record, Compute]:
-    """Load the model of a finished run, ready to compute, with the plug-ins of its plan."""
+    """Load a finished run's model on its device, and the plan's plug-ins.
+
+    Returns the model, the run's record, and its compute settings.
+    """
     record, file = store.record(run_id), store.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id

@@ -1,4 +1,4 @@
-"""Child processes, forked from a server that has imported torch, or started afresh."""
+"""Child processes, forked from a server that has imported torch, or as new interpreters."""
 
 import multiprocessing
 import os
@@ -23,7 +23,8 @@ from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-#: Modules that the server imports once. torch's optimizers import torch._dynamo in two seconds.
+#: Modules that the fork server imports once. torch's optimizers need torch._dynamo, whose import
+#: takes two seconds.
 _PRELOADED = [
     "llama_ablate.launch.fork_server",
     "llama_ablate.launch.worker",
@@ -31,7 +32,7 @@ _PRELOADED = [
     "torch._dynamo",
 ]
 
-#: Exit code of a worker that refuses its run; its last line says why.
+#: Exit code of a worker that refuses its run; the last line of its log states the reason.
 REFUSED = 2
 
 #: Environment variable of a command that ends when its standard input closes.
@@ -40,17 +41,17 @@ ENDS_WITH_STDIN = "LLAMA_ABLATE_ENDS_WITH_STDIN"
 #: Seconds for a stopped process to write a checkpoint. Slurm's limit (KillWait) is 30 by default.
 GRACE_S = 20.0
 
-_TRIES = 3  # to start a process
+_TRIES = 3  # attempts to start a process
 _TUNABLES = "GLIBC_TUNABLES"
 
-_LONGEST = 70  # bytes of a socket's folder: with the socket's name at most 103, the limit of macOS
+_LONGEST = 70  # most bytes of a socket's folder: macOS limits socket paths to 103 bytes
 
 Message = tuple[str, Any]
 Task = Callable[..., Any]
 
 
 def context() -> BaseContext:
-    """Return the start method of processes: a fork server where the system has one."""
+    """Return the multiprocessing context: `forkserver` if the system has it, else `spawn`."""
     methods = multiprocessing.get_all_start_methods()
     method = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(method, "set_forkserver_preload"):
@@ -69,14 +70,14 @@ def warm() -> None:
 
 @contextmanager
 def _born() -> Iterator[None]:
-    """Start processes with SIGINT and SIGHUP blocked and with huge pages.
+    """Start processes inside the `with` body with SIGINT and SIGHUP blocked, and huge pages.
 
     A terminal sends SIGINT (Ctrl-C) and SIGHUP (its closing) to all of its processes. This process
     stops the others itself; the fork server reports the end of workers, so it has to outlive them.
     With huge pages for glibc's allocations, where Linux provides them on request, a training step
     on a CPU is some 4% faster; glibc reads the setting before Python begins.
     """
-    resource_tracker.ensure_running()  # which would unblock SIGINT when it starts
+    resource_tracker.ensure_running()  # its start unblocks SIGINT, so that it must precede
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     tunables = os.environ.get(_TUNABLES)
     os.environ.setdefault(_TUNABLES, "glibc.malloc.hugetlb=1")
@@ -84,12 +85,12 @@ def _born() -> Iterator[None]:
         yield
     finally:
         if tunables is None:
-            os.environ.pop(_TUNABLES, None)  # another thread may start one, too
+            os.environ.pop(_TUNABLES, None)  # another thread may have removed it already
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _take_short_folder() -> None:
-    """Place this process's sockets in a folder below /tmp."""
+    """Create this process's folder for sockets in /tmp, where its path is short."""
     before, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  a folder of our own in it
     try:
         util.get_temp_dir()  # it is created once and reused
@@ -186,8 +187,9 @@ def call(
 def start_command(words: Sequence[str], stderr: int | None = None) -> "subprocess.Popen[bytes]":
     """Start a `llama_ablate` command in a separate interpreter, and return its process.
 
-    Its modules and plug-ins are not loaded in this process, soon after which it ends. Its standard
-    output is discarded, and its messages go to `stderr` (None: those of this process).
+    The command's modules and plug-ins are not loaded in this process. The command ends soon after
+    this process does. Its standard output is discarded; its standard error goes to `stderr` (None:
+    the standard error of this process).
     """
     return subprocess.Popen(  # noqa: S603  our own command
         [sys.executable, "-P", "-m", "llama_ablate", *words],
@@ -202,7 +204,7 @@ def start_command(words: Sequence[str], stderr: int | None = None) -> "subproces
 def command(words: Sequence[str]) -> int:
     """Run a `llama_ablate` command in a separate interpreter; return its exit code.
 
-    An interrupt of this process stops it.
+    An interrupt of this process stops the command.
     """
     with start_command(words) as child:
         try:
@@ -220,7 +222,7 @@ class Child:
         self.connection = connection
 
     def messages(self) -> list[Message]:
-        """Return the unread reports."""
+        """Return the messages that the process has sent since the last call."""
         unread = []
         try:
             while self.connection.poll():
@@ -230,7 +232,7 @@ class Child:
         return unread
 
     def end(self) -> None:
-        """Kill the process if it is still there, and free its resources."""
+        """Kill the process if it is still alive, and free its resources."""
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
@@ -274,11 +276,11 @@ def _child(
     leave_after(launcher.join)
 
     def tell(kind: str, value: Any) -> None:
-        with suppress(BrokenPipeError):  # the launcher is gone, and this process ends soon
+        with suppress(BrokenPipeError):  # the launcher has ended, and this process ends soon
             connection.send((kind, value))
 
     try:
-        handle = disk.append(Path(log))  # another launcher may have swept its folder
+        handle = disk.append(Path(log))  # fails if another launcher has removed its folder
     except OSError as error:
         tell("refused", error)
         return
@@ -295,10 +297,11 @@ def _child(
 
 
 def leave_after(ended: Callable[[], object]) -> None:
-    """Terminate this process soon after `ended` returns, which blocks until the parent ends.
+    """Terminate this process when its parent has ended.
 
-    This process receives SIGTERM, as from a user: a worker then writes a checkpoint, other
-    processes end. After GRACE_S it ends in any case.
+    `ended` is a function that blocks until then; a thread calls it. Afterwards this process sends
+    itself SIGTERM, at which a worker writes a checkpoint, and other processes end. After GRACE_S it
+    exits in any case.
     """
 
     def watch() -> None:

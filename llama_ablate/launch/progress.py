@@ -1,4 +1,4 @@
-"""Progress bars: one for the grid and one per worker, or plain lines without a terminal."""
+"""Progress bars for an experiment and its workers, or plain lines without a terminal."""
 
 import sys
 import time
@@ -11,14 +11,15 @@ from llama_ablate.results import Record
 from llama_ablate.terminal import Bar
 
 _GRID = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-_MAX_BARS = 32  # of workers: more would fill any terminal
+_MAX_BARS = 32  # most bars of workers, to fit a terminal
 _WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Bars on standard error where that is a terminal, a line per finished run elsewhere.
+    """Progress on standard error: bars on a terminal, else a line per finished run.
 
-    One bar covers training, held-out evaluation and the `measuring_s` seconds of timed metrics.
+    The experiment's bar covers training, evaluation on held-out text, and the `measuring_s` seconds
+    of timed metrics.
     """
 
     def __init__(self, name: str, measuring_s: float = 0.0) -> None:
@@ -33,9 +34,9 @@ class Progress(AbstractContextManager["Progress"]):
         self._measuring_began = 0.0
 
     def begin(self, stage: str, *, total: int, done: int, workers: int) -> None:
-        """Start the bar of a grid of `total` runs, `done` of them finished; it replaces any other.
+        """Start the bars of the experiment and its workers, and remove earlier bars.
 
-        `stage` says which of an experiment's stages they are, where it has several.
+        `done` of the `total` runs have finished. `stage` names the experiment's stage, or is "".
         """
         self._total, self._done, self._before = total, done, done
         self._began = time.monotonic()
@@ -52,16 +53,16 @@ class Progress(AbstractContextManager["Progress"]):
             sys.stderr.flush()
 
     def start(self, slot: int, label: str, steps: int) -> None:
-        """Show that a worker took up a run of so many steps."""
+        """Show that the worker in a slot has started a run of `steps` steps."""
         self._fractions[slot], self._steps[slot] = 0.0, steps
         if slot < len(self._bars):
             bar = self._bars[slot]
             bar.set_description_str(label, refresh=False)
-            bar.set_postfix_str("", refresh=False)  # the loss was that of the run before
+            bar.set_postfix_str("", refresh=False)  # remove the previous run's loss
             bar.reset(total=steps)
 
     def step(self, slot: int, step: int, loss: float | None) -> None:
-        """Show how far a worker is."""
+        """Show the step of a worker's run, and its loss unless None."""
         self._fractions[slot] = step / self._steps[slot]
         if slot < len(self._bars):
             bar = self._bars[slot]
@@ -71,7 +72,10 @@ class Progress(AbstractContextManager["Progress"]):
             self._draw_grid()
 
     def finish(self, slot: int | None, label: str, record: Record) -> None:
-        """Show that a run ended, on one of our workers or (no slot) on another launcher's."""
+        """Show that a run has ended.
+
+        `slot` is the number of its worker, or None if another launcher's worker trained it.
+        """
         if slot is not None:
             self._fractions.pop(slot, None)
         self._done += 1
@@ -89,7 +93,7 @@ class Progress(AbstractContextManager["Progress"]):
             sys.stderr.flush()
 
     def measure(self, done: int, total: int) -> None:
-        """Show how many of the measurements after training are done."""
+        """Show that `done` of `total` measurements after training are done."""
         if self._grid is None:
             self._measured.update(done, total)
             return
@@ -100,7 +104,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._draw(f"measuring {done}/{total}", left)
 
     def _times(self, done: float) -> tuple[float, float]:
-        """Return the seconds that have passed, and those that are left with so many runs done."""
+        """Return the elapsed and the estimated remaining seconds, with `done` runs done."""
         passed = time.monotonic() - self._began
         left = passed / max(1.0, done - self._before) * (self._total - done)
         return passed, left + self._measuring_s

@@ -1,7 +1,7 @@
 """Queue of runs: pending runs, runs leased by other processes, and retries.
 
-Launchers start processes and report which have ended. The store shows whether a run is finished, or
-leased by another command; a lost run is resumed from its checkpoint.
+Launchers start worker processes and report their end. The results folder shows whether a run is
+finished or leased by another command. A run whose process was lost continues from its checkpoint.
 """
 
 import time
@@ -20,12 +20,12 @@ from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
 
-_TRIES = 3  # retries of a lost run that made no progress
+_TRIES = 3  # attempts for a run whose processes were lost without progress
 
 
 @dataclass(frozen=True)
 class Gone:
-    """Ended process of a run: the reason, and whether memory ran out."""
+    """Report that a run's process has ended: the reason, and whether memory ran out."""
 
     run: str
     why: str = ""
@@ -36,7 +36,7 @@ class Gone:
 class News:
     """Report of a launcher: progress of its processes, and its ended processes.
 
-    Progress is a step and its loss; the loss is None where the step comes from a checkpoint.
+    Progress is a step and its loss by run id; the loss is None if the step is a checkpoint's.
     """
 
     steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -44,7 +44,10 @@ class News:
 
 
 def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
-    """Return a run's step and loss from its live note, or its checkpoint's step; else None."""
+    """Return a run's step and loss from its live note, or None.
+
+    Without a live note, the step of the latest checkpoint is returned, with None as loss.
+    """
     if note := live.read(store.working(run)):
         return note.step, note.train_loss
     step = checkpoint.latest(store.working(run))
@@ -63,7 +66,7 @@ class Launcher(Protocol):
         """Wait briefly, and return the launcher's report."""
 
     def stop(self) -> None:
-        """Stop all workers after they write checkpoints; return when none is left."""
+        """Stop all workers after they have written checkpoints; return when all have ended."""
 
 
 class Queue:
@@ -75,16 +78,16 @@ class Queue:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
-        #: Runs that ran out of memory while others ran: each is retried once, as the only worker.
+        #: Runs that ran out of memory while others ran: each is retried once, without other runs.
         self._crowded: deque[str] = deque()
         self._beside: set[str] = set()
         self._retried: set[str] = set()
-        #: Runs leased by other processes, with the end of this queue's process for them, if any.
+        #: Runs leased by other processes, with the report on this queue's own ended process if any.
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
         self._slots: dict[str, int] = {}
-        #: For every submitted run: its earlier failed record, its retries without progress, the
-        #: time of the first, and the step of its latest checkpoint.
+        #: By submitted run: folder of an earlier record, number of attempts without progress, time
+        #: of the first of these, and step of the latest checkpoint.
         self._before: dict[str, object] = {}
         self._tries: dict[str, int] = {}
         self._since: dict[str, float] = {}
@@ -138,8 +141,8 @@ class Queue:
     def _in_order(self) -> list[str]:
         """Return all runs ordered by seed, then by decreasing FLOPs.
 
-        The order by seed keeps an interrupted grid paired; starting short runs last lets workers
-        end at about the same time.
+        The order by seed keeps the runs of an interrupted experiment paired; starting short runs
+        last lets workers end at about the same time.
         """
         experiment = self._plan.experiment
         seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
@@ -151,11 +154,11 @@ class Queue:
         return sorted(self._runs, key=lambda run: (seeds[self._runs[run].seed], -flops[run]))
 
     def _choose(self, pending: deque[str], most: int) -> list[str]:
-        """Pop the next pending runs that no other command has leased."""
+        """Remove and return the next pending runs, at most `most`, that nobody has leased."""
         chosen: list[str] = []
         if not pending or not most:
             return chosen
-        final = self._store.final_ids()  # others may have finished some meanwhile
+        final = self._store.final_ids()  # other commands may have finished some runs meanwhile
         while pending and len(chosen) < most:
             run = pending.popleft()
             if run in final or self._watch.waits(self._store.working(run)):
@@ -170,13 +173,13 @@ class Queue:
         self._progress.start(slot, self._label(run), self._runs[run].steps)
 
     def _retry(self, gone: Gone) -> bool:
-        """Process the end of a run's process; return whether to retry the run."""
+        """Handle the end of a run's process; return whether to retry the run now."""
         store, run = self._store, gone.run
-        # For a dead process on another machine this is true until the lease timeout.
+        # The lease of a dead process on another machine counts as active until its timeout.
         if self._watch.waits(store.working(run)):
             self._elsewhere[run] = gone
             return False
-        # Read after the lease: a run is committed before its lease is released.
+        # Read the record after the lease, since a run is committed before its lease is released.
         folder = store.folder(run)
         ended = folder is not None and folder != self._before.get(run)
         record = RunFolder(folder).record() if folder and ended else None
@@ -213,9 +216,10 @@ class Queue:
         self._keep_best(record.variant)
 
     def _keep_best(self, variant: str) -> None:
-        """Drop a variant's weights except its best run in each table, if `keep_weights` is `best`.
+        """Delete a variant's weights except for its best run in each table.
 
-        Losses from different texts or budgets are not compared.
+        Does nothing unless `keep_weights` is `best`. Tables are separate, since losses on different
+        texts or budgets are not comparable.
         """
         if self._settings.keep_weights == "best":
             tables = [
@@ -230,7 +234,7 @@ class Queue:
         return f"{planned.variant.label} s{planned.seed}{tuned}"
 
     def _returned(self) -> list[str]:
-        """Return the runs to retry after another process's lease has ended."""
+        """Return the runs to retry after another process's lease on them has ended."""
         back = []
         for run, gone in list(self._elsewhere.items()):
             if self._watch.waits(self._store.working(run)):

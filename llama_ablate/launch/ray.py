@@ -1,7 +1,7 @@
-"""Ray launcher: one task per run, on a cluster or on a local Ray.
+"""Ray launcher: one task per run, on a cluster or on a local Ray instance.
 
-Ray schedules the tasks and reports lost tasks. It does not retry: the queue does. Ray reads its
-access settings when it is imported, so they are set first.
+Ray schedules the tasks and reports lost tasks; the queue, not Ray, retries them. Ray reads its
+access settings when it is imported, so they are set before the import.
 """
 
 import contextlib
@@ -24,10 +24,11 @@ from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import Store
 
 _POLL_S = 0.5
-#: Seconds without an answer from the head. After 60 s Ray would end this process without a message.
+#: Seconds without an answer from Ray's head node before an error. After 60 s, Ray would end this
+#: process without a message.
 _PATIENCE_S = 15.0
 _ENVIRONMENT = {
-    "RAY_AUTH_MODE": "token",  # who may hand in a task may run anything
+    "RAY_AUTH_MODE": "token",  # a task can run any code, so that submitting one needs a token
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_task_oom_retries": "0",
 }
@@ -48,9 +49,10 @@ class Ray:
         ranks: int = 1,
         asked: RayTask = _DEFAULT_TASK,
     ) -> None:
-        """Set the resources of each task from `asked`.
+        """Set the resources of each task.
 
-        GPUs are per rank; without a stated number of CPUs, a task gets one per rank.
+        `asked` is the section `ray` of an experiment file. GPUs are per rank; without a stated
+        number of CPUs, a task gets one CPU per rank.
         """
         self._store, self._cuda, self._address = store, device == "cuda", address
         gpus = ranks * asked.gpus if self._cuda else 0
@@ -101,7 +103,7 @@ class Ray:
             self._quiet.close()
             why = str(error).strip().partition("\n")[0]
             raise ConfigError(f"--launcher ray: {why}") from None
-        signal.signal(signal.SIGTERM, ends)  # Ray has put its own there
+        signal.signal(signal.SIGTERM, ends)  # restores the handler that Ray replaced
         self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
         kind = "GPU" if self._cuda else "CPU"
         has = ray.cluster_resources()
@@ -126,7 +128,7 @@ class Ray:
             self._tasks[self._work.remote(root, run)] = run
 
     def poll(self) -> News:
-        """Wait at most half a second for the end of a task; return the report.
+        """Wait up to 0.5 s for a task to end; return progress and ended tasks.
 
         Raises OSError if Ray's head does not answer, or if this machine's node has died.
         """
@@ -164,7 +166,7 @@ class Ray:
 
     def _in_words(self, error: Exception) -> str:
         """Describe an error without the machine addresses in Ray's messages."""
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # of our own code, over there
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # raised by our code in the task
             return str(error).strip().rpartition("\n")[2]
         return type(error).__name__
 
@@ -178,7 +180,7 @@ class Ray:
 
 
 def answers(address: str) -> bool:
-    """Return whether HOST:PORT accepts connections."""
+    """Return whether an address HOST:PORT accepts TCP connections."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()

@@ -1,7 +1,7 @@
-"""Worker processes on the machines of a cluster.
+"""Functions that start worker processes on the machines of a cluster.
 
-Launchers run these functions on the cluster's machines. The module imports nothing slow, and its
-functions need two strings only: a results folder and a run id.
+Cluster launchers call them on the cluster's machines. The module has no slow imports, and the
+functions' arguments are two strings: a results folder and a run id.
 """
 
 import os
@@ -22,10 +22,10 @@ def work(
     run: str,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, str, bool]:
-    """Run the worker; return its exit code, a description, and whether memory ran out.
+    """Train a run in a worker process, and describe the process's end.
 
-    When `stop` returns True, or an exception arrives (as in a cancelled task), the worker writes a
-    checkpoint before it ends.
+    Returns its exit code, a description, and whether memory ran out. When `stop` returns True, or
+    an exception arrives (as in a cancelled task), the worker writes a checkpoint before it ends.
     """
     kills = processes.out_of_memory_kills()
     file = Store(Path(root)).log(run)
@@ -70,7 +70,7 @@ def job(root: str, run: str) -> str:
         signal.signal(number, lambda n, _frame: signals.append(n))
     code, how, _oom = work(root, run, lambda: bool(signals))
     if code and signals and signal.SIGTERM not in signals:
-        # An array's element has this compound id; a plain id may mean the whole array.
+        # An element of a job array needs the compound id; a plain id may mean the whole array.
         array, element = (os.environ.get(f"SLURM_ARRAY_{k}_ID") for k in ("JOB", "TASK"))
         itself = f"{array}_{element}" if array else os.environ["SLURM_JOB_ID"]
         subprocess.run(["scontrol", "requeue", itself], check=False, timeout=60)  # noqa: S603, S607  Slurm's

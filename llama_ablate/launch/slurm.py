@@ -24,10 +24,11 @@ from llama_ablate.results import Store
 from llama_ablate.results.leases import taken
 
 _POLL_S = 2.0
-#: Seconds without an answer from Slurm: a restarted controller answers after about a minute.
+#: Seconds without an answer from Slurm before an error; a restarted controller answers after about
+#: a minute.
 _PATIENCE_S = 180.0
-_ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
-_HOUR = 60  # minutes, after which a job requeues itself and continues
+_ARRAY = 1000  # most jobs of an array; Slurm's MaxArraySize is 1001 by default
+_HOUR = 60  # default time limit in minutes, after which a job requeues itself and continues
 _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
@@ -35,8 +36,9 @@ _ENDED = {
 #: Reason of a job that waits indefinitely because a node could not start it.
 _HELD_STATES = "launch failed requeued held"
 
-#: Shell code that waits for the job's file. It is moved into place after the submission, unless the
-#: launcher was killed meanwhile: then submitit would occupy the machine for a minute.
+#: Shell code that waits up to 20 s for the job's file, which is moved into place after the
+#: submission. If the launcher was killed meanwhile, the file is missing, and submitit alone would
+#: wait for a minute.
 _WAIT = """\
 me=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
 for second in $(seq 20); do
@@ -46,7 +48,7 @@ for second in $(seq 20); do
 done"""
 
 
-class _Unanswered(Exception):  # noqa: N818  no error yet: controllers are started again
+class _Unanswered(Exception):  # noqa: N818  not an error yet: controllers may restart
     """Failure of a Slurm command, which may be temporary."""
 
 
@@ -76,8 +78,8 @@ class Slurm:
     def __enter__(self) -> "Slurm":
         """Lease the job folder, and cancel pending jobs of a killed launcher.
 
-        Its running jobs continue: their runs are leased in the store. Raises ConfigError if other
-        users can access the folder, or if Slurm fails.
+        The killed launcher's running jobs continue, since their workers hold leases of their runs.
+        Raises ConfigError if other users can access the folder, or if Slurm fails.
         """
         os.environ.setdefault("SUBMITIT_LOG_LEVEL", "ERROR")
         import submitit
@@ -123,7 +125,7 @@ class Slurm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Release the folder, and remove it unless remaining jobs may need their files there."""
+        """Release the job folder; remove it unless remaining jobs may need its files."""
         if kind is None:
             self.stop()
         if self._left:
@@ -153,7 +155,7 @@ class Slurm:
             if state in _ENDED or state == _HELD_STATES or job not in states:
                 del self._jobs[run]
                 if state == _HELD_STATES:
-                    with contextlib.suppress(_Unanswered):  # it will be cancelled with the others
+                    with contextlib.suppress(_Unanswered):  # cancelled with the others at the end
                         _tell("scancel", job)
                 detail = self._last_line(job) if state == "FAILED" else ""
                 why = f"Slurm's job {job}: {state}{detail}"
@@ -197,7 +199,7 @@ class Slurm:
         self._unsent, self._refused = [], ""
 
     def _states(self) -> dict[str, str]:
-        """Return the state of every job in the queue, recently ended jobs included."""
+        """Return the Slurm states of all jobs, including recently ended ones, by job id."""
         command = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
         rows = [line.split(maxsplit=2) for line in _tell(*command).splitlines()]
         return {

@@ -1,7 +1,7 @@
-"""Worker process: build, train, measure and commit one run.
+"""Worker process: train and measure the model of one run, and store its record.
 
-Its arguments are a results folder and a run id. All other settings are read from the results
-folder, so that any launcher can start it.
+The arguments are a results folder and a run id. All other settings are read from the results
+folder, so that any launcher can start the worker.
 """
 
 import os
@@ -44,20 +44,22 @@ from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
 _STOPPED = 75  # "try again" in sysexits.h
-_REPORT_S = 0.2  # between two reports to the launcher
+_REPORT_S = 0.2  # seconds between two reports to the launcher
 _OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "DefaultCPUAllocator")
 
 Report = Callable[[int, float], None]
 
 
 def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome | None:
-    """Train one planned run and commit its record; a failure becomes the record's outcome.
+    """Train one planned run, and store its record; return its outcome.
 
-    A `cancelled` run commits nothing and leaves its checkpoint to the next process. Returns None if
-    another process has the lease, or acquired it after it expired.
+    A failure becomes the record's outcome. A `cancelled` run stores no record, and leaves its
+    checkpoint to the next process. Returns None if another process has the run's lease, or has
+    acquired it after this process's lease expired. Raises ConfigError for a run that is not in the
+    plan.
     """
     store = Store(root)
-    store.table_of(run_id)  # refuses a run that is not planned
+    store.table_of(run_id)  # raises for a run that is not planned
     plan = store.plan
     if plan.refused:
         keys = ", ".join(dotted(refusal.where) for refusal in plan.refused)
@@ -81,9 +83,10 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
 
 
 def _launch_ranks(store: Store, run_id: str, ranks: int) -> Outcome | None:
-    """Start the ranks of a run with torchrun, and wait; the loss of a rank ends all ranks.
+    """Start the data-parallel ranks of a run with torchrun, and wait for their end.
 
-    torchrun does not retry: the queue retries the run from its checkpoint.
+    The loss of a rank ends all ranks. torchrun does not retry: the queue retries the run from its
+    checkpoint.
     """
     stop = _stop_signal(None)
     torchrun = f"torch.distributed.run --standalone --nproc-per-node {ranks} --max-restarts 0"
@@ -193,7 +196,7 @@ def _run(
 
 
 def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
-    """Raise ConfigError where trained weights predict held-out text by looking ahead."""
+    """Raise ConfigError if the trained model's predictions depend on future held-out tokens."""
     context = model.spec.context
     for split in tokens.heldout:
         text = torch.from_numpy(tokens.split(split)[: 2 * context].astype("int64"))
@@ -203,7 +206,10 @@ def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
 
 
 def _failed(error: Exception, saved: Path) -> Trained:
-    """Convert an exception to a run's outcome; torch reports out-of-memory in several ways."""
+    """Convert an exception to a run's outcome: `oom` if memory ran out, else `error`.
+
+    torch reports a lack of memory by several types of exceptions and messages.
+    """
     if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -221,7 +227,7 @@ def _failed(error: Exception, saved: Path) -> Trained:
 
 
 class _TakenOver(Exception):  # noqa: N818  not an error: another process has the run now
-    """Loss of the lease: it expired, and another process has acquired the run."""
+    """Signal that the run's lease expired, and that another process has acquired the run."""
 
 
 def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
@@ -242,24 +248,30 @@ def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
     if threading.current_thread() is threading.main_thread():
         # SIGUSR2 means that a batch system reclaims the machine, SIGHUP that the terminal closed.
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, remember)
     return stop
 
 
 def _parent() -> int:
-    """Return the parent's process id, as passed by the launcher, which may end before."""
+    """Return the parent's process id from the environment, or else from the system.
+
+    The launcher sets the variable, since it may have ended before the system is asked.
+    """
     return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
 
 
 def _orphaned(parent: int, spread: str) -> None:
-    """Block until the parent of this process, or the worker of its ranks, has ended."""
+    """Block until this process's parent, or the worker that started its ranks, has ended."""
     while os.getppid() == parent and alive(spread) is not False:
         time.sleep(0.2)
 
 
 def _progress(report: Report, note: LiveNote | None) -> Progress:
-    """Return the training loop's progress callback: live note, and reports at intervals."""
+    """Return the training loop's progress callback.
+
+    It updates the run's live note at every call, and reports to the launcher at intervals.
+    """
     last = 0.0
 
     def tell(step: int, loss: float, curve: Sequence[Point]) -> None:
@@ -302,7 +314,7 @@ def _as_program(store: Store, run_id: str) -> int:
 
 
 def _wait_out(folder: Path) -> None:
-    """Wait until the lease of a dead holder on another machine has expired."""
+    """Wait until the lease of a dead process on another machine has expired."""
     watch, until = Watch(), time.monotonic() + 2 * lease_timeout()
     while watch.waits(folder) and time.monotonic() < until:
         time.sleep(lease_timeout() / 10)

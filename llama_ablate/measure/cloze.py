@@ -1,4 +1,4 @@
-"""Tasks that are answered by the likelihood of texts."""
+"""Accuracy on tasks that are scored by the likelihood of texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -41,14 +41,14 @@ def cloze(
     """Accuracy on tasks: multiple choice, last words (LAMBADA) and minimal pairs (BLiMP).
 
     `task` is a built-in task (minimal-pairs) or a `.jsonl` file of items, or a list of these.
-    `_accuracy` is the share of items in
-    which the right choice is the likeliest; of choices that are equally likely each counts its
-    share. `_accuracy_norm` divides log-likelihoods by the UTF-8 bytes of the choice
-    (lm-evaluation-harness' acc_bytes; its acc_norm divides by characters), `_accuracy_per_token` by
-    its tokens. Of last words `_accuracy` is the share that greedy decoding writes, and
-    `_target_perplexity` that of the whole target, as LAMBADA's is. The samples are those of each
-    item. A text without a context stands behind what separates documents; of one longer than the
-    model's context the beginning is cut off, and `_cut_items` counts those.
+    `_accuracy` is the share of items whose right choice is the likeliest; in a tie of k choices the
+    right choice counts 1/k. `_accuracy_norm` divides log-likelihoods by the UTF-8 bytes of the
+    choice (lm-evaluation-harness' acc_bytes; its acc_norm divides by characters),
+    `_accuracy_per_token` by its tokens. For last words, `_accuracy` is the share that greedy
+    decoding writes, and `_target_perplexity` is the perplexity per whole target, as in LAMBADA. The
+    samples are the values of each item. A text without a context follows the separator of
+    documents. A text longer than the model's context loses its beginning, and `_cut_items` counts
+    the items with such texts.
     """
     for loaded_task in tasks(task, limit):
         yield from _measured(loaded_task, subject)
@@ -94,7 +94,7 @@ def _measured(task: Task, subject: Subject) -> Iterator[Value]:
 def _row(
     task: Task, name: str, value: NDArray[np.float64] | float, unit: str = "", quantity: str = ""
 ) -> Value:
-    """Return a row of a task: the mean of its items, which are the samples, or one value."""
+    """Return a row of a task: the mean over its items, with items as samples, or one value."""
     mean = float(np.mean(value))
     plain = row(f"{task.name}_{name}", mean, unit, quantity or name, task=task.name)
     samples = tuple(np.round(value, 4).tolist()) if isinstance(value, np.ndarray) else ()
@@ -108,7 +108,7 @@ def _group_accuracies(task: Task, right: NDArray[np.float64]) -> Iterator[Value]
             name = f"{task.name}_{group.replace(' ', '_')}_accuracy"
             value = right[groups == group].mean()
             yield row(name, value, quantity="accuracy", task=task.name, group=group)
-    if groups.any():  # an item without one is a group of its own
+    if groups.any():  # an item without a group is a group by itself
         named = [group or f"\0{i}" for i, group in enumerate(groups.tolist())]
         places = {group: float(i) for i, group in enumerate(dict.fromkeys(named))}
         count = row(f"{task.name}_groups", len(places), quantity="groups", task=task.name)
@@ -116,13 +116,13 @@ def _group_accuracies(task: Task, right: NDArray[np.float64]) -> Iterator[Value]
 
 
 def _right(task: Task, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return for each item 1 where the right choice has the highest score; a share where tied."""
+    """Return each item's score: 1 if the right choice scores highest, 0 if not, a share if tied."""
     best = [score == score.max() for score in scores]
     return np.array([b[item.answer] / b.sum() for b, item in zip(best, task.items, strict=True)])
 
 
 def _encoded(task: Task, tokenizer: Tokenizer, context: int) -> list[list[Encoded]]:
-    """Encode the choices of every item. Raises ConfigError for one that cannot be scored."""
+    """Encode the choices of every item. Raises ConfigError for an item that cannot be scored."""
     first = tokenizer.separator if tokenizer.separator is not None else tokenizer.bos
     encoded = []
     for item in task.items:

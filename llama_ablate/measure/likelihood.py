@@ -1,4 +1,4 @@
-"""The likelihood of texts after contexts: what tasks are answered by."""
+"""Likelihood of texts after contexts, by which tasks are scored."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -22,19 +22,19 @@ class Encoded(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """The log-likelihood of a text in nats, and whether greedy decoding would have written it."""
+    """Log-likelihood of a text in nats, and whether greedy decoding would have written it."""
 
     nats: float
     is_greedy: bool
 
 
 def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | None) -> Encoded:
-    """Encode a text and tell where its continuation begins.
+    """Encode a text, split into context and continuation.
 
-    As lm-evaluation-harness does: both are encoded together, white space at the end of the context
-    belongs to the continuation, and what has no context stands behind the token `first`. Without
-    such a token, its own first token is not scored. Raises ConfigError where the tokens do not give
-    the text back.
+    As in lm-evaluation-harness, both are encoded together, white space at the end of the context
+    belongs to the continuation, and a text without context follows the token `first`. Without a
+    token `first`, the first token of such a text is not scored. Raises ConfigError if the tokens do
+    not decode to the text.
     """
     head = context.rstrip()
     sequence = context + continuation
@@ -56,9 +56,9 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return the likelihood of each continuation after its context, in float32.
 
-    `done` is called with the number of texts of each batch. A text longer than the model's context
-    loses its beginning. Raises ValueError for a continuation of no tokens, or of more than the
-    context has.
+    After each batch, `done` is called with its number of texts. A text longer than the model's
+    context loses its beginning. Raises ValueError for a continuation that is empty or longer than
+    the context.
     """
     results: list[Likelihood | None] = [None] * len(texts)
     for batch in _batches(model, texts):
@@ -92,7 +92,7 @@ def _likelihood(model: Decoder, hidden_ND: torch.Tensor, targets_N: torch.Tensor
 
 
 def _fitting(model: Decoder, text: Encoded) -> list[int]:
-    """Return the last tokens of a text: as many as the context has, and the one predicted last."""
+    """Return the last tokens of a text: a full context at most, and the last predicted token."""
     if not 0 < len(text.continuation) <= model.spec.context or not text.context:
         raise ValueError(
             f"a continuation of {len(text.continuation)} tokens after {len(text.context)}: must be "
@@ -102,7 +102,7 @@ def _fitting(model: Decoder, text: Encoded) -> list[int]:
 
 
 def _batches(model: Decoder, texts: Sequence[Encoded]) -> Iterator[list[int]]:
-    """Yield places of texts of similar length, the longest first."""
+    """Yield batches of indices of texts of similar length, the longest first."""
     lengths = [min(len(t.context) + len(t.continuation), model.spec.context + 1) for t in texts]
     order = sorted(range(len(texts)), key=lambda i: -lengths[i])
     most = BATCH_TOKENS[model.embedding.weight.device.type]

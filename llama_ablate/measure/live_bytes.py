@@ -1,4 +1,4 @@
-"""Memory: bytes of the key/value cache from its live tensors, and a process's peak."""
+"""Memory: bytes of the KV cache from its live tensors, and a process's peak memory."""
 
 import re
 import resource
@@ -30,9 +30,9 @@ def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> No
     worse={"kv_cache_bytes": "higher", "kv_cache_added_bytes": "higher"},
 )
 def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
-    """Bytes of the cache after a prefill of one sequence, and what one further token adds.
+    """Bytes of the KV cache after a prefill of one sequence, and bytes per further token.
 
-    From live tensors, in the numbers that the model computes in.
+    Both are measured on live tensors, in the model's compute dtype.
     """
     model = subject.model.to(subject.compute.dtype)
     length = context or model.spec.context
@@ -51,7 +51,7 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
 class PeakMemory:
     """Peak memory of this process since the object was created, in bytes.
 
-    On a GPU what torch has allocated there; on a CPU the growth of the resident set.
+    On a GPU this is torch's allocated memory; on a CPU it is the growth of the resident set.
     """
 
     def __init__(self, device: str) -> None:
@@ -72,13 +72,14 @@ def _resident() -> int:
 
 
 def most_resident() -> int:
-    """Return the most bytes that this program had resident.
+    """Return the peak resident memory of this program in bytes.
 
-    `ru_maxrss` keeps what its process had before exec, as the program that started it.
+    On Linux /proc is read, since `ru_maxrss` also includes the peak of the same process before
+    exec, when it was still a copy of its parent.
     """
     with suppress(OSError):
         status = Path("/proc/self/status").read_bytes()  # a program's name may be any bytes
         if match := re.search(rb"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE):
             return int(match[1]) << 10
-    unit = 1 if sys.platform == "darwin" else 1024  # the one number that differs by system
+    unit = 1 if sys.platform == "darwin" else 1024  # the unit differs by system
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

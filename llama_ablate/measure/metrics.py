@@ -18,10 +18,10 @@ from llama_ablate.training.evaluation import document_mode
 
 Per = Literal["run", "variant"]
 Worse = Literal["lower", "higher"]
-_SECONDS = 600  # of one round: there are several, of every variant
+_SECONDS = 600  # longest round; every variant has several rounds
 #: A metric's own check, called with the spec, the tokens and the metric's options.
 Check = Callable[..., None]
-#: Returns rows, or numbers by name where they have no coordinates.
+#: Function that returns rows, or numbers by name if they have no coordinates.
 Metric = TypeVar("Metric", bound=Callable[..., Iterable[Value] | Mapping[str, float]])
 
 
@@ -42,11 +42,11 @@ class Unmeasured(Exception):  # noqa: N818  not an error: the model has nothing 
 
 
 class Metrics(Registry):
-    """Metrics by name, each measured per run (with its trained weights) or per variant.
+    """Registry of metrics, each measured per run (with its trained weights) or per variant.
 
-    Per-variant metrics are speeds and sizes. A timed one is measured in several fresh processes, in
-    rounds that interleave the variants, one call of the metric a round, and the median is reported;
-    one that is not timed gives the same again, and is called once.
+    Per-variant metrics are speeds and sizes. A timed metric is measured in several new processes,
+    in rounds that interleave the variants with one call each, and the median is reported. A metric
+    that is not timed gives the same values in every call, and is called once.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,13 @@ class Metrics(Registry):
         timed: bool = False,
         worse: Mapping[str, Worse] | None = None,
     ) -> Callable[[Metric], Metric]:
-        """Return a decorator that registers a metric under `name`, `timed` where it is a speed.
+        """Return a decorator that registers a metric under `name`, `timed` if it is a speed.
 
         `check` is called with the spec, the tokens and the metric's options, when an experiment is
         planned and before each measurement. It raises ConfigError for an option out of range.
-        `worse` says of the metric's quantities which is worse, lower or higher: what a guard may
-        look at, the first unless the guard names another.
+        `worse` says for each of the metric's quantities whether lower or higher is worse. A guard
+        (a limit on how much worse a variant may be) uses the first of these quantities unless it
+        names another.
         """
         self._worse[name] = worse or {}
         self._per[name] = per
@@ -93,12 +94,12 @@ class Metrics(Registry):
         return name in self._timed
 
     def check(self, choice: Choice, spec: ModelSpec, tokens: Tokens) -> None:
-        """Raise ConfigError where a metric's options do not fit a spec and its text."""
+        """Raise ConfigError if a metric's options do not fit a spec and its text."""
         if choice.name in self._checks:
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
-        """Measure one metric. Raises whatever the metric raises; Unmeasured keeps the rows."""
+        """Measure one metric. Raises whatever the metric raises; Unmeasured has the rows so far."""
         self.check(choice, subject.model.spec, subject.tokens)
         values: list[Value] = []
         try:
@@ -120,9 +121,10 @@ class Metrics(Registry):
         subject: Subject,
         readings: Mapping[str, str] = MappingProxyType({"": ""}),
     ) -> dict[str, Measurement]:
-        """Measure metrics in every document mode; a failed one has its error instead of rows.
+        """Measure metrics in every document mode; a failed metric has its error instead of rows.
 
-        `readings` are the modes by the suffix that names of metrics get; "" is the model's own.
+        `readings` are document modes (`mask` or `continue`) by a suffix that is added to the
+        metrics' names; "" is the model's own mode.
         """
         metrics: dict[str, Measurement] = {}
         for suffix, documents in readings.items():
@@ -141,7 +143,7 @@ class Metrics(Registry):
         return metrics
 
     def attempt(self, choice: Choice, subject: Subject) -> Measurement:
-        """Measure one metric; where it does not apply, keep the reason.
+        """Measure one metric; if it does not apply to the model, return the reason as the error.
 
         Raises whatever else the metric raises.
         """

@@ -30,11 +30,13 @@ def perplexity(subject: Subject) -> Iterator[Value]:
     """Held-out loss, perplexity and bits per byte on whole splits, in non-overlapping windows.
 
     Validation is for choosing, test for reporting. `_se_nats` is the standard error over windows:
-    the uncertainty from the text's finite length, not from the seed. Where a model keeps documents
-    apart, windows begin where they do, and each is scored whole. Bits per byte divide by the
-    text's UTF-8 bytes, so they compare across tokenizers; a tokenizer that loses text has none.
-    The samples of `_nats_by_document` and `_tokens_by_document` are sums over the clusters that the
-    text's own error is computed by; the coordinate `cluster` says what those are.
+    the uncertainty from the text's finite length, not from the seed. In models that keep documents
+    apart (per-document mask), windows begin with documents, and only documents longer than the
+    context are cut. Bits per byte divide by the text's UTF-8 bytes, so they compare across
+    tokenizers; they are left out if the tokenizer loses text. The samples of `_nats_by_document`
+    and `_tokens_by_document` are sums over clusters of text, by which the text's own error is
+    computed; the coordinate `cluster` says whether clusters are documents, groups of documents or
+    blocks.
     """
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
@@ -57,11 +59,12 @@ def perplexity(subject: Subject) -> Iterator[Value]:
 
 @METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher"})
 def excess_loss(subject: Subject) -> Iterator[Value]:
-    """Held-out loss minus the best possible, on a corpus of known entropy.
+    """Held-out loss minus the lowest possible loss, on a corpus of known entropy.
 
-    The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
-    the difference, in which most of the text's own randomness cancels. An excess below zero by more
-    than three standard errors means that the model sees what it must not see: a leak.
+    The lowest possible loss (floor) is exact for the tokens that each window shows. `_se_nats` is
+    the standard error over windows of the difference, in which most of the text's own randomness
+    cancels. An excess below zero by more than three standard errors indicates a leak: the model
+    sees tokens that it must not see.
     """
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = heldout_windows(subject.model, subject.tokens, split)
@@ -83,12 +86,13 @@ def _check_skill(spec: ModelSpec, tokens: Tokens) -> None:
 
 @METRICS.add("skill", per="run", check=_check_skill, worse={"accuracy": "lower"})
 def skill(subject: Subject) -> Iterator[Value]:
-    """Accuracy on a synthetic corpus' questions, with a guess's and the best possible.
+    """Accuracy on a synthetic corpus' questions, with chance level and best possible accuracy.
 
-    For recall, induction, lag-copy, mqar, depo and mano: how often the likeliest token is the one
-    that the window determines, in whole windows of the last held-out split. The samples are the
-    shares of each window. `_chance` is the floor, the accuracy of a guess among the tokens that may
-    stand there; `_ceiling` is 1. Ordinary text has no such questions, and yields nothing.
+    For recall, induction, lag-copy, mqar, depo and mano, this is the accuracy of the likeliest
+    token at positions where the window determines the next token, in whole windows of the last
+    held-out split. The samples are the accuracies in each window. `_chance` is the accuracy of a
+    guess among the tokens that are possible there; `_ceiling` is 1. Ordinary text has no such
+    questions, and yields nothing.
     """
     source, targets = subject.tokens.source, _find_targets(subject.model.spec, subject.tokens)
     if targets is None or source is None:
@@ -113,7 +117,7 @@ def _find_targets(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the windows of the last held-out split, and their predictable tokens.
 
-    None of ordinary text.
+    Return None for ordinary text.
     """
     cut = windows(tokens.split(tokens.heldout[-1]), spec.context)[0]
     answers = tokens.answers(cut)
@@ -128,10 +132,11 @@ def _most_likely(logits_NV: Tensor, _targets_N: Tensor) -> list[Tensor]:
 def calibration(subject: Subject) -> Iterator[Value]:
     """Calibration: confidence against accuracy, and against the true distribution if known.
 
-    The expected calibration error over 15 bins of the likeliest token's probability (Guo et al.
-    2017, arXiv:1706.04599), of the last held-out split. On a corpus of known entropy also the line
-    of the model's losses on the floor's, prediction by prediction: with a slope below 1 the model
-    is not confident enough of likely tokens, with one above 1 it rates unlikely tokens too low.
+    This is the expected calibration error over 15 bins of the likeliest token's probability (Guo et
+    al. 2017, arXiv:1706.04599), on the last held-out split. On a corpus of known entropy, a line is
+    also fitted to the model's losses over the lowest possible losses, prediction by prediction:
+    with a slope below 1 the model is not confident enough of likely tokens, with a slope above 1 it
+    rates unlikely tokens too low.
     """
     split = subject.tokens.heldout[-1]
     cut = heldout_windows(subject.model, subject.tokens, split)
@@ -155,7 +160,7 @@ def calibration(subject: Subject) -> Iterator[Value]:
 
 
 def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64]) -> float:
-    """Return the mean over bins of |share of hits - mean confidence|, weighted by their sizes."""
+    """Return the mean over bins of |share of hits - mean confidence|, weighted by bin size."""
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     size = np.bincount(bins, minlength=_BINS)
     gaps = np.abs(np.bincount(bins, hit, _BINS) - np.bincount(bins, confidence, _BINS))
@@ -163,10 +168,10 @@ def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64])
 
 
 def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Iterator[Value]:
-    """Yield the nats and the predicted tokens of a split, with samples by cluster."""
+    """Yield the nats and the predicted tokens of a split, with sums by cluster as samples."""
     # The first token is not predicted, so a document's predictions begin one before its tokens.
     documents = np.maximum(subject.tokens.documents(split) - 1, 0)
-    # Documents that are equal are one cluster: they are read one behind the other.
+    # Equal documents form one cluster: their predictions are put next to each other.
     equal = overlap.find_first_equal(subject.tokens, split)
     if len(firsts := np.unique(equal)) < len(equal):
         parts = np.split(nats, documents[1:])
@@ -180,7 +185,7 @@ def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Ite
         "cluster": text_error.kind(len(documents)),
         "documents": len(documents),
     }
-    # Rounded: an error of 1e-4 nats in hundreds of tokens, at half the size.
+    # Rounded to halve the stored size, with an error of 1e-4 nats in hundreds of tokens.
     sums = np.add.reduceat(nats, starts).round(4)
     tokens = np.diff(starts, append=len(nats))
     for name, unit, samples in (("loss", "nats", sums), ("tokens", "tokens", tokens)):

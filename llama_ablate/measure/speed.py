@@ -1,9 +1,10 @@
-"""Training and decoding throughput. A call is a turn of an interleaved pass.
+"""Throughput of training and decoding; one call is a turn of an interleaved timing.
 
-A turn is short and repeats its work until its seconds are over; of the repetitions the median
-counts, as another program that takes the processor for a moment lengthens a few of them. A paired
-pass has five processes of three turns, or up to ten where intervals stay wide: where a process has
-its memory is luck that all its turns share, so each is one observation.
+In interleaved timing, variants take turns. A turn is short and repeats its work for a number of
+seconds; the median of the repetitions counts, since another program may lengthen some of them.
+Paired timing has five processes of three turns, or up to ten processes if confidence intervals stay
+wide. All turns of a process share its memory layout, which affects speed at random, so each process
+is one observation.
 """
 
 import math
@@ -46,8 +47,8 @@ def train_speed(
 ) -> Iterator[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
 
-    Only where it is `paired`: else the speed is read off the runs as they were trained. A turn
-    takes at least `seconds`, and one step after one that warms up.
+    Steps are timed only if `paired` is true; otherwise the speed is that of the training runs. A
+    turn takes at least `seconds`, and at least one step after a warm-up step.
     """
     model, train, compute = subject.model, subject.train, subject.compute
     objective = Objective(model, losses_of(train))
@@ -126,12 +127,13 @@ def decode_speed(
 ) -> Iterator[Value]:
     """Prefill and decode tokens per second over batch and context, with and without cache.
 
-    Three turns in one process, with the cache, of the largest batch and the longest context. Where
-    it is `paired`: in five processes or more, every batch and context, and without a cache too.
-    `context` counts the tokens in the cache when decoding ends (unless given, half of the training
-    context and all of it, where longer than `new`); the last `new` of them are decoded one at a
-    time, the others are prefilled at once. Without a cache every token costs a forward pass over
-    all before it. Each of the three is repeated in a turn for at least `seconds`.
+    If `paired` is true, every batch and context is timed with and without a cache, in five or more
+    processes. Otherwise only the largest batch and the longest context are timed with the cache, in
+    three turns of one process. `context` is the number of tokens in the cache when decoding ends
+    (by default half of the training context and all of it, if longer than `new`); the last `new` of
+    these tokens are decoded one at a time, the others are prefilled at once. Without a cache, every
+    token takes a forward pass over all tokens before it. Prefill, decoding with a cache and
+    decoding without a cache are each repeated in a turn for at least `seconds`.
     """
     lengths = _lengths(subject.model.spec, context, new)
     for length in lengths if paired else [max(lengths)]:
@@ -152,9 +154,10 @@ def decode_speed(
 def _decode_seconds(
     subject: Subject, tokens: torch.Tensor, new: int, at_least_s: float, *, uncached: bool
 ) -> tuple[float, dict[str, float]]:
-    """Return the seconds of the prefill, and of `new` tokens with and `uncached` without a cache.
+    """Return the seconds of a prefill, and of decoding `new` tokens with and without a cache.
 
     `tokens` are whole texts, (batch, context), of which the last `new` columns are decoded.
+    Decoding without a cache is timed only if `uncached` is true.
     """
     compute = subject.compute
     model = subject.model.to(compute.dtype).eval()

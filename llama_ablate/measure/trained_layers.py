@@ -1,4 +1,4 @@
-"""Activations, gradients and the load of experts of a trained model, layer by layer."""
+"""Metrics of a trained model layer by layer: activations, gradients and load of experts."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,10 @@ _TOKENS = 16_384  # of held-out text
 def activations(subject: Subject) -> Iterator[Value]:
     """RMS of the residual stream after each layer, and the share of dead feed-forward units.
 
-    A unit is dead where its input to the down projection is zero for every token (of at most
-    16,384): the dying ReLU. The share over all layers is `dead_units_share`. A layer's down
-    projections are what its feed-forward network calls `down`, in each of its experts; of layers
-    that have none the units are not measured.
+    A unit is dead if its input to the down projection is zero for every token, of at most 16,384
+    (the dying ReLU problem). `dead_units_share` is the mean of the layers' shares. Down projections
+    are all modules named `down` in a layer's feed-forward network, including its experts. Layers
+    without such a module are not measured.
     """
     model = subject.model
     squares: list[list[float]] = [[] for _ in model.blocks]
@@ -68,9 +68,10 @@ def activations(subject: Subject) -> Iterator[Value]:
 def expert_load(subject: Subject) -> Iterator[Value]:
     """Load of each layer's experts: the share of routed tokens that each expert gets.
 
-    Over at most 16,384 held-out tokens. By layer also the largest load over the mean (1 is even,
-    the number of experts the worst at one expert a token) and the entropy of the shares;
-    `load_max_over_mean` is the worst layer's. Of a feed-forward network that has a method `load`.
+    Shares are over at most 16,384 held-out tokens. Each layer also has the largest load over the
+    mean load (1 is even; the number of experts is the worst with one expert per token) and the
+    entropy of the shares; `load_max_over_mean` is the value of the worst layer. Only feed-forward
+    networks with a method `load` are measured.
     """
     model = subject.model
     loads: dict[int, Tensor] = {}
@@ -106,8 +107,9 @@ def expert_load(subject: Subject) -> Iterator[Value]:
 def gradients(subject: Subject) -> Iterator[Value]:
     """Gradient norm of each layer's weights, after training.
 
-    Taken in float32 over one batch of held-out text. `first_to_last_ratio` is the first layer's
-    over the last's: far from 1 where gradients vanish or explode on their way down.
+    Gradients are computed in float32 over one batch of held-out text. `first_to_last_ratio` is the
+    first layer's norm over the last layer's norm: it is far from 1 if gradients vanish or explode
+    on their way back through the layers.
     """
     model = subject.model
     tokens = next(_batches(subject))
@@ -133,7 +135,7 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _read(subject: Subject, hooks: Iterable[RemovableHandle]) -> None:
-    """Let the model read held-out text, in float32 as all evaluation; then remove its hooks."""
+    """Run the model over held-out text in float32, as in all evaluation; then remove the hooks."""
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook)

@@ -1,4 +1,4 @@
-"""Per-variant metrics, interleaved over variants and joined over processes."""
+"""Measurement of per-variant metrics, interleaved over variants, joined over processes."""
 
 import math
 import random
@@ -22,13 +22,14 @@ from llama_ablate.training.timing import interleave
 
 #: Repetitions of speed measurements: new processes, and short rounds in each.
 PROCESSES, ROUNDS = 5, 3
-#: The most processes, which are taken where half of an interval is wider than this share.
+#: Largest number of processes, and the half width of an interval (as a share of the speed) above
+#: which processes are added.
 MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Subject of a measurement: an architecture, its train config, and its text."""
+    """Arm of a measurement: an architecture, its train config, and its text."""
 
     spec: ModelSpec
     train: Train
@@ -36,7 +37,7 @@ class Arm:
 
 
 def is_paired(choice: Choice) -> bool:
-    """Return whether a metric is timed in turns, in several processes."""
+    """Return whether a metric is timed in interleaved turns, in several processes."""
     return METRICS.timed(choice.name) and bool(dict(choice.options).get("paired", True))
 
 
@@ -51,10 +52,11 @@ def measure_arms(
 ) -> list[dict[str, Measurement]]:
     """Measure the metrics of each arm: the median and the samples of every value.
 
-    Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
-    for an arm has no values there and is not tried again; the others go on. One that is Unmeasured
-    keeps the values that it gave before. No round begins after `limit_s` seconds but the first.
-    `report` gets the number of measurements so far, of `rounds * len(arms) * len(choices)`.
+    Speeds do not depend on the values of weights, so untrained models are measured. A metric that
+    fails for an arm has no values there and is not tried again; the other metrics and arms
+    continue. An Unmeasured metric keeps the values that it gave before. After `limit_s` seconds no
+    further round begins. `report` gets the number of measurements so far, out of
+    `rounds * len(arms) * len(choices)`.
     """
 
     def measure(arm: Arm, choice: Choice) -> Measurement:
@@ -82,9 +84,9 @@ def measure_arms(
 
 
 def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str) -> float:
-    """Return the half width of the widest interval of relative speeds.
+    """Return the half width of the widest confidence interval of relative speeds.
 
-    `bases` is the place of each arm's baseline. Decoding without a cache does not count.
+    `bases` has the index of each arm's baseline. Decoding without a cache is left out.
     """
     rows = [{row.name: row for row in arm.rows if row.quantity == quantity} for arm in arms]
     widest = 0.0
@@ -101,9 +103,9 @@ def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str)
 
 
 def joined(processes: Sequence[Measurement]) -> Measurement:
-    """Return a metric's measurements in several processes as one: medians over all rounds.
+    """Join a metric's measurements in several processes: medians over all rounds.
 
-    It has failed where it failed in one of them.
+    If the metric failed in one of the processes, that failure is returned.
     """
     for measurement in processes:
         if measurement.error and not measurement.rows:
@@ -125,7 +127,7 @@ def _medians(values: Sequence[Value]) -> Value:
 def _combined(
     parts: Sequence[Measurement], combine: Callable[[Sequence[Value]], Value]
 ) -> Measurement:
-    """Combine measurements: the values of each name, and a reason if any has one."""
+    """Combine measurements: the values of each name, and the first error, if any."""
     by_name: dict[str, list[Value]] = {}
     for value in chain(*(part.rows for part in parts)):
         by_name.setdefault(value.name, []).append(value)

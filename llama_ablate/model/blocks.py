@@ -1,4 +1,4 @@
-"""Transformer blocks: where the norms stand around attention and feed-forward."""
+"""Transformer blocks, which differ in where norms are placed around their sub-layers."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
@@ -18,13 +18,13 @@ class BlockInterface(Protocol):
 
     attn: nn.Module
     ffn: nn.Module
-    #: Whether the stream needs a norm after the last block: the one consequence for the model.
+    #: Whether the model needs a norm after the last block.
     final_norm: ClassVar[bool]
-    #: What the block calls the norms that it has.
+    #: Attribute names of the block's norms.
     norms: ClassVar[tuple[str, ...]]
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None) -> Tensor:
-        """Return the stream after this layer, (B, T, D)."""
+        """Return the residual stream after this layer, (B, T, D)."""
 
 
 BLOCKS = Registry("block", sizes=(*SIZES, "attn", "ffn", "norm", "layer"), interface=BlockInterface)
@@ -33,11 +33,11 @@ BLOCKS = Registry("block", sizes=(*SIZES, "attn", "ffn", "norm", "layer"), inter
 class Block(nn.Module):
     """Block of an attention and a feed-forward network; subclasses add the norms.
 
-    `x0` mixes the embedding into what enters each layer: both times a learned number, at the start
-    0 for the embedding and 1 for the stream (Jordan et al. 2024, modded-nanogpt).
+    `x0` adds the embedding to the input of each layer: stream and embedding are each multiplied by
+    a learned number, initially 1 and 0 (Jordan et al. 2024, modded-nanogpt).
     """
 
-    #: How many vectors a token has in the stream between layers, the same in all of them.
+    #: Number of residual streams: vectors per token between layers, equal in all layers.
     streams: int = 1
 
     final_norm: ClassVar[bool]
@@ -62,18 +62,18 @@ class Block(nn.Module):
         return self.x0_mix[0] * x_BTD + self.x0_mix[1] * ctx.first("x0", x_BTD)
 
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token of products that are neither attention's nor feed-forward's."""
+        """Count forward FLOPs per token of products outside attention and feed-forward network."""
         del context
         return 0
 
 
 @BLOCKS.register("pre")
 class PreNorm(Block):
-    """Normalise what enters each sub-layer (Radford et al. 2019; Xiong et al., arXiv:2002.04745).
+    """Normalise the input of each sub-layer (Radford et al. 2019; Xiong et al., arXiv:2002.04745).
 
-    The stream itself stays raw, so the model needs a norm after the last block. `residual` is how
-    much of the stream each addition keeps: at 0 nothing is added, the plain net that He et al. 2015
-    (arXiv:1512.03385) rescue.
+    The residual stream itself is not normalised, so the model needs a norm after the last block.
+    `residual` is the factor of the stream in each addition: at 0 only the sub-layer's output is
+    left, the plain network to which He et al. 2015 (arXiv:1512.03385) add residual connections.
     """
 
     final_norm = True
@@ -107,7 +107,7 @@ class PreNorm(Block):
 
 @BLOCKS.register("post")
 class PostNorm(Block):
-    """Normalise the stream after each addition (Vaswani et al. 2017, arXiv:1706.03762)."""
+    """Normalise the residual stream after each addition (Vaswani et al. 2017, arXiv:1706.03762)."""
 
     final_norm = False
 
@@ -121,9 +121,10 @@ class PostNorm(Block):
 
 @BLOCKS.register("sandwich")
 class SandwichNorm(Block):
-    """Normalise what enters each sub-layer and what leaves it (Kim et al. 2025, arXiv:2502.02732).
+    """Normalise the input and the output of each sub-layer (Kim et al. 2025, arXiv:2502.02732).
 
-    Called Peri-LN there, sandwich norm in CogView (Ding et al. 2021, arXiv:2105.13290).
+    The paper calls it Peri-LN; it is the sandwich norm of CogView (Ding et al. 2021,
+    arXiv:2105.13290).
     """
 
     final_norm = True
@@ -142,7 +143,7 @@ class SandwichNorm(Block):
 
 @BLOCKS.register("parallel")
 class ParallelBlock(Block):
-    """Attend and feed forward side by side, from one norm (PaLM, 2022, arXiv:2204.02311)."""
+    """Run attention and feed-forward in parallel, after one norm (PaLM 2022, arXiv:2204.02311)."""
 
     final_norm = True
     norms = ("attn_norm",)

@@ -1,7 +1,8 @@
 """Compiled decoding: the decoder's forward pass over new tokens, through `torch.compile`.
 
-One compiled graph serves every length of the state, which are symbols in it. So the step needs no
-state of its own: tokens can be read by the plain forward pass before it, after it and in between.
+One compiled graph serves every length of the state, since lengths are symbols in the graph. The
+compiled step keeps no state itself, so it can be mixed with the plain forward pass on the same
+state, in any order.
 """
 
 import os
@@ -14,37 +15,37 @@ from torch import Tensor
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.state import DecoderState
 
-#: What torch's compiler is asked for on a CPU: the calls between kernels in C++ too.
+#: Options of torch's compiler by device: on a CPU, calls between kernels are compiled to C++, too.
 _OPTIONS = {"cpu": {"cpp_wrapper": True}}
 
 
 class CompiledStep:
     """Compiled forward pass over one new token of each sequence.
 
-    It is compiled at its first call, up to three times more where a sliding window fills and begins
-    to drop tokens, and never again. Logits are those of the model up to rounding, of which there is
-    less in bfloat16. Where torch cannot compile a model, as it cannot a mixture of experts, or
-    where it finds no C++ compiler, one line on stderr says so, and the model itself is called.
+    It is compiled at its first call, and at most three times more when a sliding window fills and
+    begins to drop tokens. Logits are equal to the model's up to rounding; in bfloat16 the compiled
+    step rounds less. If torch cannot compile the model (a mixture of experts, for example) or finds
+    no C++ compiler, one line on stderr says so, and the model itself is called.
     """
 
     def __init__(self, model: Decoder, *, backend: Any = "inductor") -> None:
         self.model = model
         options: Any = None
         if backend == "inductor":
-            # A process of its own for each of many cores would take them from others.
+            # By default one compile process per core would take the cores from other programs.
             os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
             options = _OPTIONS.get(model.embedding.weight.device.type)
         self._compiled = torch.compile(
             model.forward, dynamic=True, fullgraph=True, backend=backend, options=options
         )
-        #: Whether the compiled step is in use: not before its first call, nor after it failed.
+        #: Whether the compiled step works: None before its first call, False after a failure.
         self.works: bool | None = None
 
     def __call__(
         self, tokens_B1: Tensor, state: DecoderState, *, pad_B: Tensor | None = None
     ) -> Tensor:
         """Return logits, (B, 1, V), and advance the state. Raises ValueError as the model does."""
-        # A compiler takes lengths of 0 and 1 for constants.
+        # torch's compiler treats lengths of 0 and 1 as constants.
         if self.works is not False and state.length > 1:
             for scheme in self.model.positions.values():
                 scheme.prepare(state.capacity)  # so that no table grows in the graph

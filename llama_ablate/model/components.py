@@ -1,4 +1,4 @@
-"""Parts of a decoder: the registry of each slot, and construction from a spec."""
+"""Parts of a decoder: a registry of each slot's components, and construction from a spec."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ REGISTRIES = {
 
 
 def make_norm(spec: ModelSpec, choice: Choice, layer: int, dim: int) -> nn.Module:
-    """Make a norm of any width."""
+    """Build a layer's norm of width `dim`."""
     return make_part(spec, "norm", choice, layer=layer, dim=dim)
 
 
 def make_parametrization(spec: ModelSpec) -> Parametrization:
-    """Make the parametrization. Raises ConfigError for options that do not fit."""
+    """Build the parametrization of a spec. Raises ConfigError for options that do not fit."""
     try:
         built: Parametrization = PARAMETRIZATIONS.build(spec.parametrization, **spec.sizes)
     except ConfigError as error:
@@ -46,20 +46,20 @@ def make_parametrization(spec: ModelSpec) -> Parametrization:
 
 
 class PartMaker:
-    """Makes the parts of a decoder."""
+    """Factory of the parts of a decoder."""
 
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
-        """Make the component of a slot; its constructor draws from (seed, name).
+        """Build the component of a slot; its random numbers are seeded by `draw`, (seed, name).
 
-        `sizes` are those that the spec has not.
+        `sizes` are sizes that are not in the spec, such as the layer's index.
         """
         with drawing_from(*draw):
             return make_part(spec, slot, choice, **sizes)
 
     def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Make the embedding and the output head."""
+        """Build the embedding and the output head."""
         embedding, head = Embedding(spec.vocab, spec.dim), Head(spec.dim, spec.vocab, bias=False)
         if spec.tie:
             head.weight = embedding.weight
@@ -67,9 +67,9 @@ class PartMaker:
 
 
 class SharedParts(PartMaker):
-    """Cache of parts, so that the models of a large grid share them while they are counted.
+    """Factory that caches parts, so that the models of a large grid share them while counted.
 
-    No two parts of one model are one module.
+    Two parts of one model are never the same module.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class SharedParts(PartMaker):
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
-        """Return the cached part of a component and its sizes, or make it."""
+        """Return the cached part of a component and its sizes, or build it."""
         part_sizes = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
         norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
         component = REGISTRIES[slot].get(choice.name)
@@ -89,7 +89,7 @@ class SharedParts(PartMaker):
         return part
 
     def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Return the cached embedding and head of some sizes, or make them."""
+        """Return the cached embedding and head of some sizes, or build them."""
         key = spec.vocab, spec.dim, spec.tie
         if key not in self._parts:
             self._parts[key] = super().ends(spec)
@@ -102,11 +102,11 @@ class SharedParts(PartMaker):
 
 
 def make_part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:
-    """Make the component of a slot. Raises ConfigError for options that do not fit the sizes."""
+    """Build the component of a slot. Raises ConfigError for options that do not fit the sizes."""
     try:
         part: nn.Module = REGISTRIES[slot].build(choice, **{**spec.sizes, **sizes})
     except ConfigError as error:
-        if error.where[:1] == ("norm",):  # that the part is made with
+        if error.where[:1] == ("norm",):  # an error of the norm inside the part
             raise
         if len(getattr(spec, slot).choices) > 1:
             which = entry_text(choice.shortest())
@@ -116,7 +116,10 @@ def make_part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Mo
 
 
 def spec_from(values: dict[str, Any]) -> ModelSpec:
-    """Make the spec that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
+    """Restore a spec from the values of `ModelSpec.to_dict`.
+
+    Raises ConfigError for unknown components.
+    """
     slots = {
         slot: patterns.resolve_slot(REGISTRIES[slot], values[slot], values["layers"], (slot,))
         for slot in SLOTS

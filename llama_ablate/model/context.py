@@ -23,37 +23,39 @@ def _since(first_BT: Tensor | None, at_T: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Context:
-    """Context of a forward pass: positions, masks, and training losses; a copy for each layer.
+    """Context of a forward pass: positions, masks and training losses; each layer has a copy.
 
-    `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
-    left or documents are kept apart; `valid_BT` says which new tokens are no padding, None where
-    all are; `begins_BT` says which tokens are the first of their document, None where a text is
-    one: what a mixer keeps of earlier tokens ends there. The parametrization gives the factors of
-    attention `scores` and of what a sub-layer adds to the `residual` stream.
+    `pos_T` are the positions of the new tokens: (T,), or (B, T) if sequences are padded on the left
+    or documents are kept apart (per-document mask). `valid_BT` says which new tokens are not
+    padding; None if none is padding. `begins_BT` says which tokens are the first of their document,
+    at which a mixer's state must be reset; None if documents are not kept apart. The
+    parametrization gives the factors of attention `scores` and of the sub-layers' outputs to the
+    `residual` stream.
 
-    `shared` is where a layer leaves tensors of this pass for later layers, by name, each of the new
-    tokens: (B, T, ...). The decoder leaves their ids as `tokens`, (B, T).
+    In `shared`, layers leave tensors of this pass for later layers, by name, each over the new
+    tokens: (B, T, ...). The decoder leaves the ids of the tokens there as `tokens`, (B, T).
     """
 
-    #: How many tokens come before the new ones, and how many are new.
+    #: Number of tokens before the new tokens, and number of new tokens.
     start: int
     new: int
     position: Position
     _: KW_ONLY
     kernel: Kernel = "fused"
     device: torch.device | str = "cpu"
-    #: How many tokens at the left of each sequence are padding, (B,).
+    #: Number of padding tokens at the left of each sequence, (B,).
     pad_B: Tensor | None = None
-    #: The index at which the document of each new token begins, (B, T); None where a text is one.
+    #: Index at which the document of each new token begins, (B, T); None if documents are not kept
+    #: apart.
     first_BT: Tensor | None = None
-    #: What attention appends to; None where maps are not wanted.
+    #: List to which attention appends its maps; None if maps are not recorded.
     maps: list[Maps] | None = None
-    #: What `add_loss` adds to; None outside of training.
+    #: Losses by name, to which `add_loss` adds; None outside of training.
     losses: dict[str, Tensor] | None = None
     dropout: Dropout | None = None
     parametrization: Parametrization = _STANDARD
     tokens_BT: Tensor | None = None
-    #: What Stateful parts keep between tokens, by name.
+    #: States of the Stateful modules, by the names of the modules.
     states: Mapping[str, State] | None = None
     layer: int = field(default=0, init=False)
 
@@ -61,7 +63,7 @@ class Context:
         """Compute the positions of the new tokens."""
         self.scores, self.residual = self.parametrization.scores, self.parametrization.residual
         self._pad_B1 = None if self.pad_B is None else self.pad_B[:, None]
-        # The first token that each new one may see.
+        # Index of the first token that each new token may see.
         self._seen_BT = self._pad_B1 if self.first_BT is None else self.first_BT
         at_T = torch.arange(self.start, self.start + self.new, device=self.device)
         self.pos_T = _since(self._seen_BT, at_T)
@@ -71,19 +73,19 @@ class Context:
         self._masks: dict[tuple[int | None, int], tuple[Tensor | None, bool]] = {}
 
     def at(self, layer: int, position: Position) -> "Context":
-        """Return the context of a layer; masks are shared with the others."""
+        """Return a copy of the context for a layer; masks are shared with the other layers."""
         copy = Context.__new__(Context)
         vars(copy).update(vars(self), layer=layer, position=position)
         return copy
 
     def state(self, part: Stateful) -> State | None:
-        """Return the state of a Stateful part, which it advances; None in a pass without states."""
+        """Return the state of a Stateful module, or None in a pass without states."""
         return (self.states or {}).get(part.state_name)
 
     def first(self, name: str, x: Tensor) -> Tensor:
-        """Return the first layer's tensor of a name, from `shared`.
+        """Return the tensor that the first layer has stored in `shared` under a name.
 
-        That is `x` itself where no layer has left anything: it is then left.
+        If there is none yet, `x` is stored under that name and returned.
         """
         return self.shared.setdefault(name, x)
 
@@ -92,14 +94,15 @@ class Context:
         return self.position.rotate(q_BHTE, k_BKTE, pos_T)
 
     def rotate_values(self, v_BKTE: Tensor) -> Tensor:
-        """Return values rotated by position, where this layer's scheme does that."""
+        """Return values rotated by position, if this layer's position scheme rotates values."""
         return self.position.rotate_values(v_BKTE, self.pos_T)
 
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
         """Return the additive attention mask over the newest `visible` keys, S.
 
-        (T, S), (H, T, S) or (B, 1 or H, T, S), or None where all is visible; and whether it is the
-        plain causal triangle and nothing else, which kernels have a fast path for.
+        The mask is (T, S), (H, T, S) or (B, 1 or H, T, S), or None if everything is visible. A
+        second value says whether the mask is exactly the causal triangle, for which kernels have a
+        fast path.
         """
         key = window, id(self.position)
         if key not in self._masks:
@@ -117,7 +120,7 @@ class Context:
                 unseen_BTS = at_S < first_BT[..., None]
                 # A padding token sees itself, or its softmax would be over nothing.
                 hidden_TS = ((hidden_TS | unseen_BTS) & (back_TS != 0)).unsqueeze(1)
-        # A bias is of distances, which are the same from wherever positions are counted.
+        # A position bias depends on distances only, which are the same for any origin of positions.
         mask = self.position.bias(*(_since(self._pad_B1, at) for at in (at_S[held:], at_S)))
         causal = new > 1 and mask is None and start == 0 and first_BT is None and new <= window
         if hidden_TS is not None:
@@ -142,13 +145,13 @@ class Context:
         return branch_BTD if self.residual == 1 else self.residual * branch_BTD
 
     def drop(self, x: Tensor, place: str) -> Tensor:
-        """Apply dropout to x at a place of this layer, in training."""
+        """Apply dropout to x at a named place of this layer, if the pass has dropout."""
         return x if self.dropout is None else self.dropout(x, f"blocks.{self.layer}.{place}")
 
     def dropped(
         self, place: str, shape: Sequence[int], like: Tensor
     ) -> tuple[Tensor, float] | None:
-        """Return the mask and the scale that `drop` applies to a tensor of a shape, or None."""
+        """Return the dropout mask and scale that `drop` applies to a tensor of a shape, or None."""
         if self.dropout is None:
             return None
         return self.dropout.mask(f"blocks.{self.layer}.{place}", shape, like)

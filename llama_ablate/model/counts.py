@@ -1,4 +1,7 @@
-"""Exact parameters, FLOPs and state bytes, counted on the distinct layers on the meta device."""
+"""Exact counts of parameters, FLOPs and state bytes, without allocating weights.
+
+One layer of each kind is built on torch's meta device.
+"""
 
 import math
 from collections import Counter
@@ -24,14 +27,14 @@ class Part:
     name: str
     component: str
     parameters: int
-    #: Forward FLOPs per token of its matrix products; NaN where a component does not count them.
+    #: Forward FLOPs per token of its matrix products; NaN if a component does not count them.
     flops_per_token: float = 0
-    #: Bytes that one further token adds to the state of a sequence of the context: 0 where a window
-    #: is full, and of a recurrence; NaN as above.
+    #: Bytes that one further token adds to the state of a sequence as long as the context: 0 for a
+    #: full window and for a recurrence; NaN if not counted.
     kv_bytes_per_token: float = 0
-    #: Bytes of the state of one sequence of the context; NaN as above.
+    #: Bytes of the state of one sequence as long as the context; NaN if not counted.
     state_bytes: float = 0
-    #: Parameters that a token does not pass: of experts that it is not sent to.
+    #: Parameters of the experts that a token is not routed to.
     idle_parameters: int = 0
 
 
@@ -41,19 +44,20 @@ _COUNTED = [field.name for field in fields(Part) if field.name not in ("name", "
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters, FLOPs and state bytes of a spec; NaN where a component does not count them."""
+    """Parameters, FLOPs and state bytes of a whole model; NaN for counts a component lacks."""
 
     parameters: int
-    #: Without token embedding, output head and learned position table.
+    #: Parameters without token embedding, output head and learned position table.
     non_embedding: int
-    #: Forward FLOPs per token at the training context, dense scores; training costs three times it.
+    #: Forward FLOPs per token at the training context, with dense scores; training costs three
+    #: times as many.
     flops_per_token: float
-    #: Bytes that one further token adds to a sequence of the training context, in a 16-bit format:
-    #: 0 where a window is full, and of a recurrence.
+    #: Bytes that one further token adds to the state of a sequence as long as the training context,
+    #: in a 16-bit format: 0 for a full window and for a recurrence.
     kv_bytes_per_token: float
-    #: Bytes of the state of one sequence of the training context, in a 16-bit format.
+    #: Bytes of the state of one sequence as long as the training context, in a 16-bit format.
     state_bytes: float
-    #: Parameters that a token passes: all but those of experts that it is not sent to.
+    #: Parameters that a token passes: all but those of experts that it is not routed to.
     active_parameters: int
 
     @property
@@ -70,7 +74,7 @@ class Counts:
     def work(self) -> float:
         """Training FLOPs per token, used only to predict time.
 
-        Without counts it is 6 per active parameter.
+        If a component does not count its FLOPs, this is 6 per active parameter.
         """
         counted = not math.isnan(self.flops_per_token)
         return self.train_flops_per_token if counted else 6 * self.active_parameters
@@ -80,16 +84,16 @@ class Counts:
         return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
-OUTSIDE = ("embedding", "position", "head")  # parts that are not of the blocks
+OUTSIDE = ("embedding", "position", "head")  # parts outside of the blocks
 
 
 def parts(
     spec: ModelSpec, context: int | None = None, dtype: torch.dtype = torch.float16
 ) -> tuple[Part, ...]:
-    """Count a spec part by part, its state in `dtype`.
+    """Count parameters, FLOPs and state bytes of each part of a model, its state in `dtype`.
 
     Each distinct layer is built once, and counted as often as it occurs; a test compares with the
-    whole model. Raises ConfigError where the components do not fit the sizes.
+    whole model. Raises ConfigError if the components do not fit the sizes.
     """
     model, times = build_meta_model(spec)
     length = context or spec.context
@@ -113,7 +117,11 @@ def parts(
 def _sum_over_layers(
     spec: ModelSpec, slot: str, times: dict[int, int], alike: Sequence[Part]
 ) -> Part:
-    """Sum a part of each distinct layer over all layers."""
+    """Sum the counts of one part over all layers.
+
+    `alike` has the part's counts in each distinct layer, `times` how often each distinct layer
+    occurs.
+    """
     components: Counter[str] = Counter()
     sums: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
     for (layer, n), part in zip(times.items(), alike, strict=True):
@@ -125,7 +133,7 @@ def _sum_over_layers(
 
 @lru_cache(maxsize=100_000)
 def count(spec: ModelSpec) -> Counts:
-    """Count a spec as a whole. Raises ConfigError where its components do not fit its sizes."""
+    """Count a whole model. Raises ConfigError if its components do not fit its sizes."""
     by_part = parts(spec)
     parameters = sum(part.parameters for part in by_part)
     return Counts(
@@ -146,10 +154,10 @@ def summarize(
     batch: int = 1,
     dtype: str = "float16",
 ) -> dict[str, Any]:
-    """Return parameters, FLOPs per token and cache of each part, and of the whole, as plain values.
+    """Return parameters, FLOPs per token and cache bytes by part and in total, as plain values.
 
-    FLOPs count matrix products, scores dense over `context` (the model's own unless given). The
-    cache is that of `batch` sequences of `context` tokens in `dtype`.
+    FLOPs are those of matrix products, with dense scores over `context` tokens (by default the
+    model's context). The cache is for `batch` sequences of `context` tokens in `dtype`.
     """
     length = context or spec.context
     counted = parts(spec, length, getattr(torch, dtype))
@@ -192,7 +200,7 @@ def _kv_heads(spec: ModelSpec) -> list[int]:
 
 
 def exact(spec: ModelSpec, name: str) -> int:
-    """Return a count of a spec by its name. Raises ConfigError where it is NaN."""
+    """Return a model's count by its name in `Counts`. Raises ConfigError if the count is NaN."""
     if math.isnan(value := getattr(count(spec), name)):
         raise ConfigError(
             f"{name} is not provided by '{spec.attention}', so neither 'match' nor 'budget' can be "
@@ -204,10 +212,10 @@ def exact(spec: ModelSpec, name: str) -> int:
 
 @lru_cache(maxsize=100_000)
 def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the bytes of the state of one sequence, over all layers, at each of some contexts.
+    """Return the bytes of one sequence's state over all layers, for each of several contexts.
 
-    In a 16-bit format; NaN where a mixer does not count them. Raises ConfigError where the
-    components do not fit the sizes.
+    Bytes are those of a 16-bit format, or NaN if a mixer does not count them. Raises ConfigError if
+    the components do not fit the sizes.
     """
     model, times = build_meta_model(spec)
     layers = [
@@ -221,11 +229,12 @@ def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8192)
 def build_meta_model(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
-    """Return a model of a spec's distinct layers on the meta device, and how often each occurs.
+    """Build a model of a spec's distinct layers on the meta device, and count each kind of layer.
 
-    A model of a thousand layers would take seconds to build, and so would those of a thousand
-    variants: other skeletons have the same parts, so nothing of it may be changed. Raises
-    ConfigError where the components do not fit the sizes.
+    The counts are by the index of a kind's first layer. Models that this function returns share
+    their modules, so nothing in them may be changed: without that, a model of a thousand layers or
+    a thousand variants would take seconds to build. Raises ConfigError if the components do not fit
+    the sizes.
     """
     times = distinct(spec)
     with torch.device("meta"):
@@ -243,9 +252,9 @@ def forget() -> None:
 
 
 def distinct(spec: ModelSpec) -> dict[int, int]:
-    """Return the first index and the count of each kind of layer, the last layer's kind last.
+    """Return the first index and the count of each kind of layer; the last layer's kind is last.
 
-    Layers with a component that asks for the layer's index are each of their own kind.
+    A layer with a component that uses the layer's index is a kind by itself.
     """
     kinds: dict[Any, list[int]] = {}
     for index in range(spec.layers):
@@ -258,7 +267,10 @@ def distinct(spec: ModelSpec) -> dict[int, int]:
 
 @lru_cache(maxsize=10_000)  # the skeletons of a large grid share their blocks
 def _count_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, Part]:
-    """Count attention, feed-forward and norms of a block; `{}` stands for a component's name."""
+    """Count the attention, feed-forward network and norms of a block.
+
+    In a part's `component`, the caller replaces `{}` by the component's name.
+    """
     stateful = _list_stateful(block)
     attention_parts, feedforward_parts = (
         [part for part in stateful if part in {*slot.modules()}] for slot in (block.attn, block.ffn)
@@ -291,7 +303,7 @@ def _count_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Par
 
 
 def _list_stateful(block: Any) -> list[Any]:
-    """List a layer's parts with a state between tokens: its mixer, and others."""
+    """List a layer's modules with a state between tokens: its mixer and Stateful modules."""
     return [block.attn, *(part for part in block.modules() if isinstance(part, Stateful))]
 
 
@@ -307,9 +319,9 @@ def _count_idle(ffn: Any) -> int:
 
 
 def _call_count(module: Any, name: str, *of: Any) -> float:
-    """Call a component's own count; return NaN where it provides none.
+    """Call a counting method of a component; return NaN if the component does not provide it.
 
-    Raises ConfigError where that is no number.
+    Raises ConfigError if the result is no number.
     """
     try:
         value = getattr(module, name)(*of)

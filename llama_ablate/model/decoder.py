@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks, norm and logits, and the context and state of a pass."""
+"""The decoder: embedding, blocks, final norm and logits, and a pass's context and state."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,25 +24,26 @@ from llama_ablate.model.state import DecoderState, Stateful
 class PassOptions(TypedDict, total=False):
     """Options of a forward pass."""
 
-    #: How many tokens at the left of each sequence are padding that nobody sees, (B,).
+    #: Number of padding tokens at the left of each sequence, which no other token sees, (B,).
     pad_B: Tensor | None
-    #: Every layer appends what its attention computes.
+    #: List to which every layer appends its attention maps.
     maps: list[Maps] | None
-    #: Every layer adds its own training losses, by name; None outside of training.
+    #: Training losses of the layers by name, to which every layer adds; None outside of training.
     losses: dict[str, Tensor] | None
-    #: The masks of a training step; None outside of training.
+    #: Dropout masks of a training step; None outside of training.
     dropout: Dropout | None
 
 
 class Decoder(nn.Module):
     """Decoder-only language model of any combination of components: tokens in, logits out.
 
-    What the components' constructors draw comes from (`seed`, name of the part); matrices that
-    wait for `model.init` hold whatever memory held, until `init_weights`. `layers` are those to
-    build, all unless given: counts need one of each kind, with `parts` that they share.
+    Random numbers in the components' constructors are seeded by (`seed`, name of the part).
+    Matrices that the rule `model.init` fills stay uninitialised until `init_weights`. `layers` are
+    the indices of the layers to build, by default all: counts of parameters need only one layer of
+    each kind, and share modules between models through `parts`.
     """
 
-    #: The first layer's position scheme.
+    #: Position scheme of the first layer.
     position: Any
 
     def __init__(
@@ -60,23 +61,23 @@ class Decoder(nn.Module):
         self.parametrization = make_parametrization(spec)
         self.embedding, head = parts.ends(spec)
         built = range(spec.layers) if layers is None else layers
-        # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
+        # Any, because a slot's interface is a protocol that tests check, not a base class.
         self.blocks: Any = nn.ModuleList(self._block(layer, seed) for layer in built)
         self._check_streams()
-        #: What keeps something between tokens beside the mixers, by name.
+        #: Modules other than mixers that keep a state between tokens, by name.
         self.stateful = {
             name: part for name, part in self.named_modules() if isinstance(part, Stateful)
         }
         for name, part in self.stateful.items():
             part.state_name = name
-        #: The name of the module that is each block's position scheme.
+        #: Name of each block's position module.
         self.schemes: list[str] = []
         self._add_positions(built, seed)
         self.norm = self._final_norm(seed) if self.blocks[-1].final_norm else nn.Identity()
         self.head = head
 
     def _check_streams(self) -> None:
-        """Raise ConfigError for a pattern of blocks with different residual streams."""
+        """Raise ConfigError if the pattern's blocks have different numbers of residual streams."""
         streams = [getattr(block, "streams", 1) for block in self.blocks]
         if len(set(streams)) > 1:
             names = dict.fromkeys(choice.name for choice in self.spec.block.choices)
@@ -135,7 +136,7 @@ class Decoder(nn.Module):
             )
 
     def _block(self, layer: int, seed: int) -> nn.Module:
-        """Make one layer; its parts draw from (seed, their names)."""
+        """Build one layer; its parts' random numbers are seeded by (seed, name of the part)."""
         spec, chosen, name = self.spec, self.spec.layer(layer), f"blocks.{layer}"
         norm = partial(make_norm, spec, chosen.norm, layer)
         attn, ffn = (
@@ -155,7 +156,7 @@ class Decoder(nn.Module):
 
     @property
     def positions(self) -> dict[str, Any]:
-        """The position schemes by the names of their modules."""
+        """Position schemes by the names of their modules."""
         return {name: getattr(self, name) for name in dict.fromkeys(self.schemes)}
 
     def forward(
@@ -177,9 +178,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Compute the hidden states after the last norm, (B, T, D), which the output head reads.
 
-        With a state the tokens continue what it has read, and are added to it: prefill, chunk and
-        single-token decoding are this one path. Training passes none. Raises ValueError where the
-        tokens do not fit the state or the position scheme.
+        With a state (such as a KV cache), the tokens continue the sequences in it and are added to
+        it: prefill, chunks and single-token decoding share this code. Training passes no state.
+        Raises ValueError if the tokens do not fit the state or the position scheme.
         """
         schemes, dropout = self.positions, given.get("dropout")
         ctx = self.context(tokens_BT, state, **given)
@@ -220,13 +221,14 @@ class Decoder(nn.Module):
     ) -> Tensor | None:
         """Compute the start index of each token's document, (B, T), and store it in the state.
 
-        None where a text is one document. A document begins with the separator before it.
+        A document begins with the separator before it. Return None if the model does not keep
+        documents apart.
         """
         if self.spec.separator is None:
             return None
         at_T = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)
         first_BT = torch.where(tokens_BT == self.spec.separator, at_T, 0).cummax(1).values
-        if pad_B is not None:  # a token of padding may be the separator's
+        if pad_B is not None:  # a padding token may equal the separator
             first_BT = torch.maximum(first_BT, pad_B[:, None])
         if state:
             assert state.first_BS is not None, "the state is of this model"
@@ -238,7 +240,7 @@ class Decoder(nn.Module):
     def new_state(
         self, batch: int, capacity: int, dtype: torch.dtype | None = None
     ) -> DecoderState:
-        """Return an empty state of all mixers, for `capacity` tokens of `batch` sequences."""
+        """Return an empty state of all layers, for `capacity` tokens of `batch` sequences."""
         weight, first_BS = self.embedding.weight, None
         kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": weight.device}
         if self.spec.separator is not None:
@@ -251,12 +253,12 @@ class Decoder(nn.Module):
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes of the state of one sequence of `context` tokens, over all layers."""
+        """Compute the bytes of the state of one sequence of `context` tokens, over all layers."""
         keeping = *(block.attn for block in self.blocks), *self.stateful.values()
         return sum(part.state_bytes(context, dtype) for part in keeping)
 
     def flops(self, context: int | None = None) -> int:
-        """Forward FLOPs per token at a context: 2 per multiply-add of every matrix product.
+        """Count forward FLOPs per token at a context: 2 per multiply-add of every matrix product.
 
         Scores are counted dense (all T x T), as they are computed without a fused kernel; norms,
         activations and the look-up of embeddings count nothing, as in Kaplan et al. 2020
@@ -268,21 +270,21 @@ class Decoder(nn.Module):
 
 
 def block_flops(block: Any, context: int) -> dict[str, Any]:
-    """Return a block's forward FLOPs per token: attention, feed-forward, and others."""
+    """Return a block's forward FLOPs per token: attention, feed-forward network, and the rest."""
     other = block.flops(context) if hasattr(block, "flops") else 0
     return {"attn": block.attn.flops(context), "ffn": block.ffn.flops(), "": other}
 
 
 def _acts_inside(position: str) -> bool:
-    """Return whether a scheme acts on queries, keys, values or scores, and not on embeddings."""
+    """Return whether a position scheme acts inside attention, not on the embeddings."""
     scheme, hooks = POSITIONS.get(position), ("rotate", "rotate_values", "bias")
     return any(getattr(scheme, hook, None) is not getattr(Position, hook) for hook in hooks)
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
-    """Build a decoder, to be filled by `init_weights` or from a file; no global state is touched.
+    """Build a decoder with uninitialised weights, for `init_weights` or weights of a file.
 
-    Raises ConfigError where the components do not fit the sizes.
+    No global state is changed. Raises ConfigError if the components do not fit the sizes.
     """
     with torch.device(device):
         return Decoder(spec)
@@ -291,9 +293,9 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
 def init_weights(model: Decoder, seed: int) -> Decoder:
     """Initialise the weights of a model in place, and return it.
 
-    The matrices of this package's `Linear` and `Embedding` are filled by the rule `model.init`,
-    each from (seed, parameter name), unless their layer says how they begin. All else keeps what
-    its component's constructor gives it, which draws from (seed, name of the part).
+    The rule `model.init` fills the matrices of this package's `Linear` and `Embedding` layers, each
+    seeded by (seed, parameter name), unless the layer has an initialiser `start`. All other
+    parameters get the values of their component's constructor, seeded by (seed, name of the part).
     """
     initial, undrawn = Decoder(model.spec, seed).state_dict(), _list_undrawn(model)
     model.load_state_dict({n: initial[n] for n in initial if n not in undrawn}, strict=False)
@@ -302,7 +304,7 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
 
 
 def _list_undrawn(model: Decoder) -> set[str]:
-    """Return the names of the matrices that wait for `model.init`."""
+    """Return the names of the matrices that the rule `model.init` fills."""
     return {
         f"{name}.weight"
         for name, module in model.named_modules()

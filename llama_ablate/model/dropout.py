@@ -1,9 +1,9 @@
 """Dropout whose masks are a function of seed, step and place (Srivastava et al. 2014).
 
-Nothing is drawn one after another, so a mask does not depend on what else was drawn: variants
-share masks wherever places and shapes agree, a resumed run has those of one that never stopped,
-micro-batches and data-parallel ranks have their rows of the whole batch's mask, and a GPU has the
-same as a CPU.
+A place is the name of a point in the model at which dropout applies. A mask does not depend on
+other random draws. Variants therefore share masks wherever places and shapes agree, a resumed run
+has the masks of an uninterrupted run, micro-batches and data-parallel ranks have their rows of the
+whole batch's mask, and a GPU has the same masks as a CPU.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 from llama_ablate.config.spec import DropoutRates, ModelSpec
 from llama_ablate.model.initialisation import stream
 
-#: The last part of a place's name, and the rate there; all else is the output of a sub-layer.
+#: Name of the rate by the last part of a place's name; all other places are outputs of sub-layers.
 _RATES = {"embedding": "embedding", "weights": "attention"}
 
 
@@ -24,24 +24,25 @@ _RATES = {"embedding": "embedding", "weights": "attention"}
 class Dropout:
     """Dropout masks for some rows of a training step's batch.
 
-    The number at i of a matrix (the last two axes) is `a + m * s_i` in 32 bits, and is dropped
-    where that is below the rate's share of the range. The s_i are fixed random numbers; a, and an
-    odd m, are drawn for each matrix of the whole batch from (seed, step, place). So masks of
-    different matrices are independent, and the numbers within one nearly so by pairs (multiply-add
-    hashing: Dietzfelbinger et al. 1997, A reliable randomized algorithm for the closest-pair
-    problem). It takes one pass over memory where torch's dropout takes several times as long.
+    Element i of a matrix (the last two axes) has the 32-bit hash `a + m * s_i`, and is dropped if
+    the hash is below the rate's share of the range. The s_i are fixed random numbers; a, and an odd
+    m, are drawn for each matrix of the whole batch from (seed, step, place). Masks of different
+    matrices are therefore independent, and the elements of one matrix nearly pairwise independent
+    (multiply-add hashing: Dietzfelbinger et al. 1997, A reliable randomized algorithm for the
+    closest-pair problem). This takes one pass over memory; torch's dropout takes several times as
+    long.
     """
 
     rates: DropoutRates
     seed: int
     step: int
-    #: Rows of the whole batch, and the one that comes first in the tensors.
+    #: Number of rows of the whole batch, and index in it of the tensors' first row.
     batch: int
     first: int = 0
 
     @classmethod
     def for_step(cls, spec: ModelSpec, seed: int, step: int, batch: int) -> "Dropout | None":
-        """Return the masks of a step; None where a model has no dropout."""
+        """Return the masks of a step, or None if the model has no dropout."""
         return cls(spec.dropout, seed, step, batch) if spec.dropout != DropoutRates() else None
 
     def from_row(self, first: int) -> "Dropout":
@@ -49,11 +50,11 @@ class Dropout:
         return replace(self, first=first)
 
     def mask(self, place: str, shape: Sequence[int], like: Tensor) -> tuple[Tensor, float] | None:
-        """Return the 0/1 mask and the scale 1/(1 - rate).
+        """Return the 0/1 mask and the scale 1/(1 - rate), or None if the rate is 0.
 
-        None for a rate of 0. The first axis of the shape is the batch's; type and device are those
-        of `like`. They are not multiplied: in bfloat16 their product would be off
-        by up to 0.4%, for all numbers alike.
+        The first axis of the shape is the batch; dtype and device are those of `like`. Mask and
+        scale are not multiplied: in bfloat16 their product would be off by up to 0.4%, for all
+        numbers alike.
         """
         rate: float = getattr(self.rates, _RATES.get(place.rpartition(".")[2], "sublayer"))
         if rate == 0:
@@ -67,7 +68,7 @@ class Dropout:
         return mask.to(like.dtype).view(*shape), 1 / (1 - rate)
 
     def __call__(self, x: Tensor, place: str) -> Tensor:
-        """Apply dropout to x, scaled so that its mean stays."""
+        """Apply dropout to x, scaled so that its expected value is unchanged."""
         dropout = self.mask(place, x.shape, x)
         return x if dropout is None else x * dropout[0] * dropout[1]
 

@@ -1,7 +1,7 @@
-"""The position-wise feed-forward network: `f(x_BTD, ctx) -> x_BTD`.
+"""Position-wise feed-forward networks: `f(x_BTD, ctx) -> x_BTD`.
 
-`width` is what a budget is matched through, so every component has it as an option; None stands
-for the component's own rule.
+Every network has the option `width`, which is solved for when variants are matched in size. With
+None, the network computes its default width.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ _WIDEST = 1 << 24
 class FeedForwardInterface(Protocol):
     """Interface of a feed-forward network."""
 
-    #: How wide it is inside: what a budget is matched through.
+    #: Hidden width, which is solved for when variants are matched in size.
     width: int
 
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
         """Return the output, (B, T, D), which the block adds to the residual stream."""
 
     def flops(self) -> int:
-        """Forward FLOPs per token."""
+        """Count forward FLOPs per token."""
 
 
 FEEDFORWARDS = Registry(
@@ -46,10 +46,11 @@ def _same(x: Tensor) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them; four times as wide as the model.
+    """Feed-forward network of two linear maps with an activation between them.
 
-    `canon` has canon layers before the network (C), on its hidden units, those of the gate
-    included (D), or both (Allen-Zhu 2025, arXiv:2512.17351).
+    By default the hidden width is four times the model's width. `canon` adds canon layers (short
+    causal convolutions) before the network (C), on its hidden units, those of the gate included
+    (D), or both (Allen-Zhu 2025, arXiv:2512.17351).
     """
 
     activation: Activation
@@ -79,7 +80,7 @@ class FeedForward(nn.Module):
         return y_BTD
 
     def flops(self) -> int:
-        """Forward FLOPs per token of the matrix products."""
+        """Count forward FLOPs per token of the matrix products."""
         return 2 * weights(self)
 
 
@@ -92,10 +93,11 @@ def _passed(canon: Canon | None, x_BTD: Tensor, ctx: Context | None) -> Tensor:
 
 
 class GatedFeedForward(FeedForward):
-    """`down(activation(gate(x)) * up(x))`: a third matrix decides what passes.
+    """Gated feed-forward network: `down(activation(gate(x)) * up(x))`.
 
-    Without a width it takes Llama's: two thirds of `4 * dim`, times `multiplier`, rounded up to a
-    multiple of `multiple_of`. At 2/3 the three matrices weigh what the two of FeedForward do.
+    The default width is Llama's: two thirds of `4 * dim`, times `multiplier`, rounded up to a
+    multiple of `multiple_of`. With two thirds, the three matrices have as many parameters as the
+    two of FeedForward.
     """
 
     def __init__(
@@ -150,9 +152,9 @@ class ReLU(FeedForward):
 
 @FEEDFORWARDS.register("linear")
 class LinearFeedForward(FeedForward):
-    """Use nothing between two linear maps: a control (Shazeer 2020, arXiv:2002.05202, has none).
+    """Use no activation between two linear maps: a control that Shazeer 2020, 2002.05202, lacks.
 
-    What a network loses with it is what an activation is worth.
+    The loss that a network gains from its activation is the difference from this network.
     """
 
     activation = staticmethod(_same)
@@ -202,8 +204,8 @@ class SiLU(FeedForward):
 class GLU(GatedFeedForward):
     """Gate with a sigmoid: `down(sigmoid(gate(x)) * up(x))` (Dauphin et al. 2016, 1612.08083).
 
-    Where the gate reads the hidden vector h = up(x), not the input, the network is
-    `down(h * sigmoid(gate(h)))`: GLU as an activation of one vector, its matrix square.
+    If the gate reads the hidden vector h = up(x) instead of the input, the network is
+    `down(h * sigmoid(gate(h)))`: an activation of one vector, with a square gate matrix.
     """
 
     activation = staticmethod(torch.sigmoid)
@@ -222,7 +224,7 @@ class GLU(GatedFeedForward):
             self.gate = Linear(self.width, self.width, bias=bias)
 
     def _gated_by(self, x_BTD: Tensor, h_BTF: Tensor) -> Tensor:
-        """Return x or up(x)."""
+        """Return the gate's input: x, or the hidden vector up(x)."""
         return x_BTD if self.gate_reads == "input" else h_BTF
 
 

@@ -1,8 +1,9 @@
 """Rules for initial weights, by name in `model.init`.
 
-A rule fills the matrices whose layer does not say itself how it begins. Each tensor is drawn from
-(seed, parameter name) on the CPU, so two variants share every weight that they have in common, bit
-for bit, whatever else differs between them: that is what pairs them.
+A rule fills the matrices of layers that have no initialiser `start`. Each tensor is drawn on the
+CPU, seeded by (seed, parameter name). Two variants of a model therefore share every weight that
+they have in common, bit for bit, whatever else differs between them, so that their runs of a seed
+form a pair.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ class Init(Protocol):
     def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix, (out, in) or (entries, width), in place.
 
-        `inputs` is how many each output has in the parametrization's base model.
+        `inputs` is the number of inputs of each output (fan-in) in the parametrization's base
+        model.
         """
 
     def bias(self, bias: Tensor, inputs: float, draw: Generator) -> None:
@@ -38,7 +40,7 @@ INITS = Registry("init", sizes=SIZES, interface=Init)
 
 @INITS.register("normal")
 class Normal:
-    """Draw every matrix from N(0, init_std), biases zero (Radford et al. 2018, GPT, 4.1)."""
+    """Draw every matrix from N(0, init_std^2), biases zero (Radford et al. 2018, GPT, 4.1)."""
 
     def __init__(self, init_std: float) -> None:
         self.std = init_std
@@ -56,10 +58,10 @@ class Normal:
 
 @INITS.register("depth-scaled")
 class DepthScaled(Normal):
-    """Draw N(0, init_std), what writes to the stream smaller (Radford et al. 2019, GPT-2, 2.3).
+    """Draw from N(0, init_std^2), residual outputs smaller (Radford et al. 2019, GPT-2, 2.3).
 
-    Projections that are added to the residual stream begin as N(0, init_std / sqrt(2 layers)), so
-    that its variance does not grow with depth. Biases are zero.
+    Projections that are added to the residual stream have the standard deviation init_std / sqrt(2
+    layers), so that the stream's variance does not grow with depth. Biases are zero.
     """
 
     def __init__(self, init_std: float, layers: int) -> None:
@@ -74,7 +76,7 @@ class DepthScaled(Normal):
 
 @INITS.register("torch")
 class Torch:
-    """Draw as torch's own layers do, uniform within 1/sqrt(inputs) (LeCun et al. 1998; torch 2).
+    """Draw like torch's own layers, uniform within 1/sqrt(inputs) (LeCun et al. 1998; torch 2).
 
     Linear layers: weights and biases uniform within +-1/sqrt(inputs); embeddings: N(0, 1).
     """
@@ -93,10 +95,10 @@ class Torch:
 
 @INITS.register("mup")
 class MuP(Normal):
-    """Draw as maximal update parametrization does (Yang et al. 2022, 2203.03466, Table 3).
+    """Draw by the maximal update parametrization (Yang et al. 2022, 2203.03466, Table 3).
 
     Matrices of the blocks are N(0, 1/inputs) and the output head N(0, 1/inputs^2), so that logits
-    of a wide model begin at 0; embeddings are N(0, init_std^2) and biases zero.
+    of a wide model begin near 0; embeddings are N(0, init_std^2) and biases zero.
     """
 
     def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
@@ -106,9 +108,10 @@ class MuP(Normal):
 
 
 def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, seed: int) -> None:
-    """Draw every matrix without a `start` of its own, and its bias, by the spec's rule, in place.
+    """Fill the weights and biases of all layers without a `start` by the spec's rule, in place.
 
-    The rule is asked as for the base model of the parametrization, which scales what it gives.
+    The rule gets the sizes of the parametrization's base model; the parametrization then scales the
+    weights that the rule drew.
     """
     sizes = spec.sizes | {"layers": round(spec.layers / parametrization.depth)}
     init: Init = INITS.build(spec.init, **sizes)
@@ -134,12 +137,12 @@ def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, se
 
 @contextmanager
 def drawing_from(seed: int, name: str) -> Iterator[None]:
-    """Seed torch with (seed, name) inside; its global generator is restored afterwards."""
+    """Seed torch's global generator by (seed, name) in the body; restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(seed, name))
         yield
 
 
 def stream(seed: int, name: str) -> int:
-    """Return the seed of the random numbers that belong to a name."""
+    """Return the seed of the random numbers for (seed, name), from a SHA-256 hash."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "little")

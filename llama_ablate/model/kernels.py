@@ -1,4 +1,4 @@
-"""Softmax attention: explicit (`math`), by torch's kernel (`fused`), or with its maps recorded."""
+"""Softmax attention: explicit products (`math`), torch's kernel (`fused`), or recorded maps."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from torch.autograd.function import once_differentiable
 
 Kernel = Literal["math", "fused"]
 
-_MIN_ROWS, _MAX_BLOCKS = 128, 4  # of the blocks of scores
-#: Keys of so many numbers, at most, are read by one token in float32: for products in bfloat16
-#: oneDNN makes code anew at each length. Of one sequence and an eighth of that, torch's kernel
-#: takes half as long as products.
+_MIN_ROWS, _MAX_BLOCKS = 128, 4  # fewest rows in a block of scores, most blocks
+#: Largest number of cached key elements for which one new token is computed in float32: for
+#: products in bfloat16, oneDNN generates new code at each length. For a single sequence with at
+#: most an eighth of these elements, torch's kernel takes half as long as explicit products.
 _MAX_SMALL_CACHE = 1 << 22
 
 
@@ -23,26 +23,26 @@ _MAX_SMALL_CACHE = 1 << 22
 class Maps:
     """Attention maps of one layer, each (B, H, T, S)."""
 
-    scores: Tensor  # q k^T, scaled and, where it has one, under its soft cap
+    scores: Tensor  # q k^T, scaled, and soft-capped if the layer has a soft cap
     masked: Tensor  # with the mask and any position bias added
     weights: Tensor  # after the softmax: rows that sum to 1, or less where a sink takes the rest
 
 
 class Attending(Protocol):
-    """Interface of a forward pass's context for attention."""
+    """Interface that attention requires of a forward pass's context."""
 
     kernel: Kernel
     maps: list[Maps] | None
-    #: A factor of all scores.
+    #: Factor by which all attention scores are multiplied.
     scores: float
 
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
-        """Return the additive mask, and whether it is the plain causal triangle."""
+        """Return the additive mask, and whether it is exactly the causal triangle."""
 
     def dropped(
         self, place: str, shape: Sequence[int], like: Tensor
     ) -> tuple[Tensor, float] | None:
-        """Return the mask and the scale of dropout at a place of this layer, or None."""
+        """Return the dropout mask and its scale for a named place of this layer, or None."""
 
 
 def attend(
@@ -59,18 +59,19 @@ def attend(
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask + bias) v, heads joined, (B, T, H * width of v).
 
-    A `bias`, (B, H, T, S) or what broadcasts to it, may depend on the tokens: gradients go through
-    it under every kernel.
+    `bias` has the shape (B, H, T, S) or a shape that broadcasts to it. It may depend on the tokens:
+    gradients flow through it with every kernel.
 
-    A `sink` is the logit of each head of one more key, before the others, which is seen by all and
-    whose value is 0.
+    `sink_H` has one logit per head. It belongs to an additional key before the others, which every
+    token sees and whose value is 0.
 
-    The mask is the context's for this `window`; `scale` is 1/sqrt(E) unless given. Neither kernel
-    copies a key/value head to its query heads. `math` is the faster one for short contexts in
-    bfloat16 on a CPU. torch's kernel has no soft cap and returns no scores, and where keys and
-    values differ in width it falls back to code six times slower than `math`: all of those are
-    spelled out whatever the kernel, and so is attention whose weights are dropped. So is one token
-    of many or long sequences on a CPU, where torch's kernel takes longer, and copies shared heads.
+    The mask comes from the context, for this `window`; `scale` defaults to 1/sqrt(E). Neither
+    kernel copies a key/value head for each of its query heads. `math` is the faster kernel for
+    short contexts in bfloat16 on a CPU. In these cases attention is computed by explicit products,
+    whatever the kernel: with a soft cap or recorded maps, which torch's kernel does not support; if
+    keys and values differ in width, where torch's kernel falls back to code six times slower than
+    `math`; with dropout of the attention weights; and for one new token of many or long sequences
+    on a CPU, where torch's kernel takes longer and copies shared heads.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -80,7 +81,7 @@ def attend(
     if bias is not None:
         mask, causal = bias if mask is None else mask + bias, False
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
-        # Heads that are made one of, as in differential attention, have the bias of that one.
+        # Query heads that are merged later, as in differential attention, share one bias.
         mask = mask.repeat_interleave(H // mask.shape[-3], -3)
     keys = visible + (sink_H is not None)
     dropped = ctx.dropped("weights", (B, H, T, keys), q_BHTE)
@@ -105,7 +106,8 @@ def attend(
             enable_gqa=K < H,
         )
         return mixed_BHTE.transpose(1, 2).reshape(B, T, -1)
-    # No token sees a key behind it: with the rows in blocks, those of keys behind them are spared.
+    # No token sees a later key: with the rows in blocks, products with keys after a block are
+    # saved.
     rows = T if mask is None else max(_MIN_ROWS, -(-T // _MAX_BLOCKS))
     before = k_BKSE.shape[2] - T
     mixed_BtHP = []
@@ -133,7 +135,7 @@ def _attend_by_products(
     dropped: tuple[Tensor, float] | None,
     scale: float,
 ) -> Tensor:
-    """Compute attention by batched products, (B, T, H * width of v)."""
+    """Compute attention by batched matrix products, (B, T, H * width of v)."""
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
     # Heads first, as the projection lays them out in memory; the query heads of a group are rows
@@ -141,7 +143,7 @@ def _attend_by_products(
     q_KGBTE = q_BHTE.transpose(0, 1).reshape(K, H // K, B, T, E)
     q_KBgE = q_KGBTE.transpose(1, 2).reshape(K, B, -1, E)
     k_KBSE, v_KBSE = k_BKSE.transpose(0, 1), v_BKSE.transpose(0, 1)
-    if mask is not None:  # a view: what all sequences or heads have in common is never copied
+    if mask is not None:  # a view: an axis that all sequences or heads share is not copied
         mask_bhTS = mask.to(q_BHTE.dtype)[(None,) * (4 - mask.dim())]
         groups = (1, 1) if mask_bhTS.shape[1] == 1 else (K, H // K)
         mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)  # type: ignore[no-untyped-call]
@@ -155,7 +157,7 @@ def _attend_by_products(
 
 
 def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
-    """Prepend the sinks' column to a mask: (H, T, 1 + S) or (B, H, T, 1 + S)."""
+    """Prepend the column of the attention sinks to a mask: (H, T, 1 + S) or (B, H, T, 1 + S)."""
     mask = sink_H.new_zeros(T, S) if mask is None else mask
     shape = *(mask.shape[:1] if mask.dim() == 4 else ()), len(sink_H), T
     return torch.cat([sink_H[:, None, None].expand(*shape, 1), mask.expand(*shape, S)], -1)
@@ -169,7 +171,10 @@ def _attend_one_token(
     scale: float,
     sink_H: Tensor | None,
 ) -> Tensor:
-    """Attend from one token: the query heads of a group are rows of a product with their keys."""
+    """Compute the attention of one new token, (B, 1, H * width of v).
+
+    The query heads that share a key/value head are the rows of one matrix product with its keys.
+    """
     B, H, K, dtype = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1], q_BH1E.dtype
     is_small = not torch.compiler.is_compiling() and k_BKSE.numel() <= _MAX_SMALL_CACHE
     if is_small and dtype.itemsize < 4:
@@ -185,7 +190,7 @@ def _attend_one_token(
     scores_BKGS = (q_BKGE * scale) @ k_BKSE.transpose(-1, -2)
     if mask is not None:
         scores_BKGS = scores_BKGS + mask
-    if sink_H is not None:  # beside the scores: keys are many, and not copied for one more
+    if sink_H is not None:  # joined to the scores: joining it to the keys would copy them all
         sink_BKG1 = sink_H.to(q_BH1E.dtype).view(1, K, H // K, 1).expand(B, -1, -1, -1)
         scores_BKGS = torch.cat([scores_BKGS, sink_BKG1], -1)
     weights_BKGS = scores_BKGS.softmax(-1)[..., : k_BKSE.shape[2]]
@@ -203,7 +208,10 @@ def _attend_in_steps(
     softcap: float | None,
     seen: int,
 ) -> Tensor:
-    """Compute attention one named step at a time; keep the maps of `seen` tokens if wanted."""
+    """Compute attention step by step, and append its maps to `maps` if that is a list.
+
+    The maps show the last `seen` keys only, and so leave out the attention sink.
+    """
     group = q_BHTE.shape[1] // k_BKSE.shape[1]
     k_BHSE, v_BHSE = (x.repeat_interleave(group, dim=1) for x in (k_BKSE, v_BKSE))
     scores_BHTS = (q_BHTE * scale) @ k_BHSE.transpose(-1, -2)
@@ -220,10 +228,10 @@ def _attend_in_steps(
 
 
 class _MathAttention(torch.autograd.Function):
-    """Autograd function: attention in four operations, and its gradient in closed form.
+    """Autograd function of attention: four operations, and their gradient in closed form.
 
-    Operations inside are not seen by autocast, which would take the scores to float32 and back
-    (softmax accumulates in float32 anyway), nor recorded one by one.
+    Autocast does not apply inside: it would convert the scores to float32 and back (softmax
+    accumulates in float32 anyway). Autograd does not record the operations one by one.
     """
 
     @staticmethod
@@ -241,7 +249,7 @@ class _MathAttention(torch.autograd.Function):
         with torch.autocast(q_KBgE.device.type, enabled=False):
             scaled_KBgE = q_KBgE * scale
             scores_KBgS = scaled_KBgE @ k_KBSE.transpose(-1, -2)
-            if mask is not None:  # (K, B, G, T, S), or 1 of what they share
+            if mask is not None:  # (K, B, G, T, S), or 1 on shared axes
                 scores_KBgS.view(*q_KBgE.shape[:2], -1, *mask.shape[-2:]).add_(mask)
             weights_KBgS = scores_KBgS.softmax(-1)
             ctx.save_for_backward(scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS, kept_KBgS)

@@ -1,7 +1,7 @@
-"""Laws of every model, whatever its components; checked without training and without data.
+"""Laws (invariants) that every model must obey, whatever its components.
 
-The tests hold this package's components to them; `check` holds a plug-in's component to them before
-a grid starts.
+They are checked without training and without data. The tests check the components of this package;
+`check` checks the component of a plug-in before the runs of an experiment start.
 """
 
 import copy
@@ -27,24 +27,26 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.state import Stateful
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
-_ROWS, _LONGEST = 4, 512  # of a batch as training has it, where a fault may need the room
+_ROWS, _LONGEST = 4, 512  # batch of a training step: some faults need its size
 _CHANGED = 12  # the token that is changed to see which logits depend on it
-_STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
+_STEP, _STEPS = 1e-2, 3  # updates: outputs that start at zero have no gradient at first
 _PADDED = 5  # tokens of padding to the left of a sequence
-_SEPARATOR = 7  # the token that a document begins with, where documents are kept apart
-#: Where they begin in two sequences: soon after another, within a chunk and beyond, and one empty.
+_SEPARATOR = 7  # the token that begins a document in models that keep documents apart
+#: Starts of the documents in two sequences: close together, within a chunk and beyond, and one
+#: empty document.
 _BEGINS = (0, 9, 20), (3, 12, 13)
 _TOLERANCE = 1e-4
-#: Largest change of a logit from a prefix alone to the whole window, as a share of the largest one.
+#: Largest difference of a logit between the prefix alone and the whole window, as a share of the
+#: largest logit.
 PREFIX_TOLERANCE = _TOLERANCE
-_COUNTED = 256  # tokens of which FLOPs are counted: scores are over 1% of them up to a width of 12k
+_COUNTED = 256  # tokens of the FLOP count: scores are over 1% of the count up to width 12k
 _FLOPS_TOLERANCE = 0.01
 _DROP_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
-#: What a layer adds starts smaller with depth under the default rule alone.
+#: Default rules, such as `init`: only under these do outputs of layers start smaller with depth.
 _RULES: dict[str, Any] = {f.name: f.default for f in fields(ModelSpec) if f.name in RULES}
-_MIN_SHRINKAGE = 1.2  # between no scale at all and the square root of two
+_MIN_SHRINKAGE = 1.2  # between 1, which is no scaling, and the square root of two
 
-#: Function that describes how a model breaks a law; None where it obeys.
+#: Function that returns how a model breaks a law, or None if the model obeys it.
 Law = Callable[[Decoder, Tensor], str | None]
 
 
@@ -63,8 +65,8 @@ def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
 def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a token changes no logits of the tokens before it, also in training.
 
-    Nor, where all layers have windows and nothing else keeps tokens, of those that are too far
-    behind it.
+    If all layers have sliding windows and no other module keeps tokens, a token must also leave the
+    logits unchanged beyond the layers' receptive field.
     """
     changed_BT = tokens_BT.clone()
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
@@ -82,7 +84,8 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
 def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that the first half of each sequence has the same logits without the second half.
 
-    For trained weights and held-out text: a component may look ahead in its runs alone.
+    This check is for trained weights and held-out text, since a component may look ahead only in
+    its training runs.
     """
     half = tokens_BT.shape[1] // 2
     whole_BTV, prefix_BTV = model(tokens_BT), model(tokens_BT[:, :half])
@@ -103,7 +106,8 @@ def _compute_receptive_field(model: Decoder) -> int:
 def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check causality and independence of sequences at the context's length and in bfloat16.
 
-    What works in chunks, or is another kernel in bfloat16, may break them there alone.
+    A component that works in chunks, or uses another kernel in bfloat16, may break these laws only
+    there.
     """
     T = min(model.spec.context, _LONGEST)
     pieces = -(-_ROWS * T // tokens_BT.numel())
@@ -111,7 +115,7 @@ def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
     if failure := causal(model, long_BT) or batch_apart(model, long_BT):
         return f"{failure}, in {_ROWS} sequences of {T}"
     with suppress(RuntimeError), torch.autocast(tokens_BT.device.type, torch.bfloat16):
-        if failure := causal(model, long_BT):  # one that cannot take it is not trained in it
+        if failure := causal(model, long_BT):  # else it is not trained in bfloat16
             return f"{failure}, in bfloat16"
     return None
 
@@ -126,16 +130,16 @@ def batch_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) ->
 
 
 def _read(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None = None) -> Tensor:
-    """Return the logits of rows of a batch as a trained model computes them."""
+    """Return the logits of a batch's rows `first` to `end` in evaluation mode."""
     logits_BTV: Tensor = model.eval()(tokens_BT[first:end])
     model.train()
     return logits_BTV
 
 
 def _trained(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None = None) -> Tensor:
-    """Return the logits of rows of a batch as a training step computes them.
+    """Return the logits of a batch's rows `first` to `end` as a training step computes them.
 
-    With gradients, the losses of components, and dropout where the model has it.
+    The pass has gradients, the components' losses, and dropout if the model has dropout.
     """
     masks = Dropout.for_step(model.spec, seed=0, step=0, batch=len(tokens_BT))
     with torch.enable_grad():
@@ -164,7 +168,8 @@ def padding_changes_nothing(
 ) -> str | None:
     """Check that a sequence padded on the left has the logits that it has alone.
 
-    In one pass, and with a state, of whose pieces the first is nothing but padding.
+    The check covers one full pass, and a pass in pieces with a state (such as a KV cache), in which
+    the first piece is all padding.
     """
     T = tokens_BT.shape[1]
     short_BT = tokens_BT[1:2, : T - _PADDED]
@@ -182,8 +187,9 @@ def padding_changes_nothing(
 def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
     """Check that documents in one sequence have the logits that each has alone.
 
-    In one pass, and with a state, padded on the left or not; and that the gradient of the whole is
-    the sum of theirs. For models that keep documents apart.
+    The check covers one full pass and a pass in pieces with a state, with and without padding on
+    the left. The gradient of the whole sequence must be the sum of the documents' gradients. The
+    law applies only to models that keep documents apart (per-document mask).
     """
     if (separator := model.spec.separator) is None:
         return None
@@ -229,7 +235,7 @@ def _gradients(model: Decoder, texts: list[Tensor]) -> dict[str, Tensor]:
 def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check the counted bytes of a state against its live tensors.
 
-    At several contexts and in both precisions, before anything is read and when it is full.
+    Both are compared at several contexts and in two precisions, for an empty and for a full state.
     """
     B, T = tokens_BT.shape
     in_bfloat16 = copy.deepcopy(model).to(torch.bfloat16)
@@ -254,11 +260,12 @@ def counted_flops(
 ) -> str | None:
     """Check the counted FLOPs of matrix products against torch's counter.
 
-    For each layer's attention and feed-forward network, and for the whole model.
+    Both are compared for each layer, its attention and its feed-forward network, and for the whole
+    model.
     """
     T = min(model.spec.context, _COUNTED)
     text_BT = tokens_BT[:1].repeat(1, -(-T // tokens_BT.shape[1]))[:, :T]
-    # Of the kernels of fused attention torch counts those of a GPU only.
+    # Among the kernels of fused attention, torch counts only those of a GPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(text_BT)
     counted: dict[str, Any] = {}
@@ -289,7 +296,7 @@ def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that every name in a module's `no_weight_decay` is one of its parameters."""
+    """Check that every name in a module's `no_weight_decay` names a parameter of the module."""
     del tokens_BT
     for path, module in model.named_modules():
         for name in getattr(module, "no_weight_decay", ()):
@@ -299,7 +306,7 @@ def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that every parameter gets a finite gradient, not zero in one of the first steps."""
+    """Check that every parameter gets a finite gradient, nonzero in one of the first steps."""
     waiting = dict(model.named_parameters())
     for _ in range(_STEPS):
         with torch.enable_grad():
@@ -314,7 +321,7 @@ def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
             if parameter.grad is not None:
                 parameter.sub_(_STEP * parameter.grad.sign())
         model.zero_grad()
-    # Softmax does not see what is added to all of its scores: a key's bias may rest at zero.
+    # Softmax ignores a constant added to all scores: the bias of the keys may have no gradient.
     if still := [name for name in waiting if not name.endswith("attn.k.bias")]:
         return f"gives '{still[0]}' no gradient: it would never learn; use it, or drop it"
     return None
@@ -335,8 +342,9 @@ def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
 def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a layer's output to the residual stream starts scaled by 1/sqrt(2 layers).
 
-    The first layer's parts of a model of one layer and of one of two are given the same input:
-    their outputs are to differ by sqrt(2). An output that starts at zero needs no scale.
+    The first layer's attention and feed-forward network get the same input in a model of one layer
+    and in a model of two layers. Their outputs must differ by sqrt(2). An output that starts at
+    zero needs no scale.
     """
     other = _model(replace(model.spec, layers=3 - model.spec.layers))
     shallow, deep = sorted((model, other), key=lambda one: one.spec.layers)
@@ -363,7 +371,7 @@ def _are_close(some: Tensor, others: Tensor, close: float) -> bool:
 
 
 def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
-    """Return the inputs of a part of the first layer in a forward pass."""
+    """Return the inputs of a module of the first layer in a forward pass."""
     inputs: list[tuple[Any, ...]] = []
     part: nn.Module = getattr(model.blocks[0], name)
     with part.register_forward_pre_hook(lambda _part, given: inputs.append(given)):
@@ -374,7 +382,7 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
 def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a model with sub-layer dropout drops the outputs of every sub-layer.
 
-    With all of them dropped the logits are those of sub-layers that return zeros.
+    If dropout sets every output to zero, the logits must be those of sub-layers that return zeros.
     """
     if model.spec.dropout.sublayer == 0:
         return None
@@ -391,7 +399,7 @@ def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
-#: In the order in which they are checked; the one that changes the weights comes last.
+#: All laws, in the order of their checks; the law that changes the weights comes last.
 LAWS: tuple[Law, ...] = (
     finite,
     drawn_from_the_seed,
@@ -410,7 +418,7 @@ LAWS: tuple[Law, ...] = (
 )
 
 
-#: Laws of what a mixer keeps between tokens.
+#: Names of the laws about the state that a mixer keeps between tokens.
 _STATE_LAWS = {
     law.__name__
     for law in (cached_equals_full, padding_changes_nothing, documents_apart, counted_bytes)
@@ -420,7 +428,7 @@ _STATE_LAWS = {
 def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
     """Check a law; return how it is broken, or why its check failed, or None.
 
-    Raises ConfigError where that does.
+    Raises ConfigError if the law raises it.
     """
     try:
         return law(*given())
@@ -432,17 +440,18 @@ def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...
 
 
 def check(spec: ModelSpec, slot: str) -> list[str]:
-    """Check the component of a slot against every law, in a small model of its sizes.
+    """Check a slot's component against every law, in a small model of the spec's sizes.
 
-    Returns notes on what it does unlike the others, and makes no comparison wrong. Raises
-    ConfigError, which names the component and the law that it breaks.
+    A slot is an interchangeable part of a model, such as `attention`. Returns notes on unusual
+    properties that make no comparison wrong. Raises ConfigError, which names the component and the
+    broken law, if a law is broken.
     """
     small = replace(
         spec,
         vocab=_VOCAB,
         layers=min(spec.layers, _LAYERS),
         context=max(spec.context, _TOKENS),
-        # Around zero most activations are alike, far from it most softmaxes are saturated.
+        # Near zero most activations are alike; far from zero most softmaxes are saturated.
         tie=False,
         separator=None if spec.separator is None else _SEPARATOR,
         init_std=max(spec.init_std, spec.dim**-0.5),
@@ -470,7 +479,7 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
         try:
             failure = breach(law, lambda: (_model(spec), tokens_BT))
         except NotProvidedError:
-            continue  # it is about what the component does not provide
+            continue  # the law is about a method that the component does not provide
         if failure:
             first, *_ = (law.__doc__ or "").splitlines() or [""]  # python -OO leaves them out
             statement = first.removeprefix("Check that ").removeprefix("Check ").rstrip(".")
@@ -480,7 +489,7 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
 
 @torch.no_grad()
 def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
-    """List notes on a component: unscaled first outputs, and equal components."""
+    """List notes on a component: unscaled initial outputs, and equality to other components."""
     with suppress(NotProvidedError):
         unscaled = breach(starts_smaller_with_depth, lambda: (_model(spec), tokens_BT))
         return [*filter(None, [unscaled]), *_twins(spec, slot, tokens_BT)]
@@ -488,7 +497,7 @@ def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
 
 
 def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
-    """Yield the other components of the slot with equal parameters and outputs."""
+    """Yield a note for each other component of the slot with equal parameters and outputs."""
     model = _model(spec)
     shapes, logits_BTV = _shapes(model), model(tokens_BT)
     for name in REGISTRIES[slot]:

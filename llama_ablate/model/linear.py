@@ -7,17 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: What a weight is to the rules of initialisation and of learning rates.
+#: Kind of a weight, on which the rules of initialisation and learning rates depend.
 Kind = Literal["embedding", "hidden", "out", "head", "vector", "last"]
-#: Fills a weight in place.
+#: Function that fills a weight in place.
 Start = Callable[[Tensor], object]
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose weight is drawn by `model.init`, unless `start` says how it begins.
+    """`nn.Linear` whose weight is initialised by `start`, or else by the rule `model.init`.
 
-    `start` fills the weight in place and nothing overwrites it; biases start at zero. `decay`
-    False exempts the weight from weight decay.
+    `start` fills the weight in place, and nothing overwrites it; biases start at zero. With `decay`
+    False, the weight has no weight decay.
     """
 
     kind: ClassVar[Kind] = "hidden"
@@ -36,7 +36,7 @@ class Linear(nn.Linear):
         super().__init__(size, out, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Fill the weight by `start`; one without it is drawn later, from seed and name."""
+        """Fill the weight by `start`, if given; otherwise the rule `model.init` fills it later."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         if self.start is not None:
@@ -56,13 +56,13 @@ class OutLinear(Linear):
 
 
 class Head(Linear):
-    """The projection to the logits."""
+    """Output head: the projection to the logits."""
 
     kind: ClassVar[Kind] = "head"
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding` whose weight is drawn by `model.init`, unless `start` says how it begins."""
+    """`nn.Embedding` whose weight is initialised by `start`, or else by the rule `model.init`."""
 
     kind: ClassVar[Kind] = "embedding"
 
@@ -71,13 +71,13 @@ class Embedding(nn.Embedding):
         super().__init__(count, size)
 
     def reset_parameters(self) -> None:
-        """Fill the weight by `start`; one without it is drawn later, from seed and name."""
+        """Fill the weight by `start`, if given; otherwise the rule `model.init` fills it later."""
         if self.start is not None:
             self.start(self.weight.detach())
 
 
 def weights(part: nn.Module) -> int:
-    """Return the multiply-adds per token of all linear layers of a part, each passed once."""
+    """Count the multiply-adds per token of a part's linear layers, each applied once."""
     return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
 
 
@@ -89,8 +89,9 @@ def numel(part: nn.Module) -> int:
 def project_fused(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
     """Apply several linear layers to one input in a fused projection, (B, T, sum of outputs).
 
-    It is one matrix product: the small weights are joined, not the activations. For a single token
-    it is the other way round, as joining weights would take longer than the products.
+    The weights are concatenated for one matrix product, since they are smaller than the
+    activations. For a single token the outputs are concatenated instead, as joining the weights
+    would take longer than the products.
     """
     if x_BTD.shape[1] == 1:
         return torch.cat([part(x_BTD) for part in parts], -1)
@@ -105,8 +106,8 @@ def project_fused(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x @ weight.T + bias`.
 
-    One vector on a CPU, in a compiled step, is multiplied as a sum over products, in float32 at
-    least: the compiler fuses it into one pass over the weights, and torch's product of matrices
+    In a compiled step on a CPU, a single vector is multiplied elementwise and summed, in float32 or
+    wider: the compiler fuses this into one pass over the weights, while torch's matrix product
     takes twice as long in bfloat16.
     """
     vector = x.numel() == x.shape[-1] and x.device.type == "cpu" and not torch.is_grad_enabled()
@@ -121,10 +122,10 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool]]:
     """Yield the name, parameter, kind and weight decay (a bool) of each parameter.
 
-    It is its layer's kind, or a `vector`. A weight that is tied has its first name alone.
-    Parameters of a component's own are vectors, whatever their shape; those of the norm after the
-    last block, which no depth scales, are `last`. Matrices take weight decay, unless a module
-    exempts its own by naming them in `no_weight_decay`, a set.
+    The kind of a weight is its layer's kind. All other parameters are a `vector`, whatever their
+    shape; parameters of the norm after the last block, which no depth scales, are `last`. A tied
+    weight is yielded once, under its first name. Matrices have weight decay, unless their module
+    names them in its set `no_weight_decay`.
     """
     yielded: set[nn.Parameter] = set()
     for path, module in model.named_modules():

@@ -1,7 +1,7 @@
-"""A mixture of experts: a router sends each token through a few of many feed-forward networks.
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks.
 
-Letters beside the usual ones: M tokens (B x T), J the `top_k` experts of a token, R rows, which are
-pairs of a token and one of its experts.
+Further letters for shapes: M tokens (B x T), N experts, J the `top_k` experts of a token, R rows,
+which are pairs of a token and one of its experts.
 """
 
 import math
@@ -24,40 +24,42 @@ _MOST_EXPERTS = 4096
 class MixtureOfExperts(nn.Module):
     """Route each token to `top_k` of `experts` feed-forward networks (Shazeer et al. 2017).
 
-    arXiv:1701.06538. The router scores the experts by a `softmax` (Switch Transformers, Fedus et
+    arXiv:1701.06538. The router scores the experts by one `softmax` (Switch Transformers, Fedus et
     al. 2021, arXiv:2101.03961; Mixtral, Jiang et al. 2024, arXiv:2401.04088) or by a `sigmoid` each
     (DeepSeek-V3, 2024, arXiv:2412.19437). A token's output is the sum of its experts' outputs,
-    weighted by their scores over the sum of the chosen scores; of a single expert, by its score
-    itself, as in Switch, or the router would have no gradient. Every token also passes the `shared`
-    experts, which are one network of `shared` times the width.
+    weighted by their scores over the sum of the chosen scores. A single chosen expert is weighted
+    by its score itself, as in Switch, or the router would have no gradient. Every token also passes
+    the `shared` experts, which are one network of `shared` times the width.
 
-    `inner` names the network that the experts are, `width` is the width of one; unless given it is
-    such that a token passes as many hidden units as in `inner` alone, rounded up.
+    `inner` names the feed-forward network used as an expert. `width` is the hidden width of one
+    expert; by default, a token passes as many hidden units in all its experts as in a single
+    `inner` network, rounded up.
 
-    `balance` keeps the load of the experts even: by a `loss` (Switch, equation 4: `balance_weight`
-    times experts times the sum of each one's share of the load times its mean score; 1 times the
-    weight at uniform routing), taken over the tokens of a whole step and summed over layers; by a
-    `bias`, added to the scores only where experts are chosen, that moves by `balance_rate` after
-    every optimizer step, up where the load was below its mean (DeepSeek-V3, auxiliary-loss-free;
-    Wang et al. 2024, arXiv:2408.15664); or not at all (`none`).
+    `balance` keeps the load of the experts even by a `loss`, by a `bias`, or not at all (`none`).
+    The loss is `balance_weight` times the number of experts times the sum over experts of load
+    share times mean score (Switch, equation 4), which is the weight itself at uniform routing. Load
+    shares are taken over the tokens of a whole step, and the loss is summed over layers. The bias
+    is added to the scores only to choose experts, and moves by `balance_rate` after every optimizer
+    step, up for experts whose load was below the mean and down for experts above (DeepSeek-V3,
+    auxiliary-loss-free, Wang et al. 2024, arXiv:2408.15664).
 
-    With a `capacity` factor an expert takes at most `ceil(capacity * T * top_k / experts)` tokens
-    of each sequence while training, the first ones; to later ones it adds nothing. Taken by
-    sequence and in order of position, it lets no token see a later one or another sequence.
-    Outside of training nothing is dropped, so a token's output does not depend on how many are
-    decoded at once. Without it (null, dropless) nothing ever is. T counts a sequence of training
-    whole, also where `data.documents` is `mask`: what an expert leaves out of a document depends on
-    those before it in the sequence.
+    With a `capacity` factor, an expert takes at most `ceil(capacity * T * top_k / experts)` tokens
+    of each sequence in training, the first ones; to later tokens it adds nothing. Because the limit
+    is per sequence and in order of position, no token sees a later token or another sequence.
+    Outside of training nothing is dropped, so a token's output does not depend on how many tokens
+    are decoded at once. Without a capacity (null, dropless) nothing is dropped at all. T is the
+    length of the whole training sequence, also if `data.documents` is `mask`: the tokens of a
+    document that an expert drops depend on the documents before it in the sequence.
 
-    Raises ConfigError for numbers of experts, and for an inner network, that make no mixture.
+    Raises ConfigError for a number out of range, and for an inner network that cannot be an expert.
     """
 
-    #: How many tokens an expert has is known only once they are routed: in a compiled training step
-    #: this is computed as it stands, or it would be compiled again for each split.
+    #: Tensor sizes depend on the routing, so a compiled training step leaves this module
+    #: uncompiled: it would be compiled again for each split of the tokens.
     sizes_vary = True
-    #: Added to the scores where experts are chosen; only where `balance` is `bias`.
+    #: Bias of the scores for the choice of experts; exists only if `balance` is `bias`.
     balance_bias: Tensor
-    #: How many tokens chose each expert since the last optimizer step.
+    #: Number of tokens routed to each expert since the last optimizer step.
     step_load: Tensor
 
     def __init__(
@@ -77,7 +79,7 @@ class MixtureOfExperts(nn.Module):
         capacity: float | None = None,
     ) -> None:
         super().__init__()
-        if not 2 <= experts <= _MOST_EXPERTS:  # to one alone there is nothing to route
+        if not 2 <= experts <= _MOST_EXPERTS:  # with one expert there is nothing to route
             raise ConfigError(f"experts {experts}: must be from 2 to {_MOST_EXPERTS:,}")
         if not 1 <= top_k <= experts:
             raise ConfigError(f"top_k {top_k}: must be from 1 to the {experts} experts")
@@ -107,11 +109,11 @@ class MixtureOfExperts(nn.Module):
         # Zero between steps, so no checkpoint needs it.
         self.register_buffer("step_load", torch.zeros(experts).double(), persistent=False)
         self.is_counting = False
-        #: Share of the tokens of the whole step that chose each expert, where it is known.
+        #: Share of the whole step's tokens that are routed to each expert; None if not known.
         self.step_share_N: Tensor | None = None
 
     def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
-        """Compute the weighted sum of the chosen experts' outputs, plus that of shared experts."""
+        """Compute the weighted sum of the chosen experts' outputs, plus the shared output."""
         B, T, D = x_BTD.shape
         training = ctx.losses is not None
         x_MD = x_BTD.flatten(0, 1)
@@ -141,24 +143,27 @@ class MixtureOfExperts(nn.Module):
         return logits_MN.softmax(1) if self.scoring == "softmax" else logits_MN.sigmoid()
 
     def chosen(self, scores_MN: Tensor) -> Tensor:
-        """Return the experts of each token, (M, J), the highest scores first."""
+        """Return the indices of each token's experts, (M, J), highest scores first."""
         if self.balance_rate is not None:
             scores_MN = scores_MN + self.balance_bias
         return scores_MN.topk(self.top_k, 1).indices
 
     def load(self, x_BTD: Tensor) -> Tensor:
-        """Return how many of the tokens each expert is chosen for, (N,)."""
+        """Return the number of tokens that are routed to each expert, (N,)."""
         chosen_MJ = self.chosen(self.scores(x_BTD.flatten(0, 1)))
         return chosen_MJ.flatten().bincount(minlength=len(self.experts))
 
     @property
     def balances_by_loss(self) -> bool:
-        """Whether its loss depends on the shares of experts in the whole step."""
+        """True if a loss balances the experts, which requires the whole step's load shares."""
         return bool(self.balance_weight)
 
     @torch.no_grad()
     def know_step(self, mean: Callable[[Tensor], Tensor]) -> None:
-        """Take the shares that were counted as the whole step's; `mean` is over its ranks."""
+        """Set the whole step's load shares from the counted load.
+
+        `mean` averages a tensor over the data-parallel ranks.
+        """
         load_N = mean(self.step_load)
         self.step_share_N = load_N / load_N.sum()
         self.step_load.zero_()
@@ -166,7 +171,10 @@ class MixtureOfExperts(nn.Module):
 
     @torch.no_grad()
     def after_step(self, mean: Callable[[Tensor], Tensor]) -> None:
-        """Move the bias after an optimizer step; `mean` is over the ranks that share its batch."""
+        """Update the balancing bias after an optimizer step.
+
+        `mean` averages a tensor over the data-parallel ranks.
+        """
         self.step_share_N = None
         if self.balance_rate is not None:
             load_N = mean(self.step_load)
@@ -174,13 +182,13 @@ class MixtureOfExperts(nn.Module):
             self.step_load.zero_()
 
     def flops(self) -> int:
-        """Forward FLOPs per token: the router, the chosen experts and the shared ones."""
+        """Count forward FLOPs per token: router, chosen experts and shared experts."""
         routed: int = self.top_k * self.experts[0].flops()
         shared: int = 0 if self.shared is None else self.shared.flops()
         return 2 * self.router.weight.numel() + routed + shared
 
     def active_parameters(self) -> int:
-        """Count the parameters that a token meets: all but the experts not chosen for it."""
+        """Count the active parameters: all except the experts that a token is not routed to."""
         idle = (len(self.experts) - self.top_k) * numel(self.experts[0])
         return numel(self) - idle
 
@@ -197,7 +205,7 @@ class MixtureOfExperts(nn.Module):
             ctx.add_loss("balance", len(share_N) * (share_N * mean_N).sum(), self.balance_weight)
 
     def _within_capacity(self, chosen_BTJ: Tensor) -> Tensor:
-        """Return the experts of each token, with one past the last where an expert is full."""
+        """Return each token's experts, (B, T, J), with the index N in place of a full expert."""
         assert self.capacity is not None
         T, experts = chosen_BTJ.shape[1], len(self.experts)
         most = math.ceil(self.capacity * T * self.top_k / experts)
@@ -206,9 +214,10 @@ class MixtureOfExperts(nn.Module):
         return chosen_BTJ.where(place_BTJ <= most, experts)
 
     def _experts(self, x_RD: Tensor, expert_R: Tensor, ctx: Any) -> Tensor:
-        """Apply its assigned expert to each row; unassigned rows get zeros.
+        """Apply to each row its assigned expert; rows with no expert get zeros.
 
-        An expert of no rows computes over none, so that all parameters have a gradient.
+        An expert without rows is applied to an empty tensor, so that all parameters have a
+        gradient.
         """
         experts = len(self.experts)
         sizes = expert_R.bincount(minlength=experts)[:experts].tolist()
@@ -225,14 +234,17 @@ class MixtureOfExperts(nn.Module):
 
 
 def _makes_code_for_sizes(x: Tensor) -> bool:
-    """Whether oneDNN computes products of x, which generates and caches code for every size."""
+    """Return whether oneDNN computes products of x.
+
+    oneDNN generates and caches code for every size of a product.
+    """
     is_cast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
     return x.device.type == "cpu" and dtype == torch.bfloat16
 
 
 def _rounded(size: int) -> int:
-    """Round 64 rows or more up, by a sixteenth at most, so that few different numbers come up."""
+    """Round a size of 64 or more up, by at most a sixteenth, so that few distinct sizes occur."""
     step = 1 if size < 64 else 1 << size.bit_length() - 5
     return -(-size // step) * step
 

@@ -32,9 +32,9 @@ def _not_negative(eps: float) -> float:
 class LayerNorm(nn.Module):
     """Centre each vector and scale it to unit variance (Ba et al. 2016, arXiv:1607.06450).
 
-    Has a gain per coordinate, and a bias where the model has biases. `unbiased` divides by the
-    sample deviation plus eps, `x.std() + eps`, as many tutorials write it: n - 1 in place of n, and
-    eps beside the root instead of under it.
+    It has a gain per coordinate, and a bias if the model has biases. `unbiased` divides by the
+    sample deviation plus eps, `x.std() + eps`, as many tutorials write it: with n - 1 in place of
+    n, and eps added to the root instead of under it.
     """
 
     def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5, unbiased: bool = False) -> None:
@@ -69,18 +69,19 @@ class RMSNorm(nn.Module):
         if x_BTD.device.type == "cpu" and torch.is_grad_enabled():
             y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
             return y_BTD
-        # Of two precisions torch would take its kernel apart, and answer in the vectors' own.
+        # With two precisions, torch would not use its kernel, and would return the vectors'
+        # precision.
         gain_D = self.gain
         return F.rms_norm(x_BTD.type_as(gain_D), gain_D.shape, gain_D, self.eps)
 
 
 @NORMS.register("dyt")
 class DyT(nn.Module):
-    """Squash by a learned slope instead of normalising (Zhu et al. 2025, arXiv:2503.10622).
+    """Apply tanh with a learned slope instead of normalising (Zhu et al. 2025, arXiv:2503.10622).
 
-    `gain * tanh(slope * x)`, with a bias where the model has biases; no statistic is taken. The
-    paper's language models scale embeddings by the root of the width; where that is not done, a
-    slope of 0.5 times that root stands for its 0.5.
+    The output is `gain * tanh(slope * x)`, plus a bias if the model has biases; no statistic of x
+    is used. The paper's language models scale embeddings by the root of the width; without that
+    scaling, a slope of 0.5 times that root corresponds to the paper's 0.5.
     """
 
     def __init__(self, dim: int, bias: bool, *, slope: float = 0.5) -> None:
@@ -97,10 +98,10 @@ class DyT(nn.Module):
 
 @NORMS.register("derf")
 class Derf(nn.Module):
-    """Squash by the error function instead of normalising (Chen et al. 2025, arXiv:2512.10938).
+    """Apply the error function instead of normalising (Chen et al. 2025, arXiv:2512.10938).
 
-    `gain * erf(slope * x + shift)`, with a bias where the model has biases. Slope and shift are one
-    learned number each; no statistic is taken, as in `dyt`.
+    The output is `gain * erf(slope * x + shift)`, plus a bias if the model has biases. Slope and
+    shift are one learned number each; no statistic of x is used, as in `dyt`.
     """
 
     def __init__(self, dim: int, bias: bool, *, slope: float = 0.5) -> None:
@@ -118,18 +119,18 @@ class Derf(nn.Module):
 
 @NORMS.register("none")
 class NoNorm(nn.Identity):
-    """Leave the vectors as they are: the control of every norm (Zhang & Sennrich 2019)."""
+    """Leave the vectors unchanged: the control for every norm (Zhang & Sennrich 2019)."""
 
     def __init__(self) -> None:
         super().__init__()
 
 
 class _RMSNormOnCPU(torch.autograd.Function):
-    """The same function, with torch's fused kernel of LayerNorm for its backward pass.
+    """RMSNorm whose backward pass uses torch's fused LayerNorm kernel, for CPUs.
 
-    torch has a kernel for LayerNorm on CPUs and none for RMSNorm, which it takes apart into six
-    operations each way. This takes fewer passes over memory, so that the ablation does not measure
-    a missing kernel; tests hold it to `F.rms_norm` and to float64 gradients.
+    On CPUs torch has a kernel for LayerNorm, but computes RMSNorm in six operations each way. This
+    function takes fewer passes over memory, so that an ablation of norms does not measure a missing
+    kernel. Tests compare it with `F.rms_norm` and with float64 gradients.
     """
 
     @staticmethod
@@ -150,6 +151,6 @@ class _RMSNormOnCPU(torch.autograd.Function):
         grad_x_BTD, grad_gain_D, _ = torch.ops.aten.native_layer_norm_backward(
             *(grad_BTD, x_BTD, [width], mean_BT1, scale_BT1, gain_D, None), [True, True, False]
         )
-        # What LayerNorm takes out because it centres: the mean of the gradient over coordinates.
+        # LayerNorm's gradient lacks its mean over coordinates, because LayerNorm centres: add it.
         taken_BT1 = (grad_BTD.reshape(-1, width) @ gain_D).view(scale_BT1.shape).mul_(scale_BT1)
         return grad_x_BTD.add_(taken_BT1, alpha=1 / width), grad_gain_D, None

@@ -1,10 +1,11 @@
-"""Parametrizations: how initial weights, multipliers and rates follow the width and the depth.
+"""Parametrizations: how initial weights, multipliers and learning rates scale with model size.
 
-A rate that was tuned on a small model is the best one of a wider or deeper model only where the
-parametrization says how. What `model.parametrization` may name is a function of the model's sizes
-and of those of a base model, at which every factor is 1: there it is the standard parametrization.
-All widths (feed-forward network, heads times their width, a latent) are taken to grow in step with
-`dim`: latent attention needs its `latent` given, which by itself follows the heads' width alone.
+A learning rate that was tuned on a small model is the best for a wider or deeper model only if the
+parametrization scales it accordingly. The component that `model.parametrization` names is a
+function of the model's sizes and of a base model's sizes. At the base sizes every factor is 1,
+which is the standard parametrization. All widths (feed-forward network, heads times head width,
+latent) are assumed to grow in proportion to `dim`. Multi-head latent attention therefore needs an
+explicit `latent`, since its default depends on the head width alone.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Kind
 
-#: What an optimizer's step is proportional to: nothing of the gradient's size, as in Adam, Lion or
-#: any step by signs; the gradient, as in SGD; or it has a spectral norm of 1 for a square matrix,
-#: or, by its mean square, that of a matrix of ones, as Muon may be set to.
+#: Size of an optimizer's step. `adaptive`: independent of the gradient's size (Adam, Lion, any step
+#: by signs). `gradient`: proportional to the gradient (SGD). `spectral`: a spectral norm of 1 for a
+#: square matrix. `rms`: the mean square of a matrix of ones. Muon has options for `spectral` and
+#: `rms`.
 Update = Literal["adaptive", "gradient", "spectral", "rms"]
 
 
@@ -31,32 +33,32 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Parametrization:
-    """Factors of a model's width and depth relative to its base model."""
+    """Width and depth of a model relative to its base model, and the scaling factors they imply."""
 
-    #: The model's dim and layers, over the base model's.
+    #: Ratios of the model's dim and number of layers to the base model's.
     width: float = 1.0
     depth: float = 1.0
-    #: Of attention scores, beside 1/sqrt(head width).
+    #: Factor of the attention scores, in addition to 1/sqrt(head width).
     scores: float = 1.0
-    #: Whether the optimizer's weight decay and epsilon follow as well.
+    #: Whether the optimizer's weight decay and epsilon are scaled, too.
     complete: bool = False
 
     @property
     def logits(self) -> float:
-        """The factor of the logits."""
+        """Factor by which the logits are multiplied."""
         return 1 / self.width
 
     @property
     def residual(self) -> float:
-        """The factor of each sub-layer's output."""
+        """Factor by which each sub-layer's output is multiplied."""
         return 1 / self.depth
 
     def start(self, kind: Kind) -> float:
-        """Return the factor of initial weights, relative to the base model."""
+        """Return the factor of a weight's initial standard deviation relative to the base model."""
         return self.width**-0.5 if kind in _MATRICES else 1.0
 
     def scale(self, kind: Kind, update: Update = "adaptive") -> Scale:
-        """Return the factors of a parameter's rate, weight decay and epsilon."""
+        """Return the factors of a parameter's learning rate, weight decay and epsilon."""
         gradient = self._gradient(kind)
         matrix = kind in _MATRICES
         rate = {
@@ -68,11 +70,11 @@ class Parametrization:
         return Scale(rate, 1 / rate, gradient) if self.complete else Scale(rate)
 
     def _gradient(self, kind: Kind) -> float:
-        """Return the size of a gradient's elements, relative to the base model."""
+        """Return the magnitude of a gradient's elements, relative to the base model."""
         return self.logits * (self.residual if kind in _BLOCK_KINDS else 1.0)
 
 
-#: Weights that have a width on both sides.
+#: Kinds of weights whose input and output sizes both grow with the width.
 _MATRICES = ("hidden", "out")
 _BLOCK_KINDS = ("hidden", "out", "vector")
 
@@ -81,7 +83,7 @@ PARAMETRIZATIONS = Registry("parametrization", sizes=SIZES, interface=Parametriz
 
 @PARAMETRIZATIONS.register("standard")
 def standard() -> Parametrization:
-    """Use one rate and one rule of initial weights at every width: what torch does by itself."""
+    """Use the same learning rate and initialisation rule at every width, as plain torch does."""
     return Parametrization()
 
 
@@ -89,9 +91,10 @@ def standard() -> Parametrization:
 def mup(
     dim: int, head_dim: int, *, base_dim: int = 64, base_head_dim: int | None = None
 ) -> Parametrization:
-    """Keep the best rate over widths: maximal update (Yang et al. 2022, arXiv:2203.03466).
+    """Keep the best learning rate constant over widths: muP (Yang et al. 2022, arXiv:2203.03466).
 
-    With m = dim / base_dim, as their Table 8 has it for Adam (in brackets SGD):
+    This is the maximal update parametrization. With m = dim / base_dim, its factors are those of
+    the paper's Table 8 for Adam (in brackets for SGD):
 
     ============================ ================ ========== ===================
     weights                      initial variance multiplier learning rate
@@ -101,13 +104,14 @@ def mup(
     output head                  as the base      1/m        1 (m)
     ============================ ================ ========== ===================
 
-    Attention scores are scaled by 1/E instead of 1/sqrt(E) (Definition 4.1), so that they are the
-    base model's at E = base_head_dim; unless given, that is the model's own head width, for ladders
-    whose heads grow in number. A step of Muon has a spectral norm that does not depend on the
-    gradient: its rate is the same at every width where that norm is 1 (Yang et al. 2023,
-    arXiv:2310.17813), and falls with 1/sqrt(m) where its mean square is fixed. That holds of
-    matrices that grow on both sides: for a router, or keys and values of a fixed number of heads,
-    Muon's rate does not carry over.
+    Attention scores are scaled in proportion to 1/E instead of 1/sqrt(E), where E is the head width
+    (Definition 4.1); at E = base_head_dim the scale is 1/sqrt(E). By default, base_head_dim is the
+    model's own head width, which suits experiments over several model sizes in which the number of
+    heads grows. Muon's steps have a spectral norm that does not depend on the gradient. Its
+    learning rate is the same at every width if that norm is 1 (Yang et al. 2023, arXiv:2310.17813),
+    and falls with 1/sqrt(m) if the step's mean square is fixed. This holds for matrices that grow
+    on both sides: for a router, or for keys and values of a fixed number of heads, Muon's learning
+    rate does not transfer.
     """
     return Parametrization(
         width=dim / check_base("base_dim", base_dim), scores=score_factor(head_dim, base_head_dim)
@@ -115,13 +119,16 @@ def mup(
 
 
 def check_base(name: str, size: int) -> int:
-    """Return the size of a base model. Raises ConfigError, at its key, for one below 1."""
+    """Return the size of a base model. Raises ConfigError, at its key, if the size is below 1."""
     if size < 1:
         raise ConfigError(f"{name} {size} must be 1 or more", (name,))
     return size
 
 
 def score_factor(head_dim: int, base_head_dim: int | None) -> float:
-    """Compute the factor that turns 1/sqrt(E) into 1/E; it is 1 at the base's head width E."""
+    """Compute the factor that changes a score scale of 1/sqrt(E) to one proportional to 1/E.
+
+    E is the head width. The factor is 1 if E is the base model's head width.
+    """
     base = head_dim if base_head_dim is None else check_base("base_head_dim", base_head_dim)
     return float((base / head_dim) ** 0.5)

@@ -1,8 +1,8 @@
 """Position schemes: each overrides one hook of Position; NoPE overrides none.
 
-Positions are explicit integers (`pos_T`), so prefill, chunks and single tokens take one code path;
-where sequences are padded on the left they have a row for each, (B, T). Tables belong to an
-instance: two thetas in one process never share one.
+Positions are explicit integers (`pos_T`), so prefill, chunks and single tokens share one code path.
+If sequences are padded on the left, `pos_T` has a row for each sequence, (B, T). Tables belong to
+an instance: two schemes with different thetas in one process never share a table.
 """
 
 import math
@@ -17,21 +17,21 @@ from llama_ablate.model.linear import Embedding
 
 
 class Position(nn.Module):
-    """Leave order to the causal mask alone (Haviv et al. 2022, arXiv:2203.16634).
+    """Use no position information but the causal mask (Haviv et al. 2022, arXiv:2203.16634).
 
-    Also the interface of every scheme, and what it inherits where it overrides nothing.
+    This is also the base class of every position scheme; a scheme overrides some of its methods.
     """
 
-    #: Attention scores depend on positions only through their differences.
+    #: Whether attention scores depend on positions only through their differences.
     relative: bool = True
-    #: It rotates values too, which attention alone can do.
+    #: Whether the scheme also rotates values, which only softmax attention supports.
     rotates_values: bool = False
 
     def prepare(self, end: int) -> None:
-        """Make ready for positions 0 to `end - 1`. Raises ValueError where the scheme ends."""
+        """Prepare for positions 0 to `end - 1`. Raises ValueError if the scheme has fewer."""
 
     def embed(self, x_BTD: Tensor, pos_T: Tensor) -> Tensor:
-        """Return the token embeddings with position mixed in."""
+        """Return the token embeddings with position information added."""
         del pos_T
         return x_BTD
 
@@ -59,8 +59,8 @@ POSITIONS.register("none")(Position)
 class Sinusoidal(Position):
     """Add fixed sines and cosines to the embeddings (Vaswani et al. 2017, arXiv:1706.03762).
 
-    Sines stand in even columns, cosines in odd ones. The paper also scales the embeddings by
-    sqrt(dim); without that the code, of length sqrt(dim/2), would drown them.
+    Even columns are sines, odd columns cosines. The paper also scales the embeddings by sqrt(dim);
+    without that, the position code, of length sqrt(dim/2), would dominate them.
     """
 
     relative = False
@@ -92,7 +92,7 @@ class Learned(Position):
         self.table = Embedding(context, dim)
 
     def prepare(self, end: int) -> None:
-        """Refuse positions that were never trained."""
+        """Raise ValueError for positions beyond the trained table."""
         if end > self.table.num_embeddings:
             raise ValueError(
                 f"learned positions end at {self.table.num_embeddings}, {end} were asked for"
@@ -108,8 +108,9 @@ class Learned(Position):
 class ALiBi(Position):
     """Penalise scores linearly with distance (Press et al. 2021, arXiv:2108.12409).
 
-    Slopes, one for each head, are 2^(-8h/H) for a power of two of heads; other
-    counts take the next lower power's slopes, then every second one of the next higher.
+    Each head h has a slope. For a power of two of heads, the slopes are 2^(-8h/H); for other
+    numbers, they are the slopes of the next lower power, then every second slope of the next higher
+    power.
     """
 
     slope_H: Tensor
@@ -136,8 +137,9 @@ class ALiBi(Position):
 class T5Bias(Position):
     """Add a learned bias for each head and bucket of distance (Raffel et al. 2019, 1910.10683).
 
-    Half of the buckets hold one distance each; the others grow as a logarithm up to `max_distance`,
-    beyond which all distances share the last. One table serves every layer, as in T5.
+    Half of the buckets have one distance each; the others grow logarithmically up to
+    `max_distance`, and all larger distances share the last bucket. One table serves every layer, as
+    in T5.
     """
 
     def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128) -> None:
@@ -151,7 +153,7 @@ class T5Bias(Position):
         self.table = Embedding(buckets, heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance back in time; the future has the bucket of 0."""
+        """Return the bucket of each distance to an earlier token; later tokens have bucket 0."""
         distance = distance.clamp(min=0)
         ratio = math.log(self.max_distance / self.exact)
         buckets = self.table.num_embeddings - self.exact
@@ -166,5 +168,5 @@ class T5Bias(Position):
 
 
 def _distance(pos_T: Tensor, pos_S: Tensor) -> Tensor:
-    """Return how far back each key lies from each query, (T, S) or (B, T, S)."""
+    """Return the distance from each query back to each key, (T, S) or (B, T, S)."""
     return pos_T[..., :, None] - pos_S[..., None, :]

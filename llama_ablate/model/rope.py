@@ -1,9 +1,10 @@
-"""Rotary position embedding, its layouts, and the ways to stretch it to longer contexts.
+"""Rotary position embedding, its layouts, and its scalings to longer contexts.
 
-Meta's and llama2.c's checkpoints pair neighbouring coordinates, Hugging Face's pair halves: both
-are options, so a checkpoint is read without permuting a weight. Angles are float64 and tables
-float32; a step in bfloat16 rounds the tables too, as transformers does. Rotation in float32 takes
-3 to 8% more of a step, and moved no loss that could be seen (benchmarks/README.md).
+Checkpoints of Meta and llama2.c pair neighbouring coordinates; checkpoints of Hugging Face pair the
+coordinates of two halves. Both layouts are options, so a checkpoint is read without permuting
+weights. Angles are float64 and tables float32; in bfloat16 the tables are rounded, too, as in
+transformers. Rotation in float32 makes a training step 3 to 8% longer, and changed no loss
+noticeably (benchmarks/README.md).
 """
 
 import math
@@ -18,25 +19,26 @@ from llama_ablate.model.positions import POSITIONS, Position
 
 @POSITIONS.register("rope")
 class RoPE(Position):
-    """Turn coordinate pairs by angles linear in position (Su et al. 2021, arXiv:2104.09864).
+    """Rotate pairs of coordinates by angles linear in position (Su et al. 2021, arXiv:2104.09864).
 
-    Pair i turns by `pos * theta^(-2i/R)`, R = `fraction` of the head's width; what is beyond stays
-    as it is. The pairs are (i, i + R/2) in the `half` layout, Hugging Face's, and (2i, 2i + 1) in
-    the `interleaved` one of the paper and of Meta's checkpoints. `nope_every: n` leaves every n-th
-    layer without: the pattern of n - 1 times `rope` and `none` (Yang et al. 2025,
-    arXiv:2501.18795).
+    Pair i of queries and keys is rotated by `pos * theta^(-2i/R)`, where R is `fraction` of the
+    head's width; the other coordinates are unchanged. The pairs are (i, i + R/2) in the `half`
+    layout, Hugging Face's, and (2i, 2i + 1) in the `interleaved` layout of the paper and of Meta's
+    checkpoints. `nope_every: n` leaves every n-th layer without positions: the pattern of n - 1
+    times `rope` and `none` (Yang et al. 2025, arXiv:2501.18795).
 
-    `values` turns values as well, which the paper does not: what a token reads then depends on its
-    own position, and not on distances alone.
+    `values` rotates the values as well, unlike the paper: an output then depends on the token's own
+    position, and not on distances alone.
 
-    `scaling` stretches it by `factor`. `linear` divides all frequencies (Chen et al. 2023,
-    arXiv:2306.15595). `ntk` raises theta so that the slowest is divided and the fastest kept
-    (bloc97 2023). `llama3` divides those that turn less than `low_freq` times within
-    `original_context`, keeps those that turn more than `high_freq` times, and blends between
-    (Llama 3.1, 2024, arXiv:2407.21783). `yarn` does so by pair, from the one that turns `beta_fast`
-    times within `original_context` to the one that turns `beta_slow` times, both rounded outwards
-    unless `truncate` is false, and multiplies queries and keys by 1 + ln(factor) / 10 (Peng et al.
-    2023, arXiv:2309.00071).
+    `scaling` adapts the frequencies to contexts that are longer by `factor`. `linear` divides all
+    frequencies (Chen et al. 2023, arXiv:2306.15595). `ntk` raises theta so that the lowest
+    frequency is divided and the highest unchanged (bloc97 2023). `llama3` divides the frequencies
+    of pairs that turn less than `low_freq` times within `original_context`, keeps those of pairs
+    that turn more than `high_freq` times, and interpolates between both (Llama 3.1, 2024,
+    arXiv:2407.21783). `yarn` interpolates over pairs, from the pair that turns `beta_fast` times
+    within `original_context` to the pair that turns `beta_slow` times, both rounded outwards unless
+    `truncate` is false, and multiplies queries and keys by 1 + ln(factor) / 10 (Peng et al. 2023,
+    arXiv:2309.00071).
     """
 
     cos_SR: Tensor
@@ -91,19 +93,19 @@ class RoPE(Position):
             )
         if scaling != "none" and factor == 1:
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
-        del nope_every  # a pattern over depth, which config.spec makes of it
+        del nope_every  # config.spec has made a pattern over depth of it
         self.theta, self.layout = theta, layout
         self.rotates_values, self.relative = values, not values
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context
         self.betas, self.truncate = (beta_slow, beta_fast), truncate
-        #: What the rotated coordinates of queries and keys are multiplied by.
+        #: Factor by which the rotated coordinates of queries and keys are multiplied.
         self.stretch = 1 + 0.1 * math.log(factor) if scaling == "yarn" and factor > 1 else 1.0
         self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
         self.register_buffer("sin_SR", torch.empty(0, self.rotated), persistent=False)
 
     def frequencies(self) -> Tensor:
-        """Return the angle in radians that each pair turns per position, (R/2,) in float64."""
+        """Return the rotation angle of each pair per position in radians, (R/2,) in float64."""
         R, theta = self.rotated, self.theta
         if self.scaling == "ntk" and R > 2:
             theta *= self.factor ** (R / (R - 2))
@@ -130,7 +132,7 @@ class RoPE(Position):
         return rate_r
 
     def prepare(self, end: int) -> None:
-        """Grow this instance's tables, in steps of powers of two, to cover `end` positions."""
+        """Extend the cosine and sine tables to `end` positions or more, a power of two."""
         if end <= self.cos_SR.shape[0]:
             return
         device = self.cos_SR.device
@@ -139,8 +141,8 @@ class RoPE(Position):
         angle_Sr = torch.outer(pos_S, self.frequencies())
         cos_Sr = (self.stretch * angle_Sr.cos()).float()
         sin_Sr = (self.stretch * angle_Sr.sin()).float()
-        # The first of a pair takes its sine with the sign of (x1, x2) -> (-x2, x1), so that no
-        # vector need be negated.
+        # The sine of a pair's first coordinate is stored negated, as in (x1, x2) -> (-x2, x1), so
+        # that no vector has to be negated.
         if self.layout == "half":
             self.cos_SR = torch.cat([cos_Sr, cos_Sr], dim=-1)
             self.sin_SR = torch.cat([-sin_Sr, sin_Sr], dim=-1)
@@ -149,16 +151,17 @@ class RoPE(Position):
             self.sin_SR = torch.stack([-sin_Sr, sin_Sr], dim=-1).flatten(-2)
 
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return q and k turned; lengths are kept, and q·k depends on the distance alone.
+        """Return q and k rotated by position; q·k then depends on the distance alone.
 
-        In bfloat16 the tables are rounded too: benchmarks/README.md measures what that does.
+        Rotation keeps lengths, up to the factor of YaRN. In bfloat16 the tables are rounded, too:
+        benchmarks/README.md has measurements of the effect.
         """
         cos_1TR = self.cos_SR[pos_T].type_as(q_BHTE).unsqueeze(-3)
         sin_1TR = self.sin_SR[pos_T].type_as(q_BHTE).unsqueeze(-3)
         return self._turn(q_BHTE, cos_1TR, sin_1TR), self._turn(k_BKTE, cos_1TR, sin_1TR)
 
     def rotate_values(self, v_BKTE: Tensor, pos_T: Tensor) -> Tensor:
-        """Return v turned as keys are, where `values` says so."""
+        """Return v rotated like keys if the option `values` is set, else unchanged."""
         return self.rotate(v_BKTE, v_BKTE[:, :0], pos_T)[0] if self.rotates_values else v_BKTE
 
     def _turn(self, x: Tensor, cos_1TR: Tensor, sin_1TR: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""States of mixers between tokens: arguments of a forward pass, never parts of the model."""
+"""States of token mixers, such as KV caches: arguments of a forward pass, not model parts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ CachedShapes = Mapping[str, tuple[int, int]]
 class State(ABC):
     """State of one layer's mixer after the `length` tokens that it has read.
 
-    The mixer advances it in its forward pass. `copy.deepcopy` saves a state for later use.
+    The mixer updates the state in its forward pass. `copy.deepcopy` saves a state for later use.
     """
 
     length: int = 0
@@ -30,10 +30,11 @@ class State(ABC):
 
 
 class KVState(State):
-    """Cached tensors of the newest tokens by name: keys and values, or latents.
+    """KV cache: tensors of the newest tokens by name (keys and values, or latents).
 
-    Each is (batch, heads, room, width). Heads are stored as computed, never expanded to the
-    query heads. A full cache drops the oldest tokens, which a sliding window no longer needs.
+    Each tensor has the shape (batch, heads, room, width). Heads are stored as computed, never
+    expanded to the query heads. A full cache drops the oldest tokens, which a sliding window no
+    longer needs.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class KVState(State):
         return min(self.length, self.room)
 
     def update(self, **new: Tensor) -> dict[str, Tensor]:
-        """Append tensors of new tokens, (B, heads, T, width); return all cached ones.
+        """Append tensors of new tokens, (B, heads, T, width); return them after all cached tensors.
 
-        Raises ValueError for other names than were declared.
+        Raises ValueError if the names are not those that were declared.
         """
         if new.keys() != self._cached.keys():
             raise ValueError(f"'cached' declares {[*self._cached]}, and given are {[*new]}")
@@ -104,9 +105,10 @@ class RecurrentState(State):
 
 
 class Stateful(nn.Module, ABC):
-    """Module with a state between tokens that is no mixer: a block, feed-forward network, part.
+    """Base class of modules other than mixers that keep a state between tokens.
 
-    In a forward pass it gets its state by `ctx.state(self)`, and advances it.
+    Examples are blocks, feed-forward networks and their parts. In a forward pass, the module gets
+    its state from `ctx.state(self)` and updates it.
     """
 
     #: Name of the module's state in its decoder.
@@ -124,11 +126,11 @@ class Stateful(nn.Module, ABC):
 
 
 class DecoderState:
-    """State of a decoder: the states of all layers, advanced in its forward pass.
+    """State of a decoder: the states of all layers, updated in its forward pass.
 
-    `layers` contains the states of the mixers, `others` the states of Stateful parts by name.
-    `first_BS` is the index at which the document of each token begins, None where a text is one
-    document. Like the length it belongs to the decoder and is not counted in `nbytes`.
+    `layers` contains the states of the mixers, `others` the states of Stateful modules by name.
+    `first_BS` is the index at which the document of each token begins; None if the model does not
+    keep documents apart. Like `length`, it is not counted in `nbytes`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A model's weights in a file: our own names, safetensors, no code."""
+"""A model's weights in a safetensors file, under this package's parameter names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ def save_weights(weights: Mapping[str, Tensor], file: Writer, *, tied: bool) -> 
 
 
 def load_weights(model: Decoder, path: Path) -> Decoder:
-    """Fill a model with what `save_weights` wrote, and return it."""
+    """Load weights that `save_weights` wrote into a model, and return the model."""
     state = load_file(path)
     if model.spec.tie:
         state["head.weight"] = state["embedding.weight"]

@@ -1,6 +1,6 @@
-"""Standard tables, figures and the HTML page: functions over stored results, no torch.
+"""Tables, figures and HTML page of a report, computed from stored results without torch.
 
-The package is also the function `llama_ablate.report(folder)`, since both have the name.
+The package is also callable as the function `llama_ablate.report(folder)`, whose name it shares.
 """
 
 import sys
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class _Report(ModuleType):
-    """The package, which can be called once its modules have been imported under its name."""
+    """Callable module type, so that `llama_ablate.report` is both package and function."""
 
     def __call__(self, folder: Path | str) -> Path:
         """Write the report of an experiment's results; return the path of its page."""

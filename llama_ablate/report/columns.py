@@ -1,7 +1,8 @@
 """Tidy data frames of `llama_ablate.open`, `runs.csv` and `curves.csv`.
 
-Their columns are described here, once: `docs/python.md` is made from it, and a test holds the
-frames to it. Names stay; others are added behind them.
+The descriptions of their columns here are the source of the documentation's list of columns, and a
+test compares the frames with them. Column names are stable; new columns are added after the
+existing ones.
 """
 
 import math
@@ -19,10 +20,10 @@ from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.findings.values import MetricRow, RunRow
 from llama_ablate.results import CURVE
 
-#: What a column holds, by its name, in the order of the frame's columns.
+#: Descriptions of a frame's columns by name, in the order of the columns.
 Columns = Mapping[str, str]
 
-#: What a variant's columns are called for users, in Python and in CSV files.
+#: Names for users, in Python and in CSV files, of the columns that identify a variant.
 RENAMED = {"variant": "variant_id", "label": "variant"}
 _OWNER: Columns = {
     "experiment": "name of the experiment",
@@ -30,12 +31,15 @@ _OWNER: Columns = {
     "variant": "label of the variant",
     "variant_id": "hash of the variant's architecture and train config",
 }
-#: What columns of rows are called in a frame that has a column for whose each row is.
+#: Names of row fields in frames that start with the columns of `_OWNER`.
 _NAMES = {**RENAMED, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:
-    """Describe the columns of rows, the owner's and some others first."""
+    """Describe the columns of a row class by name.
+
+    The columns of `_OWNER` precede the columns in `first`, and these all others.
+    """
     row_columns = {_NAMES.get(name, name): about for name, about in described(kind).items()}
     return {**_OWNER, **{name: row_columns[name] for name in first}, **row_columns, **_OWNER}
 
@@ -83,22 +87,31 @@ COMPARISON: Columns = _named(ComparisonRow)
 
 
 def tables(frames: Frames) -> pd.DataFrame:
-    """Return one row for each table."""
+    """Return a frame with one row per comparison table."""
     return _frame([_table(frames, table) for table in frames.tables], TABLES)
 
 
 def runs(frames: Frames) -> pd.DataFrame:
-    """Return one row for each table and run; behind `RUNS` every number of its metrics by name."""
+    """Return a frame with one row per comparison table and run.
+
+    The columns of `RUNS` are followed by a column for each metric value.
+    """
     return _joined([_runs(frames, table) for table in frames.tables], RUNS)
 
 
 def curves(frames: Frames) -> pd.DataFrame:
-    """Return one row for each table, run and point of its curve; then each further loss by name."""
+    """Return a frame with one row per comparison table, run and learning-curve point.
+
+    The columns of `CURVES` are followed by a column for each further loss.
+    """
     return pd.concat(curve_parts(frames), ignore_index=True)
 
 
 def curve_parts(frames: Frames) -> Iterator[pd.DataFrame]:
-    """Yield `curves` in parts, as thousands of runs would take a gigabyte."""
+    """Yield the frame of `curves` in parts, to limit memory.
+
+    For thousands of runs, the whole frame would take a gigabyte.
+    """
     tables = [(_runs(frames, table), *_points(table)) for table in frames.tables]
     names = {name: None for _, _, points in tables for name in points}
     for about, places, points in tables:
@@ -110,21 +123,24 @@ def curve_parts(frames: Frames) -> Iterator[pd.DataFrame]:
 
 
 def metrics(frames: Frames) -> pd.DataFrame:
-    """Return one row for each measured value; behind `METRICS` a column for each coordinate."""
+    """Return a frame with one row per measured value.
+
+    The columns of `METRICS` are followed by a column for each coordinate, such as `layer`.
+    """
     return _joined([_metrics(frames, table) for table in frames.tables], METRICS)
 
 
 def comparison(frames: Frames) -> pd.DataFrame:
-    """Return one row for each table and variant: `COMPARISON`."""
+    """Return a frame with one row per comparison table and variant, and columns `COMPARISON`."""
     return _joined([_comparison(frames, table) for table in frames.tables], COMPARISON)
 
 
-#: What the report writes beside the CSV files of its sections, in parts.
+#: Functions that yield the parts of a report's further CSV files, by file name.
 FILES: Mapping[str, Callable[[Frames], Iterable[pd.DataFrame]]] = {
     "runs": lambda frames: [runs(frames)],
     "curves": curve_parts,
 }
-_MANY = 10_000  # points of a part
+_MANY = 10_000  # curve points per part
 
 
 def _table(frames: Frames, table: TableFrames) -> dict[str, object]:
@@ -153,7 +169,7 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     columns = described(RunRow)
 
     def plain(run: RunRow) -> RunRow:
-        """Return a run with the numbers that have separate columns."""
+        """Move a run's numbers that are fields of RunRow from `numbers` to these fields."""
         numbers = {**run.numbers, "loss": run.number(table.loss)}
         run = replace(run, numbers={name: numbers[name] for name in numbers if name not in columns})
         return filled(run, numbers)
@@ -162,7 +178,7 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 
 def _points(table: TableFrames) -> "tuple[array[int], dict[str, array[float]]]":
-    """Return of each point of all curves the place of its run, and the points by column."""
+    """Return all curve points of a table: run indices, and values by column."""
     places, points = array("q"), {name: array("d") for name in CURVE}
     for place, run in enumerate(table.runs):
         for point in table.curve(run.id):
@@ -191,19 +207,19 @@ def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 
 def _owned(frames: Frames, frame: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
-    """Return a frame whose columns say whose its rows are."""
+    """Add the columns `experiment` and `table` to a frame, and rename the variant's columns."""
     named = frame.rename(columns=_NAMES)
     return named.assign(experiment=frames.plan.experiment.name, table=table.plan.name)
 
 
 def _joined(parts: Sequence[pd.DataFrame], columns: Columns) -> pd.DataFrame:
-    """Return the frames of all tables, one below another."""
+    """Concatenate the frames of all comparison tables, with the documented columns first."""
     filled = [part for part in parts if len(part)]
     return _frame(pd.concat(filled, ignore_index=True) if filled else parts[0], columns)
 
 
 def _frame(values: pd.DataFrame | Sequence[Mapping[str, object]], columns: Columns) -> pd.DataFrame:
-    """Return a frame with the documented columns first, and all others behind them."""
+    """Return a frame with the documented columns first, followed by all others."""
     frame = pd.DataFrame(values)
     others = [column for column in frame.columns if column not in columns]
     return frame.reindex(columns=[*columns, *others])

@@ -1,4 +1,4 @@
-"""Costs of variants, for the answer and the cost picture; less is better."""
+"""Costs of variants, for the report's answer and cost figure; lower is better."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,26 +10,29 @@ from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.speeds import Ratio
 from llama_ablate.report.picture import Axis, differ
 
-SAME_COST = 0.02  # of a cost, within which variants do not differ
+SAME_COST = 0.02  # relative difference up to which two costs count as equal
 
 
 @dataclass(frozen=True)
 class VariantCost:
-    """Cost metric: its name in experiment files, its picture axis, and its values."""
+    """Cost metric: its name in experiment files, figure axis, and function for its values."""
 
     name: CostName
     axis: Axis
-    #: In a sentence, behind a share: "needs 1/4 of the KV cache".
+    #: Noun phrase that follows a share, such as "the FLOPs" in "needs 1/4 of the FLOPs".
     words: str
     read: Callable[[ComparisonRow], Estimate]
 
     def differs(self, rows: Sequence[ComparisonRow]) -> bool:
-        """Return whether the cost of some rows differs by 2% or more."""
+        """Return whether the cost differs between rows by more than 2% of the largest."""
         return differ([self.read(row).value for row in rows], SAME_COST)
 
 
 def list_costs(row: ComparisonRow) -> list[VariantCost]:
-    """List the measured costs of a table, those that differ first."""
+    """List the cost metrics of a comparison table in order of importance.
+
+    `row` is any row of the table: it gives the contexts at which state bytes are counted.
+    """
 
     def count(
         name: CostName, field: str, title: str, words: str, form: str = "count"
@@ -66,11 +69,11 @@ def list_costs(row: ComparisonRow) -> list[VariantCost]:
 
 
 def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> VariantCost | None:
-    """Choose the cost that an answer weighs against differences in loss.
+    """Return the cost that the report's answer weighs against differences in loss.
 
-    It is the stated one, `answer: {cost: NAME}`. Without any it is the state, where a margin says
-    what is equal, and `kv_cache` asks for a context or nothing but the attention is varied. None
-    where variants do not differ in it.
+    The experiment file states it as `answer: {cost: NAME}`. By default it is the KV cache if the
+    file states an equivalence margin and either `kv_cache` has a context or only the attention is
+    varied. Returns None if there is no such cost, or if variants do not differ in it.
     """
     costs = list_costs(rows[0])
     name = experiment.answer.cost
@@ -82,12 +85,12 @@ def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> Va
 
 
 def write_share(share: float) -> str:
-    """Write a share of the baseline's cost that is below 1: `1/4`, `0.93`."""
+    """Format a share of the baseline's cost that is below 1: `1/4`, `0.93`."""
     parts = round(1 / share) if share > 0 else 0
     is_whole = parts > 1 and math.isclose(share * parts, 1, rel_tol=0.01)
     return f"1/{parts}" if is_whole else f"{share:.2g}"
 
 
 def _time(speed: Ratio) -> Estimate:
-    """Return a ratio of speeds as one of times."""
+    """Convert a ratio of speeds to a ratio of times, with its interval."""
     return Estimate(1 / speed.ratio, 1 / speed.high, 1 / speed.low)

@@ -1,4 +1,4 @@
-"""Details of one variant, of one run, and of a pair of variants: as text and as plain values."""
+"""Details of variants, runs and pairs of variants, as text and plain values."""
 
 import math
 from collections import Counter
@@ -24,15 +24,15 @@ from llama_ablate.results.record import TRAINING
 from llama_ablate.results.snapshot import Results
 from llama_ablate.terminal import plural
 
-_SHORT = 25  # lines of a variant
-#: Text for a terminal, and the values behind it.
+_SHORT = 25  # most lines of a variant's short text
+#: Text for a terminal, and the same content as plain values for JSON.
 ShownPart = tuple[str, dict[str, Any]]
 
 
 def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> ShownPart:
-    """Show a variant: its architecture, runs, and measured values.
+    """Describe a variant: its architecture, runs, and measured values.
 
-    Without `everything` the text has at most 25 lines; the values are the same.
+    Without `everything` the text has at most 25 lines; the returned values are the same.
     """
     runs = [run for run in table.runs if run.variant == chosen.id]
     reported = [run for run in runs if run.is_reported]
@@ -95,7 +95,10 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
 
 
 def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
-    """Write a line for each quantity, of the reported split alone, what training notes last."""
+    """Format a line per measured quantity, with the quantities recorded in training last.
+
+    Of quantities with a `split`, only the values on the reported split are used.
+    """
     reported_rows = [
         row
         for row in measured
@@ -116,19 +119,19 @@ def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
     return lines
 
 
-#: What stands before the numbers of a run in JSON, and behind them.
+#: Fields of a run in JSON that identify it, and fields that describe its outcome.
 _RUN_COLUMNS = ("id", "variant", "label", "seed", "tuned", "point", "use")
 _OUTCOME_COLUMNS = ("outcome", "reason", "too_short", "steps_done")
 
 
 def _plain(run: RunRow) -> dict[str, object]:
-    """Return a run as JSON has it."""
+    """Return a run as plain values for JSON."""
     first, last = ({k: getattr(run, k) for k in of} for of in (_RUN_COLUMNS, _OUTCOME_COLUMNS))
     return {**first, **last, **run.numbers}
 
 
 def run(results: Results, run_id: str) -> ShownPart:
-    """Show a run: its record, its metrics, and the last points of its curve."""
+    """Describe a run: its record, its metrics, and the end of its learning curve."""
     if run_id not in results.finished:
         planned = results.plan.runs[run_id].model_dump(mode="json")
         return f"{run_id}: pending", {**planned, "outcome": "pending"}
@@ -146,7 +149,7 @@ def run(results: Results, run_id: str) -> ShownPart:
 
 
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
-    """Compare B with A: architecture differences and every metric, paired by seed."""
+    """Compare variant B with variant A: changed settings, and every metric, paired by seed."""
     changed = changes(table, a, b)
     numbers = _numbers(table, a, b)
     names = ["measure", a.label, b.label]
@@ -181,7 +184,10 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
 
 
 def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[object]]:
-    """List the differences between two variants' architectures and training."""
+    """Return the settings of architecture, training and data that differ between two variants.
+
+    The result maps each key to its values in A and in B.
+    """
     both = {key: [a.model.get(key), b.model.get(key)] for key in {**a.model, **b.model}}
     changed: dict[str, list[object]] = {
         k: [old, new] for k, (old, new) in both.items() if old != new
@@ -198,12 +204,15 @@ def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[st
     return changed
 
 
-#: A number of two variants over the same seeds, with the interval of their difference.
+#: One metric of two variants over their common seeds, with the interval of their difference.
 _Both = tuple[list[float], list[float], Interval]
 
 
 def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, _Both]:
-    """Return both variants' metrics over common seeds; per-token metrics need common tokens."""
+    """Return both variants' run metrics over their common seeds, by metric name.
+
+    Per-token metrics are left out if the variants read different tokens.
+    """
     texts = [table.plan.text_of(v).fingerprint for v in (a, b)]
     kinds = ("_nats", "perplexity", "_byte", "_s") if texts[0] == texts[1] else ("_byte", "_s")
     paired = {}
@@ -220,7 +229,10 @@ def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[s
 def _speeds(
     table: TableFrames, a: PlannedVariant, b: PlannedVariant
 ) -> list[tuple[str, str, str, str]]:
-    """Return every number of the variants themselves that both have, and the ratio of the two."""
+    """Return metrics measured once per variant, such as speeds, with ratios B / A.
+
+    Rows are formatted as name, value of A, value of B, and ratio; both variants have the metric.
+    """
     x, y = (
         {row.name: row.value for row in table.metrics.variant_rows if row.variant == v.id}
         for v in (a, b)
@@ -233,7 +245,7 @@ def _speeds(
 
 
 def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
-    """Write the verdict on the reported loss of this pair alone."""
+    """Write the verdict on the pair's reported loss, without correction for multiple rows."""
     difference = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
     interval = difference.interval
     if not interval.n:
@@ -257,7 +269,7 @@ def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
 
 
 def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
-    """List the diverged or collapsed runs, which have no metrics here."""
+    """Count each variant's diverged or collapsed runs, which the comparison leaves out."""
     unstable = [run for run in table.reported if run.outcome in UNSTABLE]
     ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
     return [
@@ -276,7 +288,7 @@ def _over_seeds(values: Sequence[float]) -> str:
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:
-    """Drop equal options from two components."""
+    """Return two components without the options that both state with equal values."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return old, new
     alike = {key for key in old if key != "name" and key in new and old[key] == new[key]}
@@ -289,7 +301,7 @@ def _architecture(model: Mapping[str, object]) -> str:
 
 
 def describe_computing(frames: Frames) -> str:
-    """Describe the device and precision of all runs."""
+    """Describe the device, precision, attention kernel and threads of all runs in a sentence."""
     machines = pd.concat([table.machines for table in frames.tables])
 
     def named(what: str, key: str) -> str:

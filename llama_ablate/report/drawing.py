@@ -1,7 +1,8 @@
-"""Figures that pictures are drawn on: style, names that fit, numbers along axes.
+"""Matplotlib figures for report pictures: style, shortened names, and tick labels.
 
-A figure has 72 pixels to the inch and a fixed size, so that a letter of ten points is ten pixels
-high in the page. Each artist about a variant or a run has attributes for the page, by its gid.
+Figures have 72 pixels per inch and a fixed size, so that a letter of ten points is ten pixels high
+in the HTML page. Artists that show a variant or a run are linked by their gid to attributes for the
+page.
 """
 
 import math
@@ -28,35 +29,39 @@ from llama_ablate.report import tables
 from llama_ablate.report.picture import GRID, INK, Axis
 from llama_ablate.terminal import visible
 
-POINTS = 10  # of a letter
-LETTER = 0.62  # of its points that a letter is wide, on average
+POINTS = 10  # font size
+LETTER = 0.62  # average width of a letter, relative to its font size
 
 
 @dataclass
 class Drawing:
-    """Figure, with page attributes of its artists by gid."""
+    """Matplotlib figure with the attributes that its artists get in the HTML page.
+
+    `keys` maps variant labels to short keys of the page, `points` is the font size, and `about`
+    holds the attributes by the artists' gids.
+    """
 
     figure: Figure
     keys: Mapping[str, str]
     points: float
     about: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: The names in full of those that are drawn shortened.
+    #: Full names by the shortened names that are drawn.
     shortened: dict[str, str] = field(default_factory=dict)
 
     @property
     def width(self) -> float:
-        """The width in pixels."""
+        """Width of the figure in pixels."""
         return float(self.figure.bbox.width)
 
     def tag(self, artist: Artist, name: str, title: str, **more: str) -> None:
-        """Tag an artist with its variant and its hover title."""
+        """Give an artist page attributes: its variant's key, a hover title, and `more`."""
         gid = f"a{len(self.about)}"
         artist.set_gid(gid)
         attributes = {"data-v": self.keys[name]} if name in self.keys else {}
         self.about[gid] = attributes | {"title": visible(title)} | more
 
     def measure(self, text: str) -> float:
-        """Measure the width of a line of text in pixels."""
+        """Return the width of a text's longest line in pixels."""
         canvas = self.figure.canvas
         assert isinstance(canvas, FigureCanvasAgg)
         renderer: Any = canvas.get_renderer()  # type: ignore[no-untyped-call] # as matplotlib has it
@@ -66,7 +71,7 @@ class Drawing:
         return max(float(width) for width, _height, _descent in sizes)
 
     def shorten(self, names: Iterable[str], room: float) -> dict[str, str]:
-        """Return names that fit a number of pixels, no two alike."""
+        """Shorten names to fit `room` pixels, and keep them distinct."""
         plain = shorten_labels([*names])
         most = int(room / (LETTER * self.points))
         with quiet():
@@ -76,16 +81,16 @@ class Drawing:
         return shortened
 
     def wrap(self, text: str, room: float) -> str:
-        """Return text in lines of at most so many pixels."""
+        """Break text into lines of at most `room` pixels."""
         return textwrap.fill(visible(text), max(8, int(room / (LETTER * self.points))))
 
 
 def shorten_names(
     names: Sequence[str], most: int, fits: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
-    """Shorten names to a number of letters, and number those that would be equal.
+    """Shorten names to `most` letters, and number the shortened names that would be equal.
 
-    A longer name that `fits` stays as it is.
+    A longer name for which `fits` is true is not shortened.
     """
     most = max(most, 8)
     plain = {name: visible(name).replace("\n", " ").replace("\t", " ") for name in names}
@@ -102,7 +107,7 @@ def shorten_names(
 
 @contextmanager
 def style(points: float = POINTS) -> Iterator[None]:
-    """Draw in seaborn's style, with letters of one size."""
+    """Set seaborn's white-grid style with a single font size, in points."""
     sizes = ("font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize")
     ink = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
     style_values: Any = dict.fromkeys((*sizes, "legend.fontsize"), points) | dict.fromkeys(ink, INK)
@@ -118,31 +123,35 @@ def style(points: float = POINTS) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Draw a box for a character without a glyph, and warn of none."""
+    """Suppress matplotlib's warnings about characters without a glyph, which it draws as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 
 def blank(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches, without pyplot: nothing to close, no display needed."""
+    """Return an empty figure of a size in inches.
+
+    It is made without pyplot, so that it needs no display and need not be closed.
+    """
     figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
-    # Its one renderer is kept: without, matplotlib makes another for every label that is measured.
+    # The canvas keeps one renderer; without it, matplotlib makes one for every measured label.
     FigureCanvasAgg(figure)
     return figure
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure and its axes, in inches."""
+    """Return an empty figure of a size in inches, and its axes."""
     with style():
         figure = blank(width, height)
         return figure, figure.subplots()
 
 
 def rule_axis(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) -> None:
-    """Choose the tick labels of an axis with room for a number of letters.
+    """Set the scale, ticks and tick labels of an axis.
 
-    Few places have each its own.
+    The axis has room for `room` letters. On an x axis, each of `places` gets a tick if there are at
+    most eight and their labels fit.
     """
     is_x = ruler is ruler.axes.xaxis
     if axis.log:
@@ -166,14 +175,14 @@ def rule_axis(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) ->
             ruler.set_ticks([2.0**n for n in range(first, last + 1, steps)])
         else:
             ruler.set_major_locator(MaxNLocator(4))
-    elif axis.form == "bytes":  # two to four steps, which are round in KiB
+    elif axis.form == "bytes":  # two to four steps of a power of two
         ruler.set_major_locator(MultipleLocator(2 ** math.floor(math.log2((high - low) / 2))))
     else:
         ruler.set_major_locator(MaxNLocator(min(most, 7)))
 
 
 def _are_apart(places: Sequence[float], axis: Axis, room: float) -> bool:
-    """Return whether the numbers at some places along an axis do not touch."""
+    """Return whether tick labels at some positions of an axis do not overlap."""
     at = np.log(places) if axis.log else np.array(places, float)
     least = float(np.diff(at).min()) / float(at[-1] - at[0])
     return least * room * 0.9 > LETTER * max(

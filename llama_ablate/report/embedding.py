@@ -1,14 +1,14 @@
-"""SVG inside an HTML page, rewritten from matplotlib's files.
+"""SVG pictures inside an HTML page, rewritten from matplotlib's files.
 
-The page's policy refuses `style` attributes and `<style>` elements that it has no hash of, and all
-pictures of a page share one space of ids. So each picture is rewritten once:
+The page's content security policy blocks `style` attributes, and `<style>` elements without a known
+hash. All pictures of a page share one namespace of ids. So each picture is rewritten:
 
-- a style becomes presentation attributes (`fill="#0072b2"`), which no policy refuses. Any rule of
-  the page's style sheet is stronger than they are, so dark mode needs no classes:
-  `svg [fill="#262626"] { fill: var(--ink) }` does it, and a saved file keeps its own colours;
-- ids that something refers to get short names that are unique in the page; all others go;
-- the outlines of letters stand once in the page, in `Sheet.letters`;
-- places keep one decimal or two, and paths are written in steps from point to point;
+- style declarations become presentation attributes (`fill="#0072b2"`), which no policy blocks. Any
+  rule of the page's style sheet overrides them, so that dark mode needs no classes, only rules such
+  as `svg [fill="#262626"] { fill: var(--ink) }`, while a saved file keeps its colours;
+- referenced ids get short names that are unique in the page; other ids are removed;
+- the outlines of letters are shared by all pictures of the page, in `Sheet.letters`;
+- coordinates keep one or two decimals, and paths are written in relative coordinates;
 - an artist's `gid` becomes attributes and a `<title>`, which browsers show on hover.
 """
 
@@ -23,7 +23,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-#: Properties of a style that may stand as attributes: words, and numbers.
+#: Style properties that are also SVG attributes, with words or with numbers as values.
 _WORDS = {
     *("fill", "stroke", "fill-rule", "stroke-linecap", "stroke-linejoin", "stroke-dasharray"),
     *("clip-path", "image-rendering"),
@@ -32,13 +32,14 @@ _NUMBERS = {
     *("opacity", "fill-opacity", "stroke-opacity", "stroke-width", "stroke-dashoffset"),
     "stroke-miterlimit",
 }
-#: Properties that a group hands on to what stands in it.
+#: Properties that the elements of an SVG group inherit from the group.
 _INHERITED = (_WORDS | _NUMBERS) - {"opacity", "clip-path"}
 _PLACES = ("x", "y", "width", "height")
 _MOVE = re.compile(r"translate\(([-\d.e]+)[ ,]+([-\d.e]+)\)")
 _COMMAND = re.compile(r"([MLQCZz])([^MLQCZz]*)")
-_POINTS = {"M": 1, "L": 1, "Q": 2, "C": 3}  # of each command of a path
-#: Zeros at the end of decimals, points behind no decimal, signs of 0, zeros before a point, spaces.
+_POINTS = {"M": 1, "L": 1, "Q": 2, "C": 3}  # points of each path command
+#: Substitutions that shorten numbers. They remove zeros at the end of decimals, points without
+#: decimals, zeros before a point, the sign of 0, and spaces before a minus sign.
 _SHORTER = [
     (re.compile(pattern), short)
     for pattern, short in (
@@ -54,7 +55,7 @@ About = Mapping[str, Mapping[str, str]]
 
 
 def policy(style: str, scripts: Iterable[str]) -> str:
-    """Return a content security policy that allows a page its own contents alone."""
+    """Return a content security policy that allows only a page's own contents."""
 
     def hash_all(texts: Iterable[str]) -> str:
         digests = (hashlib.sha256(text.encode()).digest() for text in texts)
@@ -68,23 +69,23 @@ def policy(style: str, scripts: Iterable[str]) -> str:
 
 
 def pack(text: str) -> str:
-    """Return a text compressed by gzip, in base64."""
+    """Compress a text with gzip, and encode it in base64."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 class Sheet:
-    """Pictures of a page, with their shared glyphs."""
+    """Shared ids and glyphs of all SVG pictures of an HTML page."""
 
     def __init__(self) -> None:
         self._letters: dict[tuple[str, str], str] = {}  # ids by transform and outline
         self._pictures = 0
 
     def add(self, svg: bytes, about: About, label: str, digits: int = 1, **attributes: str) -> str:
-        """Rewrite a picture as an element of the page, with further attributes.
+        """Return a matplotlib SVG as an element of the page, with further `attributes`.
 
-        Places have so many `digits` behind the point. `about` holds attributes by gid, `title`
-        among them. `label` is read out to those who do not see the picture. Raises ValueError for a
-        style that has no attribute.
+        Coordinates are rounded to `digits` decimals. `about` holds attributes by gid, including the
+        hover text `title`. `label` is the text for screen readers. Raises ValueError for a style
+        property that has no SVG attribute.
         """
         root = ET.fromstring(svg)  # noqa: S314 - matplotlib has just written it
         for element in root.iter():
@@ -102,7 +103,7 @@ class Sheet:
             _round_places(element, digits)
         _flatten(root)
         view_box = _join(map(float, root.attrib["viewBox"].split()), 1)
-        # Matplotlib's style sheet rounds the joins of lines; as an attribute no policy refuses it.
+        # Replaces the rounded line joins of matplotlib's style sheet, which was removed.
         svg_attributes = {"viewBox": view_box, "role": "img", "aria-label": label}
         root.attrib = svg_attributes | {"stroke-linejoin": "round"} | attributes
         return ET.tostring(root, encoding="unicode").replace(" />", "/>")
@@ -117,7 +118,7 @@ class Sheet:
         return f'<svg hidden="" id="letters"><defs>{paths}</defs></svg>'
 
     def _rename(self, root: ET.Element, about: About) -> None:
-        """Rename the ids that are referred to, and replace gids by attributes."""
+        """Give referenced ids unique short names, and replace the gids in `about` by attributes."""
         names = self._share_letters(root)
         prefix, self._pictures = f"p{self._pictures}", self._pictures + 1
         for element in root.iter():
@@ -139,7 +140,7 @@ class Sheet:
                 element.attrib |= attributes
 
     def _share_letters(self, root: ET.Element) -> dict[str, str]:
-        """Move a picture's glyphs to the page; return their new ids by their old ids."""
+        """Move a picture's glyphs to the page; return new ids by old ids."""
         names = {}
         for parent in root.iter():
             for defs in parent.findall("defs"):
@@ -154,19 +155,19 @@ class Sheet:
 
 
 def write_steps(path: str, digits: int = 1) -> str:
-    """Write a path in relative steps, rounded without accumulating errors."""
+    """Convert an SVG path to relative coordinates, rounded without accumulating errors."""
     point = start = np.zeros(2)
     steps, last = "", ""
     for command, numbers in _join_commands(path):
         if command == "z":
             steps, point, last = f"{steps}z", start, "z"
             continue
-        # Of a curve all points are told from where it begins.
+        # All points of a curve are relative to its start.
         points = np.rint(np.array(numbers, float) * 10**digits).reshape(-1, _POINTS[command], 2)
         begins = np.concatenate([point[None], points[:-1, -1]])
         moves = points - begins[:, None]
         joined = _join((moves.ravel() / 10**digits).tolist(), digits)
-        # A line goes on after a move without its letter.
+        # The letter of a line command may be left out after a move.
         is_on = command == "L" and last == "M"
         steps += command.lower() * (not is_on) + " " * (is_on and joined[0] != "-") + joined
         point, last = points[-1, -1], command
@@ -175,7 +176,7 @@ def write_steps(path: str, digits: int = 1) -> str:
 
 
 def _join_commands(path: str) -> list[tuple[str, list[str]]]:
-    """Return the commands of a path with their numbers; equal neighbours are joined."""
+    """Parse an SVG path into commands with their numbers; join repeated commands."""
     joined: list[tuple[str, list[str]]] = []
     for command, text in _COMMAND.findall(path):
         if command in "Zz":
@@ -188,7 +189,7 @@ def _join_commands(path: str) -> list[tuple[str, list[str]]]:
 
 
 def _join(numbers: Iterable[float], digits: int) -> str:
-    """Write numbers compactly, with at most `digits` decimals."""
+    """Format numbers for SVG as shortly as possible, with at most `digits` decimals."""
     each = tuple(numbers)
     text = f"%.{digits}f " * len(each) % each
     for pattern, short in _SHORTER if digits else _SHORTER[-2:]:
@@ -197,7 +198,7 @@ def _join(numbers: Iterable[float], digits: int) -> str:
 
 
 def _read_attributes(element: ET.Element) -> dict[str, str]:
-    """Return an element's attributes, including those of its style."""
+    """Return an element's attributes, with its style converted to attributes."""
     attributes = {}
     for key, value in element.attrib.items():
         if key == "style":
@@ -211,7 +212,10 @@ def _read_attributes(element: ET.Element) -> dict[str, str]:
 
 @cache
 def _turn_into_attribute(declaration: str) -> tuple[str, str]:
-    """Convert a style declaration to an attribute."""
+    """Convert a style declaration to an attribute's name and value.
+
+    Raises ValueError for a property that has no attribute.
+    """
     key, _, value = map(str.strip, declaration.partition(":"))
     if key in _NUMBERS:
         return key, _join([float(value)], 2)
@@ -221,13 +225,13 @@ def _turn_into_attribute(declaration: str) -> tuple[str, str]:
 
 
 def _is_unseen(path: ET.Element) -> bool:
-    """Return whether a path has neither a fill nor a line."""
+    """Return whether a path is invisible: transparent, or without fill and stroke."""
     is_bare = path.get("fill") == "none" and path.get("stroke", "none") == "none"
     return is_bare or path.get("opacity") == "0"
 
 
 def _round_places(element: ET.Element, digits: int) -> None:
-    """Round the places of an element; the scales of letters stay as they are."""
+    """Round the coordinates of an element, except for the scale factors of glyphs."""
     for key, value in element.attrib.items():
         if key == "d":
             element.set(key, write_steps(value, digits))
@@ -244,7 +248,10 @@ def _round_places(element: ET.Element, digits: int) -> None:
 
 
 def _flatten(element: ET.Element) -> None:
-    """Move to a group what all its parts share, and drop groups without attributes."""
+    """Move attributes that all elements of a group share to the group, recursively.
+
+    Empty groups are removed, and groups without attributes are replaced by their elements.
+    """
     children: list[ET.Element] = []
     for child in element:
         if len(child):
@@ -262,9 +269,11 @@ def _flatten(element: ET.Element) -> None:
 
 
 def _replace_group(group: ET.Element) -> list[ET.Element]:
-    """Replace a group by its parts or its one path, where it adds nothing.
+    """Return the elements that replace a group: itself, its elements, or its only path.
 
-    A mark, which is a `use` with a place, keeps its group: the clip of the group would move too.
+    A group without attributes is dropped, and the attributes of a group with a single path are
+    moved to the path. A group with a `use` element (a marker) is kept: the element's position would
+    also move the group's clip path.
     """
     if not len(group):
         return []

@@ -1,6 +1,6 @@
-"""Glossary of report terms, for the page and docs/glossary.md.
+"""Glossary of report terms, for the HTML page and docs/glossary.md.
 
-They stand in `glossary.txt`, an entry each: the word, a colon, what it means. Further lines of an
+The entries are read from `glossary.txt`: a term, a colon, and its meaning. Continuation lines of an
 entry are indented.
 """
 
@@ -8,7 +8,7 @@ import re
 from importlib import resources
 
 _TEXT = resources.files("llama_ablate.report").joinpath("glossary.txt").read_text("utf-8")
-#: A word as a report writes it, and what it means. In the order in which a reader meets them.
+#: Meanings by term, in the order in which a reader of a report meets the terms.
 GLOSSARY = dict(
     " ".join(entry.split()).split(": ", 1) for entry in re.split(r"\n(?! )", _TEXT.strip())
 )

@@ -1,4 +1,4 @@
-"""Headline of a report: the answer, its scale, and its limits."""
+"""Headline of a report: the experiment's answer in sentences, its scale, and its limits."""
 
 import math
 from collections import Counter
@@ -19,13 +19,13 @@ from llama_ablate.report.costs import SAME_COST, find_asked_cost, write_share
 from llama_ablate.report.tables import shorten_number
 from llama_ablate.terminal import plural
 
-#: What is named one by one: variants of a verdict, tables, hypotheses, and other things.
+#: Most items that are named one by one: variants with one verdict, tables, hypotheses, others.
 MAX_NAMES, _MAX_TABLES, _MAX_HYPOTHESES, _MAX_OTHERS = 4, 3, 3, 3
-#: Verbs of a difference that decides: of variants, of factors, and of the steps of a path.
+#: Verbs for the verdicts `better` and `worse` of variants, of factors, and of steps of a path.
 _VARIANT = {"better": "beats {} by", "worse": "is worse than {} by"}
 _FACTOR = {"better": "is better by", "worse": "is worse by"}
 _STEP = {"better": "lowers the loss by", "worse": "raises the loss by"}
-#: The other verdicts, in the order of the answer, with their verbs.
+#: The other verdicts in their order in the answer, with their verbs in singular and plural.
 _NEUTRAL = {
     **dict.fromkeys(("diverged", "collapsed", "failed"), ("", "")),
     **dict.fromkeys(("equivalent", "equal", "add up", "inconclusive"), ("is ", "are ")),
@@ -34,7 +34,7 @@ _NEUTRAL = {
 }
 _DECIDED = ("supported", "refuted")
 _RESULTS = (*_DECIDED, "undecided", "undecidable", "no verdict", "failed", "pending")
-#: How a gap to the baseline goes with size, in the words of a sentence.
+#: Verbs for the trends of a gap to the baseline with model size.
 _TRENDS = {word: word for word in ("grows", "closes", "reverses", "moves", "holds")} | {
     "undecided": "may grow or shrink"
 }
@@ -42,7 +42,10 @@ _TRENDS = {word: word for word in ("grows", "closes", "reverses", "moves", "hold
 
 @dataclass(frozen=True)
 class Finding:
-    """Name, verdict and difference of a row, with a remark on the number."""
+    """Verdict and difference in loss of one variant, factor or path step.
+
+    `remark` is a text that follows the number in brackets.
+    """
 
     name: str
     verdict: str
@@ -51,34 +54,38 @@ class Finding:
 
 
 def headline(frames: Frames) -> str:
-    """Write the answer of an experiment, its scale, and its limits."""
+    """Write the answer of an experiment with its scale and limits, in sentences."""
     return " ".join(filter(None, (answer(frames), further(frames))))
 
 
 def answer(frames: Frames) -> str:
-    """Write the answer of an experiment: verdicts with numbers, and the scale.
+    """Write the answer of an experiment: verdicts with differences, and the scale.
 
-    With several sizes the trend comes first; where a cost is asked for, what is cheaper and as
-    good. A factorial design gives its effects, a path its steps. A row that decides is named with
-    its number and interval, the largest first; only a few of the other rows are named.
+    With several model sizes the trend comes first. If the experiment asks for a cost, the answer
+    lists variants that are cheaper and as good. A factorial design is answered by its effects, and
+    a path by its steps. Rows that are better or worse are named with difference and interval, the
+    largest difference first; few of the other rows are named.
     """
     parts = (_best_rates, _trends, _tables, _scope)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
 def further(frames: Frames) -> str:
-    """Write the hypotheses' results, and the limits of the answer."""
+    """Write the test results of hypotheses, and the limits of the answer."""
     parts = (_hypotheses, _guards, list_limits)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
 def list_limits(frames: Frames) -> list[str]:
-    """List limits of the answer: failing controls, reversals with length, an unknown bias."""
+    """List limits of the answer: failing controls, reversals with training length, unknown bias."""
     return [sentence for part in (_controls, _list_reversals, _bias) for sentence in part(frames)]
 
 
 def _best_rates(frames: Frames) -> Iterator[str]:
-    """Yield the best learning rates over model sizes, unless the question is another."""
+    """Yield a sentence on the best learning rates by model size.
+
+    Nothing is yielded if the experiment states hypotheses, since its question is then another.
+    """
     best = sizes.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
         return
@@ -92,7 +99,7 @@ def _best_rates(frames: Frames) -> Iterator[str]:
 
 
 def _trends(frames: Frames) -> Iterator[str]:
-    """Yield whether gaps to the baseline grow with size."""
+    """Yield a sentence on how gaps to the baseline change with model size."""
     rows = {row.label: row for row in sizes.by_size(frames)}.values()
     parts = []
     for word, said in _TRENDS.items():
@@ -107,7 +114,10 @@ def _trends(frames: Frames) -> Iterator[str]:
 
 
 def _tables(frames: Frames) -> Iterator[str]:
-    """Yield the verdicts of each table; of many tables, of each variant over all."""
+    """Yield a sentence on the verdicts of each comparison table.
+
+    With more than three tables, a sentence per variant counts its verdicts over the tables.
+    """
     if len(frames.tables) > _MAX_TABLES:
         yield from _count_verdicts(frames.tables)
         return
@@ -118,7 +128,7 @@ def _tables(frames: Frames) -> Iterator[str]:
 
 
 def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
-    """Yield counts of a variant's verdicts over tables, and the range of differences."""
+    """Yield a sentence per variant: its verdicts counted over tables, and range of differences."""
     every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
     for label, rows in grouped(every, lambda row: row.label).items():
         counted = Counter(row.verdict for row in rows)
@@ -132,7 +142,7 @@ def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
 
 
 def _scope(frames: Frames) -> Iterator[str]:
-    """Yield the scope of the answer: text, model size, and number of seeds."""
+    """Yield a sentence on the answer's scope: texts, model sizes, tokens, and seeds."""
     plans = [table.plan for table in frames.tables]
     texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
     parameters = written.ends((plan.baseline.parameters for plan in plans), shorten_number)
@@ -148,14 +158,17 @@ def _scope(frames: Frames) -> Iterator[str]:
 
 
 def _variants(table: TableFrames) -> str:
-    """Describe the verdicts of a table's variants."""
+    """Describe the verdicts of a comparison table's variants."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
     findings = [_make_finding(row, table) for row in rows]
     return _describe(findings, table, _VARIANT, _name_baseline(table)) or "nothing yet"
 
 
 def _factors(table: TableFrames) -> str:
-    """Describe the verdicts of a grid's axes, factors and interactions."""
+    """Describe the effects of a factorial design: axes, factors and interactions.
+
+    Returns "" for other designs.
+    """
     rows = effects.factors(table)
     if not rows:
         return ""
@@ -188,7 +201,10 @@ def _factors(table: TableFrames) -> str:
 
 
 def _steps(table: TableFrames) -> str:
-    """Write each path step's effect, and the total effect."""
+    """Describe the effect of each step of a path, and of all steps together.
+
+    Returns "" for other designs.
+    """
     rows = effects.steps(table)
     if not rows:
         return ""
@@ -212,10 +228,10 @@ def _steps(table: TableFrames) -> str:
 
 
 def _at_a_cost(table: TableFrames) -> str:
-    """Yield the variants that are as good at less of the asked cost.
+    """Describe the variants that cost less than the baseline and are better or equivalent.
 
-    The cheapest come first, then those that are not as good. Nothing where no cost is asked for, or
-    where the file states none and none is as good.
+    The cheapest come first, followed by cheaper variants that are not as good. Returns "" if the
+    experiment asks for no cost, or if the file states no cost and no cheaper variant is as good.
     """
     rows = [row for row in table.comparison if not row.role]
     cost = find_asked_cost(table.experiment, rows)
@@ -245,7 +261,10 @@ def _at_a_cost(table: TableFrames) -> str:
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
-    """Yield the hypotheses' results; counts if there are many."""
+    """Yield a sentence for each test result with its hypotheses.
+
+    With more than three hypotheses, a single sentence counts the results.
+    """
     rows = hypotheses.results(frames)
     if len(rows) > _MAX_HYPOTHESES:
         counted = Counter(row.result for row in rows)
@@ -265,7 +284,10 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
 
 
 def _explain(row: HypothesisRow) -> str:
-    """Write a hypothesis' table, its number unless a row of the table has that, and a reason."""
+    """Write a hypothesis' table, difference and reason, joined by semicolons.
+
+    The difference is left out if a row of the comparison table already states it.
+    """
     is_row = row.family.endswith("its table") or math.isnan(row.difference)
     where = " ".join(filter(None, (row.table, "" if is_row else row.show_difference())))
     why = row.remark if row.result in _DECIDED else row.show_remark()
@@ -273,7 +295,7 @@ def _explain(row: HypothesisRow) -> str:
 
 
 def _guards(frames: Frames) -> Iterator[str]:
-    """Yield the variants with better loss and a broken guard."""
+    """Yield a sentence on variants with better loss that are worse in guarded metrics."""
     named = []
     for table in frames.tables:
         better = [row.label for row in table.comparison if row.verdict == "better"]
@@ -287,7 +309,10 @@ def _guards(frames: Frames) -> Iterator[str]:
 
 
 def _controls(frames: Frames) -> Iterator[str]:
-    """Yield which controls fail once all runs have ended, and whether runs were too short."""
+    """Yield a sentence for each failing control, and for runs that were too short.
+
+    Controls are checked once all runs have ended.
+    """
     ended = all(run.outcome != "pending" for table in frames.tables for run in table.runs)
     if ended:
         checks = [controls.check_controls(table) for table in frames.tables]
@@ -298,7 +323,7 @@ def _controls(frames: Frames) -> Iterator[str]:
 
 
 def _list_reversals(frames: Frames) -> Iterator[str]:
-    """Yield the verdicts that were reversed at a shorter length."""
+    """Yield a sentence on variants whose verdict was reversed at a shorter training length."""
     reversals = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
@@ -309,7 +334,7 @@ def _list_reversals(frames: Frames) -> Iterator[str]:
 
 
 def _bias(frames: Frames) -> Iterator[str]:
-    """Yield that no run repeats the baseline, where a verdict says something of a difference."""
+    """Yield a warning if no control run repeats the baseline although variants have verdicts."""
     for table in frames.tables:
         rows = (row for row in table.comparison if not row.role)
         if table.bias is None and any(row.verdict in (*_VARIANT, "equivalent") for row in rows):
@@ -323,9 +348,10 @@ def _bias(frames: Frames) -> Iterator[str]:
 def _describe(
     every: Sequence[Finding], table: TableFrames, verbs: Mapping[str, str], base: str = ""
 ) -> str:
-    """Write rows by their verdicts, with the numbers of those that decide, the largest first.
+    """Describe findings grouped by verdict.
 
-    `verbs` are those of a better and a worse row; the `base` is named once.
+    Findings that are better or worse come first, each with its difference, the largest first.
+    `verbs` are the verbs for `better` and `worse`; the baseline's name `base` is written once.
     """
     parts: list[str] = []
     by_size = sorted(every, key=lambda one: -abs(one.difference.value))
@@ -361,7 +387,10 @@ def _describe(
 
 
 def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding:
-    """Make the finding of a row; its remark says how runs ended where some were lost."""
+    """Return the finding of a row.
+
+    If runs diverged or collapsed, its remark lists the outcomes.
+    """
     lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
     is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
     remark = "; ".join(filter(None, (lost * (not is_alike), row.rate)))
@@ -371,19 +400,19 @@ def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding
 
 
 def _name(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
-    """Name a row: its effect, or its variant's short label."""
+    """Return the name of a row: its effect, or its variant's short label."""
     name = sizes.name_of(row)
     short = labels.shorten_labels([variant.label for variant in table.plan.variants])
     return _quote(short.get(name, name))
 
 
 def _quote(name: str) -> str:
-    """Write a name in quotes where a reader of a list would take it for two."""
+    """Put a name that contains a comma or "and" in quotes, for lists."""
     return f"'{name}'" if "," in name or " and " in name else name
 
 
 def _name_baseline(table: TableFrames) -> str:
-    """Name the baseline by its component, or else by all its levels."""
+    """Return the baseline's label, or "the baseline" with its level of each axis."""
     label = table.plan.baseline.label
     if label == labels.UNCHANGED:
         base, data = table.plan.baseline.model, table.plan.text.source
@@ -394,7 +423,7 @@ def _name_baseline(table: TableFrames) -> str:
 
 
 def _size(finding: Finding, table: TableFrames) -> str:
-    """Write the size of a difference: `0.21 nats [0.14, 0.27]`, and its remark."""
+    """Format a difference without its sign: `0.21 nats [0.14, 0.27]`, and its remark."""
     difference = finding.difference
     ends = (
         (difference.low, difference.high)
@@ -406,24 +435,24 @@ def _size(finding: Finding, table: TableFrames) -> str:
 
 
 def _in_brackets(finding: Finding, table: TableFrames) -> str:
-    """Write a known difference with its sign: ` (-0.006 nats [-0.021, +0.009])`."""
+    """Format a difference with its sign: ` (-0.006 nats [-0.021, +0.009])`; "" if unknown."""
     number = str(finding.difference)
     return f" ({_add_unit(number, table)})" if number else ""
 
 
 def _add_unit(number: str, table: TableFrames) -> str:
-    """Write the unit of losses behind a number, before its interval."""
+    """Insert the unit of losses between a number and its interval."""
     value, *ends = number.split(" ", 1)
     return " ".join([value, table.unit.name, *ends])
 
 
 def _join(names: Sequence[str]) -> str:
-    """List names in a sentence."""
+    """Join names with commas and "and"."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _list_few(names: Sequence[str], between: str = ", ") -> str:
-    """List at most `MAX_NAMES` names, and how many more there are."""
+    """Join names; of more than `MAX_NAMES` + 1, join `MAX_NAMES` and count the others."""
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES + 1 else ""
     return between.join(names[: MAX_NAMES if more else len(names)]) + more

@@ -1,4 +1,4 @@
-"""Measured values: means of variants, missing values, and a picture for each metric."""
+"""Metric values in a report: means per variant, missing values, and figures."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,25 +34,25 @@ from llama_ablate.results.plan_document import NATS
 from llama_ablate.results.record import Coordinate
 from llama_ablate.terminal import listed
 
-_MANY = 12  # variants beyond which a column for each is too wide
-#: Their losses are what the tables and the other figures are about.
+_MANY = 12  # variants beyond which a table with a column for each is too wide
+#: Metrics without a figure here, since comparison tables and other figures show them.
 _ELSEWHERE = {"perplexity"}
-#: Quantities that say how sure another is, or that it is computed from.
+#: Endings of quantities that are a standard error, or the single values behind another quantity.
 _OTHER_ENDINGS = ("_se", "_by_document")
 _UNITS = {"context": "tokens", "tokens": "training", "last_position": "tokens"}
-_COLUMNS, _PANELS = 2, 12  # of a picture
-_STEEP = 1.5  # from one place to the next, from where on an axis is logarithmic
-_WIDE = 50  # times the lowest, beyond which an axis is logarithmic
+_COLUMNS, _PANELS = 2, 12  # most columns and panels of a figure
+_STEEP = 1.5  # median ratio of neighbouring coordinates from which the x axis is logarithmic
+_WIDE = 50  # ratio of highest to lowest value beyond which the value axis is logarithmic
 
 
 def find_measured(frames: Frames) -> Sequence[MetricRow]:
-    """Return every measured value; none where no reported run has any."""
+    """Return all metric values, or an empty sequence if no reported run has any."""
     means = (row for table in frames.tables for row in reported_rows(table))
     return frames.metrics if any(not math.isnan(row.value) for row in means) else ()
 
 
 def note_unmeasured(frames: Frames, _rows: Sequence[Row]) -> str:
-    """Write the note of the metrics: means, and missing ones with their reasons."""
+    """Write the note below the metrics section: its contents, and missing metrics with reasons."""
     missing = dict.fromkeys(why for table in frames.tables for why in reasons(table))
     return f"""Everything that was measured, as the mean over a variant's reported runs that ended
         ok. The values of each run are in tables/metrics.csv.
@@ -60,18 +60,19 @@ def note_unmeasured(frames: Frames, _rows: Sequence[Row]) -> str:
 
 
 def average(frames: Frames) -> pd.DataFrame:
-    """Return the mean of each measured value over a variant's reported runs."""
+    """Return formatted means of all metric values over each variant's reported runs."""
     return means_of([row for table in frames.tables for row in reported_rows(table)])
 
 
 def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
-    """Return the means of measured values over runs, by value (rows) and variant (columns).
+    """Return formatted means over runs, with metric values as rows and variants as columns.
 
-    If there are more than twelve variants, the first, the lowest and the highest are shown.
+    With more than twelve variants, the columns are the first variant, and the lowest and highest
+    mean with their variants.
     """
     names = ["table", "metric", "name"]
     rows = frame(values, MetricRow).dropna(subset="value")
-    for name in (*names, "label"):  # they stand in the order in which each comes first
+    for name in (*names, "label"):  # keep the order of first appearance
         rows[name] = pd.Categorical(rows[name], rows[name].unique())
     means = rows.pivot_table("value", names, "label", observed=True)
     texts = means.map(lambda value: plain(value, 5))
@@ -90,18 +91,18 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
 
 
 def reported_rows(table: TableFrames) -> list[MetricRow]:
-    """Return the measured values of variants, and of their reported runs that ended ok."""
+    """Return the metric values of variants, and of reported runs that ended ok."""
     ok = _ok(table)
     return [row for row in table.metrics if row.run in ok]
 
 
 def _ok(table: TableFrames) -> set[str]:
-    """Return the ids of the reported runs that ended ok, and the empty id."""
+    """Return the ids of reported runs that ended ok, and "" (for variants' values)."""
     return {"", *(run.id for run in table.reported if run.outcome == "ok")}
 
 
 def reasons(table: TableFrames) -> list[str]:
-    """List the metrics that were not measured, by variant, with the reasons."""
+    """List failed metrics with their variants and error messages, one sentence each."""
     ok = _ok(table)
     failed = [row for row in table.attempts if row.error and row.run in ok]
     said = []
@@ -136,23 +137,23 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
 
 
 class _Quantity(NamedTuple):
-    """A quantity by variant, along a coordinate or alone."""
+    """Values of one quantity for all variants, for one panel of a figure."""
 
     name: str
     unit: str
-    #: At which other coordinates.
+    #: The panel's values of the coordinates that are not drawn, such as `layer 2`.
     place: str
-    #: The coordinate that it is drawn along; "" for one value a variant.
+    #: The coordinate on the x axis; "" if each variant has one value.
     along: str
     points: Sequence[Point]
-    #: Whether the values are ratios to the baseline's, with intervals over processes.
+    #: Whether the values are ratios to the baseline's values, with intervals over processes.
     is_timed: bool
 
 
 def _picture(
     metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: LineStyles
 ) -> Picture:
-    """Return a panel for each quantity of a metric, and a description of the intervals."""
+    """Return a metric's figure: a panel per quantity, and a note on intervals."""
     counts = [point.n for quantity in quantities for point in quantity.points]
     bars = over(counts)
     if not any(counts):
@@ -169,8 +170,12 @@ def _picture(
 
 
 def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Quantity]:
-    """Yield each quantity of a metric, at each place that is apart."""
-    # A mean over layers may stand beside the layers, in a row without that coordinate.
+    """Yield the panels' quantities of a metric.
+
+    One numeric coordinate becomes the x axis. Each combination of the other coordinates that are
+    not determined by it gets a panel.
+    """
+    # Group by coordinates, too: a mean over layers has no coordinate `layer`.
     groups = grouped(metric, lambda row: (row.quantity, tuple(sorted(row.coordinates))))
     for (quantity, _), every in groups.items():
         if quantity.endswith(_OTHER_ENDINGS):
@@ -196,14 +201,17 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
 
 
 def _tells(drawn: Sequence[Point]) -> bool:
-    """Return whether variants differ anywhere, or a single one along its coordinate."""
+    """Return whether points show a difference between variants.
+
+    With a single variant, its values along the coordinate must differ.
+    """
     single = len({point.name for point in drawn}) == 1
     by_place = grouped(drawn, lambda point: 0 if single else point.x)
     return any(differ(point.at.value for point in points) for points in by_place.values())
 
 
 def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dots:
-    """Return lines along a coordinate, or a mark for each variant, in their planned order."""
+    """Return a panel with lines along a coordinate, or with one mark per variant."""
     values = [point.at.value for point in one.points]
     is_wide = min(values) > 0 and max(values) > _WIDE * min(values)
     words = one.name.replace("_", " ")
@@ -227,34 +235,35 @@ def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dot
 
 
 def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
-    """Return the numeric coordinate with most values; "" without any.
+    """Return the numeric coordinate with the most values, or "" without one.
 
-    Where two coordinates have as many values (share and tokens, for instance), the last is taken.
+    Among coordinates with equally many values (for example `share` and `tokens`), it is the last.
     """
     numeric = [key for key, of in at.items() if not any(isinstance(value, str) for value in of)]
     return max(reversed(numeric), key=lambda key: len(at[key]), default="")
 
 
 def _follows(rows: Sequence[MetricRow], coordinate: str, along: str) -> bool:
-    """Return whether one coordinate determines another."""
+    """Return whether the coordinate `along` determines another coordinate in all rows."""
     both = {(row.coordinates[along], row.coordinates[coordinate]) for row in rows}
     return len(both) == len({at for at, _ in both})
 
 
 def _is_timed(own: Sequence[MetricRow]) -> bool:
-    """Return whether values of variants are speeds, which differ from turn to turn."""
+    """Return whether values are timings of variants, which have samples that differ."""
     return not any(row.run for row in own) and any(len({*row.samples}) > 1 for row in own)
 
 
-#: Values, and where each stands along a coordinate.
+#: Metric values, each with its x coordinate.
 _Placed = Sequence[tuple[MetricRow, float]]
 
 
 def _means(own: _Placed) -> list[Point]:
-    """Compute means over seeds; a value of a variant has no seed.
+    """Compute means over seeds with Student's intervals; values of variants have no seed.
 
-    Where no value is below 0, as of shares, times and norms, no interval reaches below it. What is
-    in nats may be a difference of losses, and keeps Student's interval.
+    If no value is negative (as for shares, times and norms), intervals are computed for nonnegative
+    values, and do not extend below 0. Values in nats are excepted, since they may be differences of
+    losses.
     """
     means = over_seeds((row.label, at, row.seed if row.run else 0, row.value) for row, at in own)
     if not any(row.unit == NATS.name or row.value < 0 for row, _ in own):
@@ -267,7 +276,7 @@ def _means(own: _Placed) -> list[Point]:
 
 
 def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
-    """Return speeds as ratios to the baseline's at the same place, with intervals."""
+    """Return timings as ratios to the baseline's at the same x coordinate, with intervals."""
     labels = {variant.id: variant.label for variant in table.plan.variants}
     places: dict[float, dict[str, Turns]] = {}
     for row, at in own:

@@ -1,4 +1,4 @@
-"""Next steps: seeds that would decide open rows, and points beyond the end of a tuned grid."""
+"""Suggested next steps: more seeds for inconclusive variants, and wider tuning grids."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from llama_ablate.terminal import listed
 
 
 def next_steps(frames: Frames, command: str) -> list[str]:
-    """Suggest further runs, each with the command that adds them."""
+    """Suggest further runs, each with the command line that adds them."""
     return [
         line
         for table in frames.tables
@@ -19,7 +19,10 @@ def next_steps(frames: Frames, command: str) -> list[str]:
 
 
 def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
-    """Suggest the seeds that would decide an inconclusive row, with their minutes of training."""
+    """Suggest the fewest seeds that would decide an inconclusive variant, and their minutes.
+
+    Yields nothing for experiments with planned interim analyses, or with a list of seeds.
+    """
     if len(table.experiment.looks) > 1 or not isinstance(table.experiment.seeds, int):
         return
     needs: dict[int, list[str]] = {}
@@ -38,7 +41,7 @@ def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
 
 
 def _more_points(table: TableFrames, command: str) -> Iterator[str]:
-    """Suggest a point beyond the end of a tuned grid at which a variant is best."""
+    """Suggest a wider tuning grid if a variant's best value is at its end."""
     best = [json.loads(point) for point in tuning.best_points(table.runs, {}).values()]
     for key, tried_values in table.experiment.tune.items():
         numbers = {

@@ -1,8 +1,8 @@
-"""Files of a report: tables, figures, Markdown, and a self-contained page.
+"""Files of a report: tables, figures, Markdown, and a self-contained HTML page.
 
-The first screen of the page is question, answer, limits, one picture and one table in the same
-order; the loss curves follow, and all else is folded below to a line. Two pictures stand in the
-page as they are; the others are packed, and unpacked when their part is opened.
+The first screen of the page shows question, answer, limits, and a picture and a table with rows in
+the same order. The loss curves follow; each further part is folded to a line. Two pictures are
+embedded as SVG elements; the others are compressed, and unpacked when their part is opened.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, s
 from llama_ablate.report.pictures import LOG, LOSS_CURVES, thin
 from llama_ablate.report.sections import Section
 
-#: Columns of the table of runs: head, column of the frame, format, scale and unit.
+#: Numbers in the table of runs, by column title: column of the frame, format, divisor and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "loss (nats)": ("{split}_loss_nats", ".4f", 1, ""),
     "± (text)": ("{split}_loss_se_nats", ".4f", 1, ""),
@@ -48,39 +48,39 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "train (s)": ("train_s", ".1f", 1, ""),
     "peak memory": ("peak_memory_bytes", ".0f", 2**20, " MiB"),
 }
-_LONG = 44  # letters of a cell beyond which it may break
+_LONG = 44  # characters beyond which a cell's text may break into lines
 _JUDGED = ("verdict", "test result", "result", "outcome")
 _DECIDING, _SPEED = (DIFFERENCE, *_JUDGED), "speed"
-#: Of a table that has leading columns, before a reader asks for more: columns, and of the first
-#: screen's table pixels: of its width, of a letter, and around a cell.
+#: Limits before a reader expands a table: most leading columns; and for the first screen's table,
+#: in pixels, the width of the table, of a letter, and of the padding of a cell.
 _MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
-_MAX_LETTERS = 26  # of a name in the first screen's table
+_MAX_LETTERS = 26  # most letters of a name in the first screen's table
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure of the report, as a file and in the page."""
+    """Figure of a report, with its file names and its HTML."""
 
     name: str
     table: str
-    #: Of its files, and of its element in the page.
+    #: File name without ending, and id of the figure's element in the page.
     stem: str
     section: str
     caption: str
-    #: What stands in the page: pictures, or why there is none; "" where it is packed.
+    #: HTML in the page: SVG pictures, or the reason for a missing picture; "" if compressed.
     html: str = ""
-    #: The names that the picture shows shortened, in full.
+    #: Full names by the shortened names in the picture.
     shortened: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """Figure title, from its file stem."""
+        """Title of the figure, derived from its file name."""
         return self.stem.replace("_", " ")
 
 
 @dataclass(frozen=True)
 class ShownTable:
-    """A table as the page's template needs it."""
+    """Table for the page's HTML template."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -88,25 +88,25 @@ class ShownTable:
     table: str = ""
     short: int = 0
     answer: str = ""
-    #: What columns hold, by their heads.
+    #: Descriptions of columns by their titles.
     about: Mapping[str, str] = field(default_factory=dict)
-    #: Of each row: whether it is the baseline's, its variant or "", and where its link leads.
+    #: For each row: whether it is the baseline, its variant or "", and the target of its link.
     baseline: Sequence[bool] = ()
     variants: Sequence[str] = ()
     links: Sequence[str] = ()
     link_at: int = 0
-    #: Pixels that its leading columns may take; 0: as many as they need.
+    #: Most pixels for the leading columns together; 0 for no limit.
     room: float = 0
 
     @cached_property
     def words(self) -> list[bool]:
-        """Whether each column holds text, and stands flush left."""
+        """Flags, by column, of text columns, which are aligned left."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         return [not any(re.match(r"[\d+-]", cell) for cell in column) for column in columns]
 
     @cached_property
     def alike(self) -> dict[int, str]:
-        """Columns with a single value in all rows, and that value."""
+        """Single values of columns whose rows all have the same value, by column index."""
         columns_alike = {}
         for at, head in enumerate(self.columns[1:], 1):
             texts = [row[at] for row in self.rows if row[at]]
@@ -121,7 +121,7 @@ class ShownTable:
 
     @cached_property
     def more(self) -> list[bool]:
-        """Whether each column is hidden at first."""
+        """Flags, by column, of columns that are hidden until the reader expands the table."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
         columns_shown = leading[:_MAX_COLUMNS] if self.short else leading
         if self.room:
@@ -133,21 +133,21 @@ class ShownTable:
         return [at not in columns_shown for at in range(len(self.columns))]
 
     def _rank(self, column: int) -> int:
-        """Return the place of a column in line for room: names and verdicts come first."""
+        """Return a column's rank in the use of a limited width; 0 is first."""
         head = self.columns[column]
         if column == 0 or head in _DECIDING:
             return 0
         return 1 if head == _SPEED else 3 if head == "n" else 2
 
     def _measure(self, column: int) -> float:
-        """Estimate a column's width in pixels, from its cells and its head."""
+        """Estimate a column's width in pixels from its cells and its title."""
         words = (len(word) + 3 for word in self.columns[column].split())
         mark = 0 if column else 22  # the line in a variant's colour before its name
         return mark + _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
 
     @property
     def verdicts(self) -> list[str]:
-        """The verdicts of its rows, but for the baseline's."""
+        """Verdicts of the table's rows without the baseline."""
         at = [at for at, head in enumerate(self.columns) if head in _JUDGED][:1]
         words = [row[i] for row in self.rows for i in at if row[i] not in ("", "baseline")]
         return [re.split("[,:]", word)[0] for word in words]
@@ -161,7 +161,7 @@ class ShownTable:
 
     @classmethod
     def of(cls, cells: pd.DataFrame) -> "ShownTable":
-        """Return a data frame of cells, without the columns that have nothing to show."""
+        """Make a table from a data frame of formatted cells, without its empty columns."""
         cells = cells.astype(str)
         cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
         columns, rows = list(map(str, cells.columns)), cells.to_numpy().tolist()
@@ -170,7 +170,10 @@ class ShownTable:
 
 @dataclass(frozen=True)
 class Group:
-    """Sections of one kind with their figures, one section for each table."""
+    """Foldable part of the page: the sections of one kind and their figures.
+
+    A kind of section, such as `comparison`, has a section for each comparison table.
+    """
 
     id: str
     title: str
@@ -180,12 +183,12 @@ class Group:
 
     @property
     def lead(self) -> str:
-        """Name of the figure shown with its tables."""
+        """Name of the figure that is shown with the group's tables, or ""."""
         return self.figures[0].name if self.figures else ""
 
     @property
     def answer(self) -> str:
-        """The summary of its sections: their answers, or counted verdicts."""
+        """Summary of the group: answers of its sections, or else counts of their verdicts."""
         said = dict.fromkeys(section.answer for section in self.sections if section.answer)
         verdicts = Counter(word for section in self.sections for word in section.verdicts)
         counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
@@ -196,7 +199,7 @@ class Group:
 def write(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
 ) -> Path:
-    """Write the report of an experiment to a folder; return the path of its page."""
+    """Write all files of a report to a folder; return the HTML page's path."""
     for section in sections:
         base = disk.below(folder, "tables", slug(section.title, 160))
         label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
@@ -213,9 +216,9 @@ def write(
 def write_live(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path, live: str
 ) -> Path:
-    """Write only the page, during training; return its path.
+    """Write only the HTML page, while runs train; return its path.
 
-    The page says how far the runs are (`live`), and reloads itself.
+    The page shows the text `live` on the progress of the runs, and reloads itself.
     """
     disk.make(folder)
     pictures = PagePictures(frames, sections)
@@ -235,23 +238,24 @@ def _write_page(folder: Path, pieces: Iterable[str]) -> Path:
 
 
 class PagePictures:
-    """Pictures of a page: drawn once for their files and for the page."""
+    """Pictures of a page, each drawn once for its files and for the page."""
 
     def __init__(self, frames: Frames, sections: Sequence[Section]) -> None:
         self._frames, self.sheet = frames, embedding.Sheet()
         self._sections = [section.key for section in sections]
-        #: Short keys of variants, and of effects and steps, by what rows call them.
+        #: Short keys of variants, effects and path steps, by their names in table rows.
         self.keys = key_variants(frames.plan)
         for name in (name for section in sections for name in section.variants if name):
             self.keys.setdefault(name, f"v{len(self.keys)}")
-        #: Elements that are packed, by the ids of their figures.
+        #: SVG elements that are compressed in the page, by the ids of their figures.
         self.packed: dict[str, str] = {}
         self._has_lead = False
 
     def draw(self, folder: Path | None = None) -> Iterator[PageFigure]:
-        """Draw every picture to its files, and yield its figure in the page.
+        """Draw each picture to files, and yield its figure for the page.
 
-        Without a folder those alone that stand in the page unpacked, and no files.
+        Without a folder, no files are written, and only the pictures that the page shows
+        uncompressed are drawn.
         """
         first = self._frames.table.plan.name
         for product in FIGURES.make(self._frames):
@@ -278,7 +282,7 @@ class PagePictures:
                 yield replace(figure, html=f"<p>{escape(why)}</p>")
 
     def _stands(self, figure: PageFigure) -> bool:
-        """Return whether a figure is shown without unpacking: the answer's, or the loss curves."""
+        """Return whether a figure is uncompressed: the first section's figure, or loss curves."""
         is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
         self._has_lead |= is_lead
         return is_lead or figure.name == LOSS_CURVES
@@ -286,7 +290,10 @@ class PagePictures:
     def _embed(
         self, figure: PageFigure, made: Made[Picture], folder: Path | None, *, in_place: bool
     ) -> PageFigure:
-        """Draw a figure for the page, and to files; the answer's figure also in a phone's width."""
+        """Draw a figure for the page, and with a folder to files.
+
+        The first figure of the page is also drawn in a phone's width.
+        """
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
         if folder is None:
             svg = plots.write_svg(drawing.figure)
@@ -295,11 +302,11 @@ class PagePictures:
             svg = file.read_bytes()
         has_two = in_place and figure.name != LOSS_CURVES
         width = "broad" if has_two else "only"
-        # Of a few lines that are packed a second decimal adds little.
+        # Compressed figures with few elements get a second decimal, which adds few bytes.
         digits = 1 if in_place or figure.name.startswith(LOSS_CURVES) else 2
         html = self._add(drawing, svg, figure.title, width, digits)
         shortened = drawing.shortened
-        drawing.figure.clear()  # its thousands of lines refer to one another
+        drawing.figure.clear()  # free the memory of thousands of lines with cyclic references
         if has_two:
             drawing = plots.draw(made.part, plots.NARROW_WIDTH, self.keys)
             small = plots.write_svg(drawing.figure)
@@ -384,7 +391,7 @@ def _html(
 
 
 def template(name: str) -> jinja2.Template:
-    """Return a template of this package that escapes its values."""
+    """Return a Jinja template of this package, which escapes inserted values for HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
         autoescape=True,
@@ -395,12 +402,12 @@ def template(name: str) -> jinja2.Template:
 
 
 def write_prose(text: str) -> Markup:
-    """Write text as HTML, with code between backticks."""
+    """Convert text to HTML, with text in backticks as code elements."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
 
 
 def draw_dash(style: Style) -> str:
-    """Return a short line in a variant's colour and dash, as an element of the page."""
+    """Return a legend key: a short SVG line in a variant's colour and dash."""
     dashes = {"-": "", "--": ' stroke-dasharray="5 2"', ":": ' stroke-dasharray="2 2"'}
     dash = dashes.get(style.dash, ' stroke-dasharray="5 2 2 2"')
     line = f'<path d="M0 4h18" stroke="{style.colour}" stroke-width="2.5"{dash}/>'
@@ -408,12 +415,12 @@ def draw_dash(style: Style) -> str:
 
 
 def packaged(name: str) -> str:
-    """Return a file of this package as text."""
+    """Return the text of a data file in this package."""
     return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
 
 
 def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[Group]:
-    """Put sections of one kind and their figures together; figures of no section come last."""
+    """Group sections of one kind with their figures; figures without a section come last."""
     groups: list[Group] = []
     for key, group_sections in grouped(sections, lambda section: section.key).items():
         title = group_sections[0].title.removesuffix(f": {group_sections[0].table}")
@@ -428,7 +435,7 @@ def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[
         first = [figure for figure in group_figures if figure.name in in_place]
         groups.append(Group(slug(key, 80), title, first, tables_shown))
         groups += _group_figures("more", "More pictures", group_figures, in_place)
-    names = {f"{LOSS_CURVES}_{LOG}"}  # which the page shows in place of the curves
+    names = {f"{LOSS_CURVES}_{LOG}"}  # left out: the page switches the loss curves to log axes
     return groups + _group_figures(
         "figures", "Figures", [f for f in figures if not f.section], names
     )
@@ -437,14 +444,17 @@ def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[
 def _group_figures(
     id_: str, title: str, figures: Sequence[PageFigure], without: Collection[str]
 ) -> list[Group]:
-    """Return a group of figures, but for some; none where there are no others."""
+    """Return a list with one group of the figures not in `without`.
+
+    The list is empty if no figure remains.
+    """
     figures_left = [figure for figure in figures if figure.name not in without]
     said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in figures_left))
     return [Group(id_, title, figures_left, said=said)] if figures_left else []
 
 
 def _make_table(section: Section, room: float) -> ShownTable:
-    """Return a section as the template needs it."""
+    """Convert a section to a table for the template, at most `room` pixels wide."""
     shared = {field.name for field in fields(ShownTable)} & vars(section).keys()
     given: dict[str, Any] = {name: vars(section)[name] for name in shared}
     table = replace(ShownTable.of(section.cells), **given, room=room)
@@ -453,7 +463,7 @@ def _make_table(section: Section, room: float) -> ShownTable:
 
 
 def _runs(frames: Frames, folder: Path) -> ShownTable:
-    """Return every run with its numbers, and a link to its record where it has a folder."""
+    """Return the table of all runs, with their numbers and links to their records."""
     runs = frames.runs
     table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
     rows = [
@@ -476,7 +486,12 @@ def _runs(frames: Frames, folder: Path) -> ShownTable:
 
 
 def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
-    """Return the training losses of each finished run by table, at places that many runs share."""
+    """Return the training losses of all finished runs for the page's script.
+
+    `places` lists the distinct x coordinates of curves, to which the runs refer by index; `runs`
+    are lists of [variant key, seed, index of x coordinates, losses] by the stem of the table's
+    figure.
+    """
     places: dict[tuple[float, ...], int] = {}
     lines = {}
     for table in frames.tables:
@@ -492,13 +507,13 @@ def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
 
 
 def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
-    """Return the stem of a table's figure of loss curves."""
+    """Return the base name of the figure with a table's loss curves."""
     is_first = table.plan.name == frames.table.plan.name
     return LOSS_CURVES if is_first else f"{LOSS_CURVES}_{slug(table.plan.name, 160)}"
 
 
 def _speeds(frames: Frames) -> ShownTable:
-    """Return every number of the variants themselves, with the lowest and highest round."""
+    """Return the table of metrics per variant: median, lowest and highest timing round."""
     rows = [
         [row.label, row.table, row.name]
         + [written.plain(value, 4) for value in (row.value, *row.ends)]
@@ -519,7 +534,7 @@ def _speeds(frames: Frames) -> ShownTable:
 
 
 def _recipes(frames: Frames) -> ShownTable:
-    """List each variant's recipe changes from the baseline, by table."""
+    """Return the table of settings in which each variant differs from its baseline."""
     rows = []
     for table in frames.tables:
         for variant in table.plan.variants:

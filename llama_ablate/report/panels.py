@@ -1,4 +1,4 @@
-"""Panels of pictures: rows of marks, lines along a number, and points against a cost."""
+"""Drawing of figure panels: rows of marks, lines, and points against a cost."""
 
 import json
 import math
@@ -29,16 +29,16 @@ from llama_ablate.report.picture import (
     Style,
 )
 
-#: Pixels of a row, and above the first row: the page's table beside it has them too.
+#: Height of a row and of the space above the first row, in pixels, as in the page's table.
 ROW, HEAD = 26, 50
-MAX_ROWS = 64  # marks of a picture; of more, those at both ends are drawn
-_PANEL_HEIGHT = 250  # pixels of a panel of lines or costs
-_MAX_SHARE = 0.42  # of a picture's width for the labels of rows
-_FAR = 8  # times as large as an effect, another hides it
-_ROOM = 1.15  # between the farthest mark and the frame
-_MAX_POINTS = 400  # of a panel that are marked one by one
-_MARK_SPREAD = 9.0  # points over which the marks of neighbours at one place are spread
-_MAX_NAMES = 24  # points of a panel that are named; more have numbers
+MAX_ROWS = 64  # most marks of a picture; of more, the first and the last are drawn
+_PANEL_HEIGHT = 250  # height of a panel of lines or costs, in pixels
+_MAX_SHARE = 0.42  # largest share of a picture's width for the labels of rows
+_FAR = 8  # ratio from which a large effect hides a small one
+_ROOM = 1.15  # limit of the axis, relative to the farthest visible mark
+_MAX_POINTS = 400  # most points of a panel that are marked one by one
+_MARK_SPREAD = 9.0  # points over which marks with the same x are spread
+_MAX_NAMES = 24  # most points of a panel with names; more points have numbers
 _NUMBER = "{:,.4g}".format
 
 
@@ -46,7 +46,7 @@ _NUMBER = "{:,.4g}".format
 
 
 def draw_rows(drawing: Drawing, picture: Picture) -> None:
-    """Draw panels of rows, as high as the rows of the page's table."""
+    """Draw a picture's panels of rows, in the row height of the page's table."""
     panels = [panel for panel in picture.panels if isinstance(panel, Dots)]
     marks = choose_marks(panels[0])[0]
     width, letter = drawing.width, drawing.points / POINTS
@@ -90,7 +90,7 @@ def draw_rows(drawing: Drawing, picture: Picture) -> None:
 
 
 def _above(panel: Dots) -> str:
-    """Write a panel's title, and the number of rows that are left out."""
+    """Return the text above a panel: its title, and the number of omitted rows."""
     left = choose_marks(panel)[1]
     above = (
         f"{left:,} of {len(panel.marks):,} rows are left out: drawn are both ends" if left else ""
@@ -99,7 +99,10 @@ def _above(panel: Dots) -> str:
 
 
 def choose_marks(panel: Dots) -> tuple[list[Any], int]:
-    """Return the marks that are drawn, of many those at both ends; and how many are left out."""
+    """Return the marks to draw, and the number of marks that are left out.
+
+    Of more than `MAX_ROWS` marks, only the first and the last are drawn.
+    """
     if len(panel.marks) <= MAX_ROWS:
         return list(panel.marks), 0
     marks = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
@@ -109,7 +112,7 @@ def choose_marks(panel: Dots) -> tuple[list[Any], int]:
 
 
 def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
-    """Draw the marks of a panel with their intervals and seeds."""
+    """Draw a panel's marks with intervals, and thin strokes for single seeds."""
     marks, _left = choose_marks(panel)
     ticks = grouped(panel.ticks, lambda tick: tick.name)
     if panel.margin:
@@ -138,7 +141,7 @@ def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
 
 
 def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, frame: float) -> None:
-    """Draw a mark with its interval and its remark, or its number at the edge of the frame."""
+    """Draw a mark with its interval, or its number if it is beyond `frame`."""
     value, low, high = mark.at
     label_text = ", ".join(filter(None, (interval(*mark.at), mark.verdict)))
     title = f"{mark.name}: {label_text if mark.verdict else _write_estimate(mark.at)}"
@@ -154,7 +157,7 @@ def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, fram
 
 
 def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
-    """Write remarks beside intervals, on the side with more room."""
+    """Write marks' remarks next to their intervals, on the side with more room."""
     left, right = axes.get_xlim()
     for y, mark in enumerate(marks):
         if mark.remark:
@@ -166,7 +169,7 @@ def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
 
 
 def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) -> None:
-    """Write an effect that is beyond the frame at its edge."""
+    """Write the number of an effect beyond the axis limits, with an arrow."""
     right, text = mark.at.value > 0, interval(*mark.at)
     label = axes.annotate(
         f"{text} \N{RIGHTWARDS ARROW}" if right else f"\N{LEFTWARDS ARROW} {text}",
@@ -179,7 +182,7 @@ def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) ->
 
 
 def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
-    """Tag row names with their heights, so that the page can sort them."""
+    """Tag row names with their y coordinates, by which the page sorts rows."""
     height = drawing.figure.bbox.height
     marks, _left = choose_marks(panel)
     for y, (mark, text) in enumerate(zip(marks, axes.get_yticklabels(), strict=True)):
@@ -188,7 +191,7 @@ def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
 
 
 def _name_verdicts(panel: Dots) -> list[Artist]:
-    """Return the verdicts of a panel for its legend: a shape and a word."""
+    """Return legend entries for the verdicts of a panel: marker shape and word."""
     verdicts = {mark.verdict for mark in panel.marks} - {""}
     handle_style: Any = {"color": BASELINE, "ls": "", "ms": 6}
     return [
@@ -199,10 +202,11 @@ def _name_verdicts(panel: Dots) -> list[Artist]:
 
 
 def find_small(effects: Iterable[Estimate]) -> float | None:
-    """Find the extent of small effects that a larger effect would hide; None if none.
+    """Return an axis limit for effects that a larger effect would hide, or None.
 
-    None unless half of them reach no farther than an eighth of the largest; all that reach less
-    than half as far as the largest count as small then.
+    The extent of an effect is the largest absolute value of its estimate and interval. Returns None
+    unless at least half of the effects extend less than an eighth as far as the largest. Otherwise
+    returns the largest extent below half of the maximum.
     """
     each = ([abs(end) for end in of if not math.isnan(end)] for of in effects)
     lengths = [max(ends) for ends in each if any(ends)]  # the baseline's is 0
@@ -214,7 +218,7 @@ def find_small(effects: Iterable[Estimate]) -> float | None:
 
 
 def _write_estimate(at: Estimate) -> str:
-    """Write an estimate of any size, with its interval where it has one."""
+    """Format an estimate to four digits, with its interval if it has one."""
     value, *ends = map(_NUMBER, at)
     return value if math.isnan(at.low) else f"{value} [{', '.join(ends)}]"
 
@@ -223,7 +227,7 @@ def _write_estimate(at: Estimate) -> str:
 
 
 def draw_panels(drawing: Drawing, picture: Picture) -> None:
-    """Draw panels of lines or costs in a grid, with one legend below."""
+    """Draw a picture's panels of lines or costs in a grid, with one legend."""
     letter = drawing.points / POINTS
     columns = min(picture.columns, len(picture.panels), max(1, int(drawing.width / 220 / letter)))
     rows = math.ceil(len(picture.panels) / columns)
@@ -257,7 +261,7 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
         drawing.figure.legend(handles=handles, loc="outside lower left", **legend_style)
     if engine := drawing.figure.get_layout_engine():
         engine.execute(drawing.figure)
-    drawing.figure.set_layout_engine("none")  # places stay as they are now
+    drawing.figure.set_layout_engine("none")  # freeze the layout before points are named
     for axes, panel in panels:
         if isinstance(panel, Costs):
             _name_points(drawing, axes, panel)
@@ -269,13 +273,13 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
 
 
 def _remark(panel: Panel) -> str:
-    """Write which lines are not drawn or not named."""
+    """Return a remark on lines that are not drawn or not named, or ""."""
     remark = panel.cast.remark if isinstance(panel, Lines) else ""
     return "; ".join(filter(None, (remark, panel.remark)))
 
 
 def _draw_lines(drawing: Drawing, axes: Axes, panel: Lines, width: float) -> None:
-    """Draw lines through means with their intervals, and through single runs."""
+    """Draw a panel of lines: means over seeds with intervals, and single runs."""
     means = grouped(panel.points, lambda point: point.name)
     runs = grouped(panel.ticks, lambda place: (place[1].name, place[1].seed))
     for (name, seed), run_points in runs.items():
@@ -328,7 +332,11 @@ def _draw_line(
     *,
     many: bool,
 ) -> None:
-    """Draw a line through means; `place`, from -0.5 to 0.5, sets bars at one x side by side."""
+    """Draw a line through means with their intervals.
+
+    `place`, from -0.5 to 0.5, shifts the line so that intervals at one x do not overlap. `many`
+    leaves out the marks of single points.
+    """
     style, is_named = panel.cast[name], name in panel.cast.named
     shift = ScaledTranslation(place * _MARK_SPREAD / 72, 0, axes.figure.dpi_scale_trans)
     line_style: Any = {"transform": axes.transData + shift, "color": style.colour}
@@ -348,13 +356,13 @@ def _draw_line(
         if point.chosen and is_named:
             (ring,) = axes.plot(point.x, point.at.value, "o", ms=11, mfc="none", **line_style)
             drawing.tag(ring, name, f"{title}, chosen")
-    for end in ends.T:  # what is shifted does not count for the frame by itself
+    for end in ends.T:  # matplotlib ignores artists with a shifted transform for axis limits
         axes.update_datalim(np.column_stack([x, end])[np.isfinite(end)])
     axes.autoscale_view()
 
 
 def _zoom(axes: Axes, panel: Lines) -> None:
-    """Zoom on the last three quarters of training, where losses are close."""
+    """Set the y limits to the losses in the last three quarters of training."""
     places = [(point.x, point.at) for point in panel.points]
     places += [(x, Estimate(tick.value)) for x, tick in panel.ticks]
     early = max(x for x, _ in places) / 4
@@ -368,7 +376,7 @@ def _zoom(axes: Axes, panel: Lines) -> None:
 
 
 def _name_lines(drawing: Drawing, panels: Sequence[Lines]) -> list[Artist]:
-    """Return the legend of lines: each name once, in its colour and dash."""
+    """Return legend entries for lines: each name once, in its colour and dash."""
     names_drawn = {p.name for panel in panels for p in panel.points}
     names_drawn |= {tick.name for panel in panels for _, tick in panel.ticks}
     named = dict.fromkeys(n for panel in panels for n in panel.cast.named if n in names_drawn)
@@ -385,7 +393,7 @@ def _name_lines(drawing: Drawing, panels: Sequence[Lines]) -> list[Artist]:
 
 
 def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> None:
-    """Draw marks against a cost, with the intervals of both."""
+    """Draw marks of loss difference against a cost, with the intervals of both."""
     for mark in panel.marks:
         value, *ends = mark.at
         x, *x_ends = mark.cost[panel.cost]
@@ -409,7 +417,12 @@ def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> No
 
 
 def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
-    """Name each point of a panel, if its name overlaps no other name or point."""
+    """Write each point's name at the nearest position without overlap.
+
+    A position must not overlap other names or points, and preferably no intervals.
+
+    A name is left out if no position is free.
+    """
     visible = [mark for mark in panel.marks if axes.viewLim.containsy(mark.at.value)]
     names = [mark.name for mark in panel.marks]
     short = drawing.shorten(names, 150 * drawing.points / POINTS)
@@ -447,7 +460,7 @@ def _name_points(drawing: Drawing, axes: Axes, panel: Costs) -> None:
 
 
 def _box_bars(axes: Axes, panel: Costs, mark: Dot) -> Iterator[Bbox]:
-    """Yield the boxes of a mark's intervals."""
+    """Yield bounding boxes of a mark's intervals, in pixels."""
     (x, left, right), (y, low, high) = mark.cost[panel.cost], mark.at
     for ends in (((left, y), (right, y)), ((x, low), (x, high))):
         if np.isfinite(ends).all():
@@ -455,14 +468,21 @@ def _box_bars(axes: Axes, panel: Costs, mark: Dot) -> Iterator[Bbox]:
 
 
 def _around(far: int) -> Iterator[tuple[int, float, float]]:
-    """Yield where a name may stand around a point: whose side faces it, and how far it is."""
+    """Yield candidate positions of a name around a point: (alignment, dx, dy).
+
+    `dx` and `dy` are in pixels. The alignment is 0 if the name's right end is next to the point, 1
+    for its middle, and 2 for its left end.
+    """
     for turn in (1, 7, 3, 5, 0, 4, 2, 6):
         dx, dy = far * math.cos(turn * math.pi / 4), far * math.sin(turn * math.pi / 4)
         yield 0 if dx < -1 else 2 if dx > 1 else 1, dx, dy
 
 
 def _write_scale(axes: Axes) -> str:
-    """Write the places and values of both axes' ends as JSON."""
+    """Return the ends of both axes as JSON, for the page's script.
+
+    For each axis: pixels of both ends, values of both ends, and whether the axis is logarithmic.
+    """
     height = float(axes.figure.bbox.height)
     (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
     x = (left, right, *axes.get_xlim(), axes.get_xscale() == "log")

@@ -1,8 +1,9 @@
 """Files for a paper: one table, a paragraph of set-up, and figures as PDF.
 
-comparison.tex  variants as rows; sizes, texts or other tables of the experiment as columns
-setup.tex       what was trained and compared, how rates were chosen, and what limits it
-effects.pdf     a figure for a column, and `effects-wide.pdf` for the page; so of two others
+comparison.tex  comparison with variants as rows; several comparison tables as groups of columns
+setup.tex       paragraph on models, training, learning rates, statistics and limits
+effects.pdf     figure in the width of a column, and `effects-wide.pdf` in the width of the page;
+                up to two further figures likewise
 """
 
 import math
@@ -34,16 +35,16 @@ from llama_ablate.report.warnings import list_tuning_limits
 from llama_ablate.results.plan_document import PlannedTable
 from llama_ablate.terminal import listed, plural
 
-#: Inches of a column and of the page of a conference's paper, by the ending of a figure's file.
+#: Widths of a column and of the page of a conference paper in inches, by file-name suffix.
 WIDTHS = {"": 3.25, "-wide": 6.75}
-_MAX_FIGURES = 3  # each is two files
-_TUNED, _LOSS, _DIFFERENCE = "tuned to", "loss", "difference"  # with which their heads begin
+_MAX_FIGURES = 3  # each in two files
+_TUNED, _LOSS, _DIFFERENCE = "tuned to", "loss", "difference"  # first words of column titles
 
 
 def write(frames: Frames, folder: Path) -> list[str]:
-    """Write the files of an experiment to a new folder, in one step; return their names.
+    """Write the files of a paper to a new folder atomically; return their names.
 
-    Raises ConfigError for a folder that holds anything.
+    Raises ConfigError if the folder is not empty.
     """
     free = not (folder.is_dir() and any(folder.iterdir()))
     contents = files(frames) if free else {}
@@ -58,7 +59,7 @@ def write(frames: Frames, folder: Path) -> list[str]:
 
 
 def files(frames: Frames) -> dict[str, bytes]:
-    """Make the files of a paper, by name."""
+    """Return the contents of a paper's files by file name."""
     label = f"tab:{ascii_name(frames.plan.experiment.name)}"
     table = latex.table(tabulate(frames), describe_table(frames), label)
     setup = latex.escaped(describe_setup(frames))
@@ -70,9 +71,9 @@ def files(frames: Frames) -> dict[str, bytes]:
 
 
 def tabulate(frames: Frames) -> pd.DataFrame:
-    """Tabulate variants as rows, with a group of columns for each table.
+    """Return formatted cells: variants as rows, comparison tables as groups of columns.
 
-    Columns that say the same of all variants are left out. Controls are no rows.
+    Columns with one value for all variants, and the rows of controls, are left out.
     """
     parts = {table.plan.name: _list_cells(table, len(frames.tables) > 1) for table in frames.tables}
     if len(parts) == 1:
@@ -83,7 +84,11 @@ def tabulate(frames: Frames) -> pd.DataFrame:
 
 
 def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
-    """Return the cells of a table's rows by variant; of a group's: rate, loss and difference."""
+    """Return a comparison table's formatted cells by variant.
+
+    As one of several groups of columns (`is_group`), the table has only the columns of tuned
+    values, loss and difference.
+    """
     rows = [row for row in table.comparison if not row.role]
     listed = cells(rows).set_index("variant")
     chosen = [head for head in listed if str(head).startswith(_TUNED)]
@@ -93,7 +98,7 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     else:
         wanted = [head for head in leading(rows)[1:] if len({*listed.get(head, ())}) > 1]
     chosen_table = listed[[*chosen, *wanted]].rename(index=shorten_labels([*listed.index]))
-    if len(table.experiment.tune) == 1:  # the column then says what is tuned
+    if len(table.experiment.tune) == 1:  # then the tuned key is the column's title
         (key,) = table.experiment.tune
         for head in chosen:
             chosen_table[head] = [cell.removeprefix(f"{key} ") for cell in chosen_table[head]]
@@ -102,12 +107,12 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
 
 
 def _mark_decided(row: ComparisonRow) -> str:
-    """Write a row's difference, with a star where its interval leaves out 0."""
+    """Format a row's difference, with a star if its interval excludes 0."""
     return row.show_difference() + "*" * (row.low > 0 or row.high < 0)
 
 
 def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
-    """Yield the figures of printed tables, in their order, each once."""
+    """Yield the figures of printed sections, each for its first comparison table."""
     keys = [*dict.fromkeys(part.key for part in sections(frames) if part.printed)]
     drawings = (figure for figure in FIGURES.make(frames) if figure.name != LOSS_CURVES)
     every = [figure for figure in drawings if figure.part.section in keys]
@@ -118,14 +123,14 @@ def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
 
 
 def caption(frames: Frames, section: Section) -> str:
-    """Write the caption of a section's table: question, numbers, and scale of training."""
+    """Write the caption of a section's LaTeX table: question, contents, and scale of training."""
     question = frames.plan.experiment.question or f"{frames.plan.experiment.name}."
     text = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
     return f"{question} {text}. {_describe_scale(frames, section.table)}"
 
 
 def describe_table(frames: Frames) -> str:
-    """Write the caption of the paper's table."""
+    """Write the caption of the paper's comparison table."""
     table, experiment = frames.table, frames.plan.experiment
     several = len(frames.tables) > 1
     question = experiment.question or f"{experiment.name}."
@@ -145,7 +150,7 @@ def describe_table(frames: Frames) -> str:
 
 
 def _describe_scale(frames: Frames, table: str = "") -> str:
-    """Write the scale of tables in a phrase: parameters, tokens, text and seeds."""
+    """Write parameters, training tokens, texts and seeds of one or all comparison tables."""
     plans = [each_table.plan for each_table in frames.tables if table in ("", each_table.plan.name)]
     parameters = ends((plan.baseline.parameters for plan in plans), shorten_number)
     tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
@@ -158,7 +163,7 @@ def _describe_scale(frames: Frames, table: str = "") -> str:
 
 
 def describe_setup(frames: Frames) -> str:
-    """Describe the set-up in a paragraph, with its limits."""
+    """Describe the experimental set-up and its limits in a paragraph."""
     parts = (_describe_models, _describe_training, _describe_rates, _describe_statistics)
     return " ".join(
         [*(part(frames) for part in parts), describe_computing(frames), *_list_limits(frames)]
@@ -218,7 +223,7 @@ def _describe_optimizer(frames: Frames) -> str:
 
 
 def _describe_rates(frames: Frames) -> str:
-    """Describe the learning rates: the grid, what chose, and each variant's choice."""
+    """Describe the learning rates: grid, criterion of the choice, and each variant's choice."""
     experiment = frames.plan.experiment
     rate = f"The learning rate is {write_rate(frames)}. " * ("lr" not in experiment.tune)
     if not experiment.tune:
@@ -261,7 +266,11 @@ def _describe_statistics(frames: Frames) -> str:
 
 
 def _list_limits(frames: Frames) -> list[str]:
-    """List limits of the comparison: rates at a grid's end, failing controls, open runs."""
+    """List limits of the comparison in sentences.
+
+    They are lost runs, limits of the answer, learning rates at the end of the grid, and questions
+    that were not tested, such as other model sizes.
+    """
     plans = [table.plan for table in frames.tables]
     experiment = frames.plan.experiment
     open_questions = {
@@ -290,12 +299,12 @@ def _component(entry: object) -> str:
 
 
 def write_rate(frames: Frames) -> str:
-    """Write the variants' learning rate, or the smallest and the largest."""
+    """Format the variants' common learning rate, or the range of their rates."""
     shared = frames.plan.experiment.train.lr
     each = {v.train.get("lr", shared) for v in frames.table.plan.variants if not v.role}
     return ends(each, "{:g}".format) + ", by variant" * (len(each) > 1)
 
 
 def ascii_name(name: str) -> str:
-    """Return a name for files and labels that every LaTeX takes."""
+    """Return a name reduced to lower-case ASCII letters, digits and hyphens, for LaTeX."""
     return re.sub("[^a-z0-9-]+", "", slug(name, 160)).strip("-")

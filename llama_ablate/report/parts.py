@@ -1,4 +1,4 @@
-"""Registries of the parts of a report, sections and figures: functions of frames by name."""
+"""Registry of functions that make parts of a report, such as figures."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -10,24 +10,31 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 
 Part = TypeVar("Part")
-#: Makes a part, or several by name, as many as there is something to show of; None for nothing.
+#: Function that makes a part, or several parts by name; None or no parts without data to show.
 Maker = Callable[[Frames], Part | Mapping[str, Part] | None]
 
 
 @dataclass(frozen=True)
 class Made(Generic[Part]):
-    """Part of a report, with its name and its table ("" for all tables)."""
+    """Finished part of a report with its name, comparison table and caption.
 
-    #: Of several parts by one maker it ends in the part's own.
+    `table` is "" for a part that covers all tables.
+    """
+
+    #: Name of the maker, followed by the part's own name if the maker makes several.
     name: str
     table: str
     part: Part
-    #: What its maker's docstring says that it shows.
+    #: Caption, taken from the maker's docstring.
     about: str
 
 
 class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
-    """Parts of one kind by name, in reading order; of several by one maker the first."""
+    """Registry of makers for one kind of part, such as figures, in reading order.
+
+    As a mapping, it returns for each name a function from the report's data to the maker's first
+    part, or None.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -47,10 +54,10 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
     def register(
         self, name: str, *, every_table: bool = False
     ) -> Callable[[Maker[Part]], Maker[Part]]:
-        """Enter a function under `name` (a decorator).
+        """Return a decorator that registers a maker under `name`.
 
-        It is given the frames of the whole experiment, or with `every_table` those of each table
-        alone. Raises ConfigError for a name that is taken.
+        The maker is called with the frames of the whole experiment, or with `every_table` once for
+        each comparison table. Raises ConfigError if the name is taken.
         """
         if name in self._makers:
             raise ConfigError(f"the {self.kind} '{name}' is registered already")
@@ -62,7 +69,7 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         return enter
 
     def parts(self, name: str, frames: Frames) -> dict[str, Part]:
-        """Return the parts of one maker by name: none, one, or several."""
+        """Return the parts, none or more, that one maker makes from `frames`, by name."""
         made_parts = self._makers[name][0](frames)
         if isinstance(made_parts, Mapping):
             return {
@@ -72,7 +79,7 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         return {} if made_parts is None else {name: made_parts}
 
     def make(self, frames: Frames) -> Iterator[Made[Part]]:
-        """Yield every part that has something to show, in the order of `arrange`."""
+        """Make and yield all parts with data to show, in the order of `arrange`."""
         kinds = {name: every_table for name, (_, every_table) in self._makers.items()}
         for name, table, only in arrange(kinds, frames):
             about = " ".join((inspect.getdoc(self._makers[name][0]) or "").split())
@@ -82,10 +89,11 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
 
 
 def arrange(kinds: Mapping[str, bool], frames: Frames) -> Iterator[tuple[str, str, Frames]]:
-    """Yield names in order, each with the table that its part is of, and that table's frames.
+    """Yield (name, table, frames) for each part to be made, in reading order.
 
-    `kinds` says of each name whether its part is made for every table, or for all at once (of the
-    table ""). Neighbours made for every table stay together: all of the first, then the second.
+    `kinds` maps each name to True if its part is made for every comparison table, or to False if it
+    is made once for all tables (table ""). Consecutive names with True are ordered by table: all
+    parts of the first table precede those of the second.
     """
     for every_table, group in groupby(kinds, lambda name: kinds[name]):
         names = list(group)

@@ -1,4 +1,4 @@
-"""Typed descriptions of pictures, which `plots` draws for files, page and papers."""
+"""Data classes that describe report figures, which `plots` draws for files, page and papers."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import plural
 
-MAX_NAMED = 12  # lines of a picture that its legend names
-_BEST = 5  # of many variants, which are named beside the worst
-_SAME = 1e-3  # of the largest, within which numbers are drawn alike
+MAX_NAMED = 12  # most lines of a picture that its legend names
+_BEST = 5  # best variants in the legend if there are many, in addition to the worst
+_SAME = 1e-3  # relative difference up to which numbers look equal in a figure
 
-#: The marker of each verdict; those of better and worse point to their side of the line.
+#: Matplotlib marker of each verdict; markers of `better` and `worse` point to their side of 0.
 VERDICTS = {
     "better": "<",
     "worse": ">",
@@ -35,8 +35,8 @@ VERDICTS = {
     "baseline": "D",
     "": "o",
 }
-#: Colours with a contrast of at least 3 to white and to the page's dark ground. Neighbours differ
-#: for colour-blind eyes too (after Okabe & Ito 2008, Color Universal Design).
+#: Colours with a contrast of at least 3 to white and to the page's dark background. Neighbours are
+#: distinct for colour-blind readers, too (after Okabe & Ito 2008, Color Universal Design).
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#8a63c9"),
     *("#a06a00", "#cc79a7", "#2a9bd6", "#5b8c00"),
@@ -54,7 +54,7 @@ class Style:
 
 
 def style_names(names: Iterable[str]) -> dict[str, Style]:
-    """Return a style for each name: eight colours, solid, then dashed, dotted and both."""
+    """Return a line style for each name: eight solid colours, then dashed, dotted, dash-dotted."""
     many = len(COLOURS)
     return {
         name: Style(COLOURS[i % many], DASHES[i // many % len(DASHES)])
@@ -63,20 +63,20 @@ def style_names(names: Iterable[str]) -> dict[str, Style]:
 
 
 def key_variants(plan: PlanDocument) -> dict[str, str]:
-    """Return a short key for the label of each variant of any table: `v0`, `v1`, ..."""
+    """Return short keys of variants in the page, `v0`, `v1`, ..., by their labels."""
     labels = dict.fromkeys(variant.label for table in plan.tables for variant in table.variants)
     return {label: f"v{i}" for i, label in enumerate(labels)}
 
 
 def style_variants(plan: PlanDocument) -> dict[str, Style]:
-    """Return the style of each variant by its label; baselines are grey."""
+    """Return the line style of each variant by its label; baselines are grey."""
     baselines = {table.baseline.label: Style(BASELINE) for table in plan.tables}
     return style_names(label for label in key_variants(plan) if label not in baselines) | baselines
 
 
 @dataclass(frozen=True)
 class LineStyles:
-    """Lines of a picture: their styles by name, and the names in its legend."""
+    """Line styles of a picture by name, and the names in its legend."""
 
     styles: Mapping[str, Style]
     named: Collection[str]
@@ -86,7 +86,7 @@ class LineStyles:
 
     @property
     def remark(self) -> str:
-        """The remark on lines without a name."""
+        """Remark on lines that the legend does not name, or ""."""
         unnamed = len(self.styles) - len(self.named)
         if not unnamed:
             return ""
@@ -96,7 +96,7 @@ class LineStyles:
         )
 
     def without(self, name: str) -> "LineStyles":
-        """Return the styles without one line."""
+        """Return a copy without the line `name`."""
         styles = {key: style for key, style in self.styles.items() if key != name}
         return LineStyles(styles, [label for label in self.named if label != name])
 
@@ -120,54 +120,54 @@ def choose_styles(frames: Frames) -> LineStyles:
 
 @dataclass(frozen=True)
 class Axis:
-    """Axis: its title and number format."""
+    """Axis of a panel: title, number format and scale."""
 
     title: str
-    #: `count` (1.2M), `bytes` (4 KiB), or as they are.
+    #: Number format: `count` (1.2M), `bytes` (4 KiB), or "" for plain numbers.
     form: str = ""
     log: bool = False
-    #: Where a line stands with which others are compared.
+    #: Value at which a reference line is drawn.
     at: float | None = None
-    #: Whether it begins at 0.
+    #: Whether the axis begins at 0.
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class Dot:
-    """Named estimate, with its verdict if any."""
+    """Mark of a named estimate, with its verdict if any."""
 
     name: str
     at: Estimate
     verdict: str = ""
-    #: A text beside the mark.
+    #: Text next to the mark.
     remark: str = ""
     hollow: bool = False
-    #: Where it stands along the other axis, of marks with two, by the cost's name.
+    #: Positions on the cost axes of a figure against costs, by the costs' names.
     cost: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Value of one run."""
+    """Value of one run, drawn as a thin stroke or a curve's point."""
 
     name: str
     value: float
     seed: int
-    #: How the run ended, where it did not end ok.
+    #: Outcome of the run if it did not end ok, else "".
     outcome: str = ""
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Panel of rows: a mark with its interval and a tick for each seed."""
+    """Panel of rows, each with a mark, its interval, and strokes for seeds."""
 
     marks: Sequence[Dot]
     x: Axis
     ticks: Sequence[Tick] = ()
-    #: Half the width of the band in which a difference counts as none.
+    #: Equivalence margin: half the width of a grey band around 0.
     margin: float | None = None
     title: str = ""
-    #: Of names that are variants.
+    #: Line styles of the names that are variants.
     styles: Mapping[str, Style] = field(default_factory=dict)
     remark = ""
 
@@ -180,7 +180,7 @@ class Point:
     x: float
     at: Estimate
     n: int = 0
-    #: Whether a ring is drawn around it.
+    #: Whether a ring marks the point.
     chosen: bool = False
 
 
@@ -192,22 +192,22 @@ class Lines:
     x: Axis
     y: Axis
     cast: LineStyles
-    #: Values along single runs.
+    #: Curves of single runs, as pairs of x coordinate and value.
     ticks: Sequence[tuple[float, Tick]] = ()
-    #: What the table reports, drawn behind the end of each line.
+    #: Values that the comparison table reports, drawn to the right of each line.
     reported: Sequence[Point] = ()
     title: str = ""
-    #: Whether the first steep part is left out of sight.
+    #: Whether the y axis is limited to the range of the last three quarters of training.
     zoom: bool = False
-    #: What is not drawn.
+    #: Remark on lines that are not drawn.
     remark: str = ""
-    #: Whether the page's script knows the values of all runs, and may smooth them.
+    #: Whether the page's script has the values of all runs, and can smooth the curves.
     raw: bool = False
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Panel of marks against a cost."""
+    """Panel of marks with the difference in loss against a cost."""
 
     marks: Sequence[Dot]
     cost: str
@@ -223,25 +223,25 @@ Panel = Dots | Lines | Costs
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels of one kind, side by side."""
+    """Figure of one or several panels of one kind."""
 
     panels: Sequence[Panel]
-    #: The section that it stands beside.
+    #: Key of the report section that shows the figure.
     section: str = ""
-    #: What is added to the caption: what the bars are, and over how many seeds.
+    #: End of the caption: the meaning of the bars, and the number of seeds.
     note: str = ""
-    #: Panels of a row.
+    #: Number of panels per row.
     columns: int = 1
 
 
-#: The pictures of a report: functions of frames; what their docstring says first is the caption.
+#: Registry of functions that make report figures; their docstrings, without "Show", are captions.
 FIGURES = Parts[Picture]("figure")
 
 
 def over_seeds(values: Iterable[tuple[str, float, float, float]]) -> list[Point]:
-    """Return the mean over seeds at each place, with Student's 95% interval, by place.
+    """Return means over seeds with Student's 95% intervals, ordered by x.
 
-    `values` are a line's name, a place, a seed and a number. The interval is NaN for one seed.
+    `values` are tuples of a line's name, x, seed and value. The interval is NaN for one seed.
     """
     finite = [value for value in values if math.isfinite(value[3])]
     means = []
@@ -256,13 +256,17 @@ def over_seeds(values: Iterable[tuple[str, float, float, float]]) -> list[Point]
 
 
 def differ(values: Iterable[float], share: float = _SAME) -> bool:
-    """Return whether numbers differ by more than a share of the largest."""
+    """Return whether numbers differ by more than a share of the largest absolute value."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and max(finite) - min(finite) > share * max(map(abs, finite))
 
 
 def over(seeds: Iterable[float], *, rows: bool = False) -> str:
-    """Say what bars are: intervals over so many seeds, of `rows` at once; none for one seed."""
+    """Write a caption's sentence on the bars: 95% intervals, and the number of seeds.
+
+    `rows` says that the intervals are simultaneous over the rows of the figure. A single seed has
+    no intervals.
+    """
     counts = sorted({int(n) for n in seeds if n > 0})
     if not counts or counts[-1] < 2:
         return "One seed: no intervals."

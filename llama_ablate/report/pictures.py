@@ -1,4 +1,7 @@
-"""The pictures of a report in reading order; a docstring begins with the caption."""
+"""Functions that make the figures of a report, in reading order.
+
+The docstring of a function, without "Show", is the caption of its figure.
+"""
 
 import json
 import math
@@ -34,11 +37,11 @@ from llama_ablate.report.tables import size
 from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.terminal import listed
 
-MAX_EFFECTS = 10  # interactions, beyond which those that are decided are drawn alone
-MAX_CURVES, MAX_CURVE_POINTS = 64, 100  # of a picture, and of each curve
-LOSS_CURVES, LOG = "loss_curves", "log"  # the figure of every run, and its logarithmic form
-_MAX_COSTS = 3  # panels of costs
-_MAX_RATES = 6  # panels of learning rates; more are too small to read
+MAX_EFFECTS = 10  # interactions beyond which only those told apart from 0 are drawn
+MAX_CURVES, MAX_CURVE_POINTS = 64, 100  # most curves of a figure, and points of a curve
+LOSS_CURVES, LOG = "loss_curves", "log"  # figure of every run, and suffix of its logarithmic form
+_MAX_COSTS = 3  # most panels of costs
+_MAX_RATES = 6  # most panels of learning rates; more are too small to read
 _SIZE = Axis("parameters without embeddings", "count", log=True)
 
 
@@ -86,7 +89,10 @@ def draw_factors(frames: Frames) -> Picture | None:
 
 
 def has_ranges(table: TableFrames) -> bool:
-    """Return whether an axis has more than two levels; of two the range is their effect."""
+    """Return whether any axis has more than two levels.
+
+    With two levels, the range of an axis is the effect of its factor.
+    """
     return any(row.levels > 2 for row in effects.axes(table))
 
 
@@ -94,7 +100,7 @@ def has_ranges(table: TableFrames) -> bool:
 def draw_effects(frames: Frames) -> Picture | None:
     """Show each variant's paired difference in loss from the baseline; left is better.
 
-    The shape is the verdict, thin strokes are seeds.
+    The shape of a mark shows its verdict; thin strokes are single seeds.
     """
     table = frames.table
     if effects.factors(table) or effects.steps(table):
@@ -124,9 +130,9 @@ def draw_effects(frames: Frames) -> Picture | None:
 
 
 def order_rows(table: TableFrames) -> list[ComparisonRow]:
-    """Return a table's rows as they are shown: the baseline, the others by loss, then controls.
+    """Return a table's rows in display order: baseline, other variants by loss, then controls.
 
-    The steps of a path stay in their order.
+    The steps of a path keep their order.
     """
     if table.experiment.variants.design == "path":
         return table.comparison
@@ -168,7 +174,7 @@ def draw_loss_curves(frames: Frames) -> dict[str, Picture]:
 
 
 def thin(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
-    """Return a curve with at most 100 points, evenly apart, with its last."""
+    """Return at most 100 evenly spaced points of a curve, including its last."""
     step = len(curve) // MAX_CURVE_POINTS + 1
     return [point for i, point in enumerate(curve) if not (i % step and i < len(curve) - 1)]
 
@@ -188,7 +194,8 @@ def _tick(point: CurvePoint) -> Tick:
 def draw_learning_curves(frames: Frames) -> Picture | None:
     """Show the loss on 8,192 validation tokens along training, and how variants differ there.
 
-    Differences are from the baseline's run of the same seed. Diamonds are what the table reports.
+    Differences are from the baseline's run of the same seed. Diamonds mark the values that the
+    table reports.
     """
     table, styles = frames.table, choose_styles(frames)
     curves = [point for point in table.curves(styles.styles) if point.run.outcome == "ok"]
@@ -224,8 +231,8 @@ def draw_learning_curves(frames: Frames) -> Picture | None:
 def draw_costs(frames: Frames) -> Picture | None:
     """Show each variant's difference in loss against its cost.
 
-    Below the line is better, to the left is cheaper. Costs that differ by less than 2% are left
-    out.
+    Marks below the line are better, and marks to the left are cheaper. Costs that differ by less
+    than 2% are left out.
     """
     table, styles = frames.table, style_variants(frames.plan)
     rows = [row for row in table.comparison if row.role != "positive"]
@@ -256,8 +263,8 @@ def draw_costs(frames: Frames) -> Picture | None:
 def draw_cache_growth(frames: Frames) -> Picture | None:
     """Show the bytes that each variant keeps for one sequence, by its length.
 
-    They are computed, in 16-bit numbers; both axes are logarithmic. A line is labelled with the
-    bytes at the longest context, and with the variants that keep those.
+    The bytes are computed for 16-bit numbers; both axes are logarithmic. A line is labelled with
+    the bytes at the longest context, and with the variants that keep as many.
     """
     plan, styles = frames.table.plan, style_variants(frames.plan)
     groups: dict[tuple[int, ...], list[str]] = {}
@@ -290,7 +297,7 @@ def draw_cache_growth(frames: Frames) -> Picture | None:
 def draw_sensitivity(frames: Frames) -> Picture | None:
     """Show the loss against the learning rate; the ring marks the rate that was chosen.
 
-    A run that diverged, or that has no loss, stands at the loss of chance.
+    A run that diverged, or that has no loss, is drawn at the loss of chance.
     """
     table, styles = frames.table, choose_styles(frames)
     if "lr" not in table.experiment.tune:
@@ -361,7 +368,7 @@ def draw_transfer(frames: Frames) -> Picture | None:
 
 
 def _style_sizes(names: Iterable[str]) -> Mapping[str, Style]:
-    """Return a style for each size, in the order of sizes: none has a variant's colour and dash."""
+    """Return line styles for model sizes, in greys that differ from variants' styles."""
     unlike = dict.fromkeys(names)
     return {name: Style(_SHADES[i % 4], DASHES[(i + i // 4) % 4]) for i, name in enumerate(unlike)}
 

@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib in seaborn's style, the same for files, page and papers."""
+"""Drawing of report figures by matplotlib in seaborn's style, for files, page and papers."""
 
 from collections.abc import Mapping
 from io import BytesIO
@@ -17,9 +17,9 @@ from llama_ablate.terminal import visible
 
 __all__ = ["blank", "canvas", "draw", "for_paper", "save", "write_svg"]
 
-#: Pixels of a picture's width on a screen and on a phone.
+#: Width of a figure on a screen and on a phone, in pixels.
 WIDTH, NARROW_WIDTH = 700, 328
-#: Of a figure in a paper: points of its letters, and the most inches of its height.
+#: Figures for a paper: font size in points, and largest height in inches.
 _PAPER_POINTS, _PAGE = 7, 7.2
 
 
@@ -29,7 +29,10 @@ def draw(
     keys: Mapping[str, str] | None = None,
     points: float = POINTS,
 ) -> Drawing:
-    """Draw a picture; `keys` maps variant labels to page keys."""
+    """Draw a picture as a matplotlib figure with attributes for the page.
+
+    `width` is in pixels, `points` is the font size, and `keys` maps variant labels to page keys.
+    """
     with style(points), quiet():
         drawing = Drawing(blank(width / 72, 1), keys or {}, points)
         first = picture.panels[0]
@@ -41,7 +44,7 @@ def draw(
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as SVG and PNG, each in one step, and return both paths."""
+    """Write a figure as SVG and PNG files, each atomically; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     disk.make(path.parent)
     contents = {".svg": write_svg(figure), ".png": _save(figure, "png", dpi=144)}
@@ -52,14 +55,14 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def write_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, the same bytes each time."""
+    """Return a figure as SVG; equal figures give equal bytes."""
     return _save(figure, "svg", metadata={"Date": None})
 
 
 def for_paper(picture: Picture, width: float) -> bytes:
-    """Return a picture as PDF of a paper's width, in inches: its letters have 7 points.
+    """Return a picture as PDF for a paper, `width` inches wide, in 7-point letters.
 
-    Fonts are embedded as outlines of TrueType, which publishers ask for.
+    Fonts are embedded as TrueType outlines, which publishers require.
     """
     figure = draw(picture, 72 * width, points=_PAPER_POINTS).figure
     height = figure.get_size_inches()[1]
@@ -80,7 +83,7 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
 
 
 def _turn_off_formulas(figure: Figure) -> None:
-    """Turn off formulas between two $, and spell out control characters, which have no glyphs."""
+    """Turn off TeX formulas between dollar signs, and escape control characters, in all texts."""
     for text in figure.findobj(Text):
         if isinstance(text, Text) and "$\\mathdefault" not in text.get_text():
             text.set_parse_math(False)

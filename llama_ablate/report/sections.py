@@ -1,4 +1,4 @@
-"""The sections of a report, declared in reading order."""
+"""Sections of a report, declared in reading order: tables with titles and notes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,55 +31,55 @@ from llama_ablate.terminal import listed, plural
 
 __all__ = ["FIGURES", "SECTIONS", "Section", "SectionKind", "sections"]
 
-#: Columns of a comparison that the combinations of a factorial design lack: factors are tested.
+#: Columns that are left out for a factorial design, in which factors are tested, not combinations.
 _TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
-_MANY_CELLS = 20  # of a grid, beyond which they are folded away
-_TRENDS = ("transfer", "sizes")  # sections over sizes
+_MANY_CELLS = 20  # combinations of a factorial design beyond which their section is folded
+_TRENDS = ("transfer", "sizes")  # sections over model sizes
 Halved = TypeVar("Halved", ComparisonRow, FactorRow)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title and its note."""
+    """Section of a report: a table of formatted cells with title and note."""
 
     title: str
     cells: pd.DataFrame
     note: str
     #: All numbers behind the cells, for machines.
     frame: pd.DataFrame
-    #: Of each row its variant, and whether that is the baseline; empty where rows are about none.
+    #: For each row its variant, and whether that is the baseline; empty if rows have no variants.
     variants: Sequence[str] = ()
     baseline: Sequence[bool] = ()
     key: str = ""
-    #: Of which of the experiment's tables; empty where it is about all of them, or the only one.
+    #: Name of the comparison table; "" if the section covers all tables, or the only one.
     table: str = ""
-    #: Whether `run` and `report` print it.
+    #: Whether the commands `run` and `report` print the section.
     printed: bool = True
-    #: Whether it is folded away on the page.
+    #: Whether the section is folded on the page.
     folded: bool = False
-    #: How many columns, from the left, are leading ones; 0: all. Columns stand in order of
-    #: importance: a narrow terminal prints as many as it has room for, and so does a page.
+    #: Number of leading columns, from the left; 0 for all. Columns are in order of importance:
+    #: a narrow terminal, and the page, show as many as fit.
     short: int = 0
-    #: What it shows, in a line; where it is empty, its verdicts or its rows are counted.
+    #: Summary in one line; if it is empty, the page counts verdicts or rows.
     answer: str = ""
-    #: What columns hold, by their heads.
+    #: Descriptions of columns by their titles.
     about: Mapping[str, str] = field(default_factory=dict)
 
 
 Kind = TypeVar("Kind", bound=Row)
-#: A part of a section that is stated, or follows from its rows.
+#: Text or flag of a section: a constant, or a function of the data and the section's rows.
 Text = str | Callable[[Frames, Sequence[Kind]], str]
 Flag = bool | Callable[[Frames, Sequence[Kind]], bool]
 
 
 @dataclass(frozen=True)
 class SectionKind(Generic[Kind]):
-    """Declaration of a section: its title, rows and note, and how they are shown."""
+    """Declaration of a kind of section: functions for its title, rows, note and cells."""
 
     title: Text[Kind]
     rows: Callable[[Frames], Sequence[Kind]]
     note: Text[Kind]
-    #: Writes the cells, where they are not those of the rows as they stand.
+    #: Function that formats the cells; by default each row is formatted by its own fields.
     cells: Callable[[Frames, Sequence[Kind]], pd.DataFrame] = lambda _, rows: cells(rows)
     every_table: bool = False
     printed: Flag[Kind] = True
@@ -87,7 +87,7 @@ class SectionKind(Generic[Kind]):
     answer: Text[Kind] = ""
 
     def make(self, frames: Frames) -> Section | None:
-        """Return the section of some frames; None where there are no rows."""
+        """Make the section from a report's data; return None if there are no rows."""
         rows = self.rows(frames)
         if not rows:
             return None
@@ -121,16 +121,16 @@ class SectionKind(Generic[Kind]):
 
 
 def _name_row(row: Row) -> str:
-    """Return the variant, effect or step of a row; "" for none."""
+    """Return the name of a row: its variant, effect or path step, or ""."""
     names = (getattr(row, name, "") for name in ("variant", "label", "effect", "step"))
     return next((str(name) for name in names if name), "")
 
 
 def sections(frames: Frames) -> list[Section]:
-    """Return every section that has something to show; a note stands where it is first needed."""
+    """Return every section that has rows; repeated notes are kept only once."""
     noted: set[str] = set()
     every = []
-    # Of several sizes the trend comes first.
+    # With several model sizes the trends come first.
     keys = list(dict.fromkeys((*(_TRENDS if len(frames.rungs) > 1 else ()), *SECTIONS)))
     for key, table, only in arrange({key: SECTIONS[key].every_table for key in keys}, frames):
         if part := SECTIONS[key].make(only):
@@ -141,11 +141,14 @@ def sections(frames: Frames) -> list[Section]:
     return every
 
 
-# ---- notes and cells that follow from what was run
+# ---- notes and cells that depend on the experiment
 
 
 def _with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
-    """Return rows with how their verdicts at half the length compare, where runs branch there."""
+    """Add to each row a comparison with its verdict at half the training length.
+
+    Rows are unchanged if the runs have no branches at half the length (runs cooled down early).
+    """
     half = by_sizes.at_half(by_sizes.by_length(table))
     if not half:
         return rows
@@ -158,7 +161,7 @@ def _factors(frames: Frames, *, of_two: bool) -> Sequence[FactorRow]:
 
 
 def _design(frames: Frames) -> str:
-    """Return the kind of comparison: `factors`, `path`, or `plain`."""
+    """Return the kind of experimental design: `factors`, `path`, or `plain`."""
     if effects.factors(frames.table):
         return "factors"
     return "path" if frames.plan.experiment.variants.design == "path" else "plain"
@@ -210,7 +213,7 @@ def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
 
 
 def _note_expected(frames: Frames) -> str:
-    """Describe the expected and the actual half widths."""
+    """Describe the expected and the actual half widths of intervals, or return ""."""
     table, margin = frames.table, frames.table.margin
     halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
     if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
@@ -222,7 +225,7 @@ def _note_expected(frames: Frames) -> str:
 
 
 def _note_ends(rows: Sequence[ComparisonRow]) -> str:
-    """Explain the verdicts of rows with too-short or lost runs."""
+    """Explain the verdicts of rows with too short, diverged or collapsed runs."""
     said = ""
     if any(row.too_short for row in rows):
         said += """Too short: a run of the variant or of the baseline ended near or above the loss
@@ -237,7 +240,7 @@ def _note_ends(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _note_looks(frames: Frames) -> str:
-    """Describe the planned looks, or the seeds that would decide open rows."""
+    """Describe the planned interim analyses ("looks"), or warn of adding seeds without a plan."""
     experiment = frames.plan.experiment
     if len(experiment.looks) == 1:
         return """Seeds that are added after a look at the results make false verdicts more likely,
@@ -252,7 +255,7 @@ def _note_looks(frames: Frames) -> str:
 
 
 def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
-    """Lay out differences with a column for each length, and the verdict at half the length."""
+    """Format differences with a column per training length, and verdicts at half the length."""
     order = list(dict.fromkeys(row.name for row in rows))
     columns = {"row": order}
     for tokens in sorted({row.tokens for row in rows}):
@@ -298,7 +301,7 @@ def _note_hypotheses(frames: Frames, _rows: Sequence[Row]) -> str:
 
 
 def _date_hypotheses(frames: Frames) -> str:
-    """Describe when the hypotheses were stated, as far as known."""
+    """Describe when the hypotheses were stated relative to the runs, as far as known."""
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions or versions[0].after_runs:
         return "It is not known whether they were stated before the runs."
@@ -352,7 +355,7 @@ def _answer_stability(_frames: Frames, rows: Sequence[outcomes.StabilityRow]) ->
 
 
 def _show_sizes(_frames: Frames, rows: Sequence[SizeRow]) -> pd.DataFrame:
-    """Lay out differences with a column for each size, then the trend."""
+    """Format differences with a column per model size, followed by the trend."""
     by_label = grouped(rows, lambda row: row.label)
     columns: dict[str, list[str]] = {"variant": [*by_label]}
     for rung in dict.fromkeys(row.rung for row in rows):
@@ -369,7 +372,10 @@ def _show_sizes(_frames: Frames, rows: Sequence[SizeRow]) -> pd.DataFrame:
 
 
 def _show_rates(_frames: Frames, rows: Sequence[RateRow]) -> pd.DataFrame:
-    """Return best rates, a column a size, with how far each moves."""
+    """Format the best learning rates with a column per model size.
+
+    In brackets is the shift from the first size in grid points; * marks the end of the grid.
+    """
     by_label: dict[str, dict[str, str]] = {}
     for row in rows:
         columns = by_label.setdefault(row.label, {"variant": row.label})
@@ -393,7 +399,7 @@ def _note_factors(frames: Frames, _rows: Sequence[Row]) -> str:
         and p are read off them. {effects.confounding(table)}"""
 
 
-#: Every section, in reading order.
+#: Declarations of all sections by key, in reading order.
 SECTIONS: dict[str, SectionKind[Any]] = {
     "steps": SectionKind(
         "Steps",

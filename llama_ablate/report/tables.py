@@ -1,4 +1,4 @@
-"""Tables as text, Markdown, LaTeX and CSV, and how numbers are written in them."""
+"""Output of tables as text, Markdown, LaTeX and CSV, and formats of numbers."""
 
 import re
 import textwrap
@@ -13,15 +13,15 @@ from llama_ablate.files.strict_json import write_text
 from llama_ablate.report import latex
 
 _GAP = 2  # spaces between columns
-_ROWS = 10_000  # of a CSV, written at once
-_LABEL = 12  # columns that a shortened label takes at least
+_ROWS = 10_000  # rows of a CSV that are formatted at once
+_LABEL = 12  # fewest terminal columns of a shortened label
 _DECIDING = ("verdict", "test result")
 _INTERVAL = re.compile(r" \[[^]]*]$")
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
 
 def size(count: float, digits: int = 3) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes with a binary unit, such as `4 KiB`."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.{digits}g} {unit}"
@@ -30,7 +30,7 @@ def size(count: float, digits: int = 3) -> str:
 
 
 def shorten_number(value: float) -> str:
-    """Write a number in few characters: 0.003, 64, 1.2M."""
+    """Format a number in few characters: 0.003, 64, 1.2M."""
     if 1e4 <= value < 1e6 and not value % 1024:
         return f"{value:,.0f}"
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
@@ -40,11 +40,12 @@ def shorten_number(value: float) -> str:
 
 
 def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
-    """Return an aligned table for a terminal; columns of numbers stand flush right.
+    """Format cells as an aligned table for a terminal, with numbers aligned right.
 
-    In a `width`, as many of the leading columns as fit, and a line that says how many do not; those
-    behind the first `least` (unless given, those up to the verdict) may lose their intervals for
-    it. Long cells of the first column are shortened only where the first `least` need that.
+    With a `width`, the table has as many leading columns as fit, and a line that counts the others.
+    To fit more columns, the intervals of columns after the first `least` (default: up to the
+    verdict) are dropped. Long cells of the first column are shortened only if the first `least`
+    columns would not fit otherwise.
     """
     heads = [[terminal.printable(str(name))] for name in cells.columns]
     rows = cells.astype(str).to_numpy().tolist()
@@ -65,7 +66,10 @@ def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
 def _fitting(
     heads: list[list[str]], columns: list[list[str]], width: int, least: int
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the leading columns that fit a width, some of their cells shortened if need be."""
+    """Return the titles and cells of the leading columns that fit a width.
+
+    Cells are shortened as described at `text`.
+    """
     deciding = [i for i, head in enumerate(heads) if " ".join(head) in _DECIDING]
     least = min(least or (deciding[0] + 1 if deciding else 2), len(columns))
     brief = [*columns[:least], *([_brief(cell) for cell in col] for col in columns[least:])]
@@ -77,18 +81,18 @@ def _fitting(
     for count in range(least, 0, -1):
         room = width - _width(heads[1:count], columns[1:count]) - _GAP * (count > 1)
         shorter = [terminal.shortened(cell, max(room, _LABEL)) for cell in columns[0]]
-        if room >= _LABEL and len({*shorter}) == len({*columns[0]}):  # two stay two
+        if room >= _LABEL and len({*shorter}) == len({*columns[0]}):  # labels stay distinct
             return heads[:count], [shorter, *columns[1:count]]
     return heads[:1], [shorter]
 
 
 def _brief(cell: str) -> str:
-    """Return a cell without its interval, for a narrow table."""
+    """Remove the interval from a cell, for a narrow table."""
     return _INTERVAL.sub("", cell)
 
 
 def _width(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> int:
-    """Return how wide a table is."""
+    """Return the width of a table in terminal columns."""
     return sum(_widths(heads, columns)) + _GAP * (len(columns) - 1) if columns else 0
 
 
@@ -100,7 +104,7 @@ def _widths(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) ->
 
 
 def _aligned(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: heads, of one line or several, a rule, and the rows."""
+    """Return the lines of an aligned table: titles, a rule, and the rows."""
     widths = _widths(heads, columns)
     right = [i > 0 and not any(c[:1].isalpha() for c in col) for i, col in enumerate(columns)]
     height = max(map(len, heads), default=1)
@@ -119,7 +123,7 @@ def _aligned(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -
 
 
 def filled(text: str, width: int | None) -> str:
-    """Return text whose lines are broken between words to fit a width."""
+    """Break lines of text between words to fit a width (None: no limit)."""
     return (
         text
         if width is None
@@ -131,7 +135,7 @@ def filled(text: str, width: int | None) -> str:
 
 
 def markdown(cells: pd.DataFrame) -> str:
-    """Return a GitHub-flavoured Markdown table."""
+    """Format cells as a GitHub-flavoured Markdown table."""
 
     def line(row: Iterable[object]) -> str:
         return "| " + " | ".join(literal(str(cell)).replace("|", "\\|") for cell in row) + " |"
@@ -142,7 +146,7 @@ def markdown(cells: pd.DataFrame) -> str:
 
 
 def literal(text: str) -> str:
-    """Escape text for a line of Markdown."""
+    """Escape text for a single line of Markdown."""
     text = terminal.visible(text)
     return " ".join(text.replace("<", "&lt;").replace("](", "]\\(").replace("]:", "]\\:").split())
 
@@ -156,9 +160,10 @@ def save(
     note: str = "",
     reference: str = "",
 ) -> None:
-    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note.
+    """Write a table as `base.csv` (numbers of `frame`), `base.md` and `base.tex` (`cells`).
 
-    The LaTeX table has the first `short` columns (0: all), and the label `tab:` and the reference.
+    A note is added below the Markdown and LaTeX tables. The LaTeX table has the first `short`
+    columns (0: all), and the label `tab:REFERENCE` (default: the file name).
     """
     save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
@@ -169,7 +174,10 @@ def save(
 
 
 def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
-    """Write frames of the same columns as one CSV, for spreadsheets too: no cell is a formula."""
+    """Write frames with the same columns as one CSV file.
+
+    Cells that a spreadsheet would compute as formulas are quoted.
+    """
     disk.make(path.parent)
 
     def write(file: disk.Writer) -> None:
@@ -181,7 +189,7 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
             }
             plain = part.assign(**{key: texts[key].map(mapping) for key, mapping in unlike.items()})
             plain.columns = [_no_formula(name) for name in plain.columns]
-            # The csv module quotes what holds a character of the line's end: lone returns too.
+            # With this line terminator, the csv module also quotes cells with a lone return.
             lines = plain.to_csv(index=False, header=not number, lineterminator="\r\n")
             file.write(lines.replace("\r\n", "\n").encode("utf-8"))
 
@@ -189,8 +197,8 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _no_formula(cell: object) -> object:
-    """Quote text that a spreadsheet would compute as a formula.
+    """Prefix text that a spreadsheet would compute as a formula with an apostrophe.
 
-    A step of a path (`+rmsnorm`) calls nothing and refers to nothing: it stays as it is.
+    Labels of path steps such as `+rmsnorm` are unchanged, since they call no function.
     """
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell

@@ -1,4 +1,4 @@
-"""Warnings: limits of an experiment's comparison, in whole sentences."""
+"""Warnings of a report: limits of an experiment's comparison, in sentences."""
 
 import math
 from collections import Counter
@@ -20,25 +20,26 @@ from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.record import TRAINING
 from llama_ablate.terminal import listed, plural
 
-#: Half of an interval of a speed, as a share, that a paired pass aims at.
+#: Target for the relative half width of speed intervals when speeds are measured in pairs.
 WANTED_HALF_WIDTH = 0.05
 DIFF_WORDS = {"-": "Dropped from", "+": "Added to"}
-#: Seeds that a table of several rows needs, and one of a single row, which no other lends any.
+#: Fewest seeds of a table with several variants, and with one variant, which has no other rows from
+#: which to pool the variance.
 _MIN_SEEDS, _MIN_SEEDS_ALONE = 3, 4
-#: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
-#: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
+#: Share of tables with a false verdict, by the number of unplanned additions of seeds.
+#: Simulated with seven variants equal to the baseline, from three seeds, doubled each time.
 UNPLANNED = (0.014, 0.036, 0.065, 0.094, 0.125, 0.151)
 
 
 def warnings(frames: Frames) -> list[str]:
-    """Return the warnings about an experiment; those that several tables share once."""
+    """Return the warnings about an experiment's comparison, without repetitions."""
     table_warnings = (sentence for table in frames.tables for sentence in _warn_of_table(table))
     all_warnings = (*_changed(frames), *list_machines(frames), *frames.plan.notes)
     return list(dict.fromkeys([*all_warnings, *table_warnings]))
 
 
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
-    """Return the limits of a table's comparison that are known before any run."""
+    """Return warnings about a comparison table that are known before any run."""
     text_warnings = (*few_documents(table.text), *_overlaps(table.text))
     return [
         *_few_tokens(table),
@@ -57,7 +58,7 @@ def _warn_of_table(table: TableFrames) -> Iterator[str]:
 
 
 def _few_tokens(table: PlannedTable) -> Iterator[str]:
-    """Yield a warning for runs too short to compare architectures."""
+    """Yield a warning if runs train on less than one token per parameter."""
     per_parameter = table.tokens_per_run / table.baseline.parameters
     if per_parameter < 1:
         yield (
@@ -68,7 +69,7 @@ def _few_tokens(table: PlannedTable) -> Iterator[str]:
 
 
 def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield warnings of missing rows, counts, tuned rates or bits per byte of a table."""
+    """Yield warnings about a table's missing rows, counts, tuned rates or bits per byte."""
     base, variants = table.baseline, table.variants
     for variant in variants:
         for label in variant.covers:
@@ -87,7 +88,7 @@ def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def few_documents(text: PlannedText) -> Iterator[str]:
-    """Yield a warning for small held-out splits of a large enough corpus."""
+    """Yield a warning if held-out splits have few documents although the corpus has enough."""
     held_out = {split: n for split, n in text.documents.items() if split != "train"}
     total = sum(text.documents.values())
     few = [f"the {split} split has {n}" for split, n in held_out.items() if n < DOCUMENTS]
@@ -99,7 +100,7 @@ def few_documents(text: PlannedText) -> Iterator[str]:
 
 
 def _overlaps(text: PlannedText) -> Iterator[str]:
-    """Yield the share of held-out text that is also training text."""
+    """Yield warnings about held-out text that is also in the training text."""
     if text.left_out:
         yield (
             f"{text.left_out:,} held-out {plural(text.left_out, 'document')} also stood in "
@@ -118,9 +119,10 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
 
 
 def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield a note on rows that read different held-out text, which are not paired by it.
+    """Yield notes on variants that read text differently from the baseline.
 
-    Nothing where all variants read one text in one way, in the same order.
+    They differ in per-document masks, or in batch size, order or mixture of the training text.
+    Yields nothing if all variants read the same text alike.
     """
     first = experiment.evaluation.documents[:1]
     if table.reading or any("documents" in v.data for v in table.variants):
@@ -136,7 +138,7 @@ def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def _few_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield a warning for rows that few seeds decide alone."""
+    """Yield a warning if the planned seeds are too few to decide verdicts."""
     ranked = [variant for variant in table.variants if not (variant.baseline or variant.role)]
     wanted = _MIN_SEEDS_ALONE if len(ranked) == 1 else _MIN_SEEDS
     seeds = experiment.looks[-1]
@@ -150,7 +152,7 @@ def _few_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
 
 
 def _other_items(table: TableFrames) -> Iterator[str]:
-    """Yield a warning where a task's file was changed between runs."""
+    """Yield a warning if a task's file was changed between runs."""
     named = [f"'{task}'" for task in secondary.other_items(table)]
     if named:
         yield (
@@ -160,14 +162,14 @@ def _other_items(table: TableFrames) -> Iterator[str]:
 
 
 def _undecidable(table: TableFrames) -> Iterator[str]:
-    """Yield the reason why a table cannot decide loss differences."""
+    """Yield the reason if a table cannot decide differences in loss."""
     if why := explain_undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         yield f"Differences of losses{where} cannot be decided: {why}."
 
 
 def _outcomes(table: TableFrames) -> Iterator[str]:
-    """Yield the number of unfinished runs, and the runs without a loss."""
+    """Yield warnings about unfinished runs, runs without a loss, and too short runs."""
     runs = [run for run in table.runs if run.use not in ("trial", "race")]
     if pending := sum(run.outcome == "pending" for run in runs):
         yield f"{pending} of {len(runs)} planned runs have not finished."
@@ -183,7 +185,10 @@ def _outcomes(table: TableFrames) -> Iterator[str]:
 
 
 def _short_of_text(table: TableFrames) -> Iterator[str]:
-    """Yield a warning of rows, or of effects, that more seeds would leave undecided."""
+    """Yield a warning about variants or effects that more seeds would leave undecided.
+
+    Their intervals are too wide because of the held-out text alone.
+    """
     names = effects.level_names(table.plan, table.experiment)
     contrasts = effects.find_contrasts(table)
     tested = {
@@ -203,7 +208,7 @@ def _short_of_text(table: TableFrames) -> Iterator[str]:
 
 
 def list_machines(frames: Frames) -> list[str]:
-    """List differences of machine and software between runs."""
+    """List differences in hardware and software between runs, one sentence each."""
     every = pd.concat([table.machines for table in frames.tables])
     kinds = {what: sorted(set(values)) for what, values in every.items()}
     return [
@@ -214,7 +219,10 @@ def list_machines(frames: Frames) -> list[str]:
 
 
 def _changed(frames: Frames) -> Iterator[str]:
-    """Yield changes of the file since the first run had finished."""
+    """Yield warnings about changes of the experiment file since the first run had finished.
+
+    They include replaced controls, runs trained again on request, and unplanned additions of seeds.
+    """
     if not any(len(table.machines) for table in frames.tables):
         return
     versions, experiment = frames.protocol, frames.plan.experiment
@@ -253,7 +261,7 @@ def _changed(frames: Frames) -> Iterator[str]:
 
 
 def list_speed_limits(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yield the speeds with wide intervals, or with differences for the same code."""
+    """Yield warnings about speeds with wide intervals, and about unequal speeds of equal code."""
     for name, title in (("train", "training"), ("decode", "decode")):
         of = {row: getattr(row, f"{name}_speed") for row in rows}
         hint = f"`llama-ablate measure DIR {name}_speed --again` measures them again."
@@ -272,7 +280,7 @@ def list_speed_limits(rows: Sequence[ComparisonRow]) -> Iterator[str]:
 
 
 def _leaks(table: TableFrames) -> Iterator[str]:
-    """Yield the runs whose loss is below the entropy of the text."""
+    """Yield warnings about runs whose loss is below the entropy of the text."""
     for split in tuning.SPLITS:
         for run in table.runs:
             if run.number(f"{split}_excess_nats") < -3 * run.number(f"{split}_excess_se_nats"):
@@ -283,7 +291,7 @@ def _leaks(table: TableFrames) -> Iterator[str]:
 
 
 def _unmeasured(table: TableFrames) -> Iterator[str]:
-    """Yield the metrics that failed, or were not tried, and how to measure them."""
+    """Yield warnings about metrics that failed or are missing, and commands to measure them."""
     runs = {run.id: run.label for run in table.runs if run.outcome == "ok"}
     finished = Counter(runs.values())
     tried = [row for row in table.attempts if row.run in runs or not row.run]
@@ -296,7 +304,7 @@ def _unmeasured(table: TableFrames) -> Iterator[str]:
     counts = Counter((row.metric, row.label) for row in tried if row.run)
     missing = {
         (metric, label): (counts[metric, label], n)
-        for metric in sorted({metric for metric, _ in counts} - {TRAINING})  # of the loop
+        for metric in sorted({metric for metric, _ in counts} - {TRAINING})  # from the loop itself
         for label, n in finished.items()
         if counts[metric, label] < n
     }
@@ -304,20 +312,20 @@ def _unmeasured(table: TableFrames) -> Iterator[str]:
         labels = listed([f"'{label}'" for _, label in keys])
         measured = f"{metric} was measured on {n} of {of} finished runs of {labels}"
         yield f"{measured}; `llama-ablate measure DIR {metric}` measures the rest."
-    if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
+    if len(table.machines) == len(table.runs) and finished:  # else `run` will still measure
         wanted = {metric for metric in map(_name_metric, table.experiment.measure) if metric}
         for metric in sorted(wanted - {row.metric for row in table.attempts}):
             yield f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
 
 
 def _name_metric(entry: Entry) -> str:
-    """Return the metric that an entry of `measure` asks for; "" for the speed of the runs."""
+    """Return a `measure` entry's metric name, or "" for speeds noted in training."""
     name, options = (entry, {}) if isinstance(entry, str) else (entry["name"], entry)
     return "" if name == "train_speed" and not options.get("paired") else str(name)
 
 
 def list_tuning_limits(table: TableFrames) -> Iterator[str]:
-    """Yield the grids that were too narrow, and the variants with missing trials."""
+    """Yield warnings about best values at a tuning grid's edge, and missing trials."""
     where = f" in '{table.plan.name}'" if table.plan.name else ""
     for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
         if row.finished < row.trials:

@@ -1,4 +1,4 @@
-"""Results on disk: a crash-safe store to work in, and one reader of folders and packs."""
+"""Results on disk: a crash-safe store for writing, and a reader of folders and packs."""
 
 from llama_ablate.results.record import CURVE, FINAL, Outcome, Record, Settings
 from llama_ablate.results.snapshot import Results

@@ -2,7 +2,7 @@
 
 <pack>/
 results.tar.xz                            the files of the results folder that readers need
-runs.csv                                  a row a run: variant, seed, outcome, metrics
+runs.csv                                  one row per run: variant, seed, outcome, metrics
 experiment.yaml  report.md  effects*.png  copies for people
 
 The archive is read in memory by the reader of results folders, never unpacked to the disk: every
@@ -23,7 +23,8 @@ from llama_ablate.files import disk
 
 #: The archive of packed results.
 PACK = "results.tar.xz"
-#: Packed results take kilobytes for each of some thousand runs; a larger archive is an attack.
+#: Limits of a pack. Results take kilobytes for each of some thousand runs, so a larger archive
+#: counts as an attack.
 MAX_MEMBERS = 500_000
 MAX_BYTES = 1 << 30
 

@@ -1,4 +1,4 @@
-"""Results of one experiment for reading, from a results folder or a pack; nothing is cached."""
+"""Reader of one experiment's results, from a results folder or a pack; nothing is cached."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ _PROTOCOL = "protocol"
 
 
 class Folder(Layout):
-    """Results of one experiment for reading, from a results folder or a pack."""
+    """Reader of one experiment's results, from a results folder or a pack."""
 
     @property
     def plan(self) -> PlanDocument:
@@ -53,7 +53,10 @@ class Folder(Layout):
         return protocol.read_versions(stored, file)
 
     def finished(self) -> dict[str, RunFolder]:
-        """Return the finished runs by id: the final one, else the last attempt."""
+        """Return the folders of finished runs by id.
+
+        A run without a final outcome has the folder of its last attempt.
+        """
         latest = self._attempts(self.failed) | self._attempts(self.final)
         return {run: RunFolder(paths[-1], self.files) for run, paths in latest.items()}
 
@@ -63,7 +66,7 @@ class Folder(Layout):
         return finished.path if finished else None
 
     def final_ids(self) -> set[str]:
-        """Return the runs with a final outcome."""
+        """Return the ids of the runs with a final outcome."""
         return set(self._attempts(self.final))
 
     def _attempts(self, kind: Path) -> dict[str, list[Path]]:
@@ -129,7 +132,7 @@ class Folder(Layout):
             yield self.place(file), self.files.read(file)
 
     def _metric_files(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
-        """Return the files of metrics, by variant: of some variants, or of all."""
+        """Return the files of per-variant metrics, by variant: of some variants, or of all."""
         files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
         for name in sorted(self.files.names(self.variants)):
             id_ = name.rpartition("--")[2]

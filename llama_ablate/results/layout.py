@@ -26,7 +26,7 @@ from llama_ablate.results.archive import PACK, Archive, Files
 
 #: The current plan.
 PLAN = "plan.json"
-#: Earlier plans, by the beginning of their SHA-256.
+#: Names of earlier plans, which contain the beginning of their SHA-256.
 EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
 METRICS = "metrics"
 #: The folder of the runs with a final outcome.

@@ -1,10 +1,11 @@
 """Lease files with heartbeats and fencing tokens.
 
-The leases on a piece of work are the files `lease-1`, `lease-2` ... in its folder. A process takes
-the lease by creating the next file, which only one can; the number is the fencing token. With every
-heartbeat the holder advances the file's modification time (a counter, not a clock). A waiting
-process watches it with its own monotonic clock; after the lease timeout without a heartbeat it
-renames the file to `released-N`, and the former holder, should it wake up, finds it gone.
+The leases on a piece of work are the files `lease-1`, `lease-2` ... in its folder. A process
+acquires the lease by creating the next file, which only one process can do; the number is the
+fencing token. With every heartbeat the holder advances the file's modification time (a counter, not
+a clock). A waiting process observes this time with its own monotonic clock; after the lease timeout
+without a heartbeat it renames the file to `released-N`. A former holder that resumes finds its
+lease file gone.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ _BEATS = 10  # heartbeats in a lease timeout
 def lease_timeout() -> float:
     """Return the lease timeout in seconds: LLAMA_ABLATE_LEASE_S, or 20.
 
-    Raises ConfigError where that variable is not a positive number.
+    Raises ConfigError if this variable is not a positive number.
     """
     text = os.environ.get("LLAMA_ABLATE_LEASE_S") or str(LEASE_S)
     with contextlib.suppress(ValueError):
@@ -139,7 +140,7 @@ def take(folder: Path) -> Lease | None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[Lease]:
-    """Acquire the lease on a folder's work as a mutex: wait for it, finish it at the end.
+    """Acquire a folder's lease as a mutex: wait for it, and finish it on exit.
 
     Raises LostError in place of an OSError if the lease expired and another process acquired it.
     """
@@ -159,7 +160,7 @@ def alone(folder: Path) -> Iterator[Lease]:
 
 
 def taken(folder: Path) -> bool:
-    """Return whether a process appears to have the lease on a folder, from a single check."""
+    """Return whether a process appears to have a folder's lease, from a single check."""
     return _newest(folder)[1] is not False
 
 
@@ -178,7 +179,7 @@ def at_work(folders: Sequence[Path]) -> list[Path]:
 
 
 class Watch:
-    """Observed heartbeats of leases, by which a waiting process releases expired leases."""
+    """Observer of lease heartbeats, with which a waiting process releases expired leases."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[tuple[int, int, int], float]] = {}

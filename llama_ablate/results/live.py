@@ -1,9 +1,9 @@
 """Live notes: the progress of a run during training, for display only.
 
 `working/<run id>/live.json` is written by the worker at most every two seconds, and removed when
-training has ended. Results never depend on it, it is never flushed to the disk, and a failed write
-does not fail the run. Therefore it bypasses `files.disk`, whose calls are those that results depend
-on.
+training has ended. Results never depend on the note, it is never flushed to the disk, and a failed
+write does not fail the run. Therefore the note bypasses `files.disk`, which is for files that
+results depend on.
 """
 
 import math

@@ -69,10 +69,10 @@ class PlannedText(StoredPart):
     documents: dict[str, Count] = Field(default_factory=dict)
     #: An example of text that the tokenizer loses; empty where it loses none.
     lost: str = ""
-    #: Held-out text that also stands in a training text, by its name: `corpus`, a source, or
-    #: `test` for what of the test split stands in the validation split.
+    #: Overlap of held-out text with another text, by the other text's name: `corpus` or a source
+    #: for training text, `test` for test text that also occurs in the validation split.
     overlaps: dict[str, PlannedOverlap] = Field(default_factory=dict)
-    #: Held-out documents that were left out since they stand in training text.
+    #: Number of held-out documents that were left out because they occur in training text.
     left_out: Count = 0
     source: Data
 
@@ -138,12 +138,13 @@ class PlannedVariant(StoredPart):
     non_embedding: Count
     #: None where a user's mixer does not count its FLOPs.
     flops_per_token: Count | None = None
-    #: Bytes of the state of one sequence of the experiment's training context, and what one further
-    #: token adds there; None where a user's mixer does not count them.
+    #: State of one sequence (KV cache or recurrent state) at the experiment's training context: the
+    #: bytes that one further token adds, and the bytes of the whole state. None if a user's mixer
+    #: does not count them.
     kv_bytes_per_token: Count | None = None
     state_bytes: Count | None = None
     active_parameters: Count | None = None
-    #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
+    #: Bytes of the state of one sequence in a 16-bit format, by context length.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
 
     _known_train = field_validator("train")(partial(known_changes, Train))
@@ -151,12 +152,12 @@ class PlannedVariant(StoredPart):
 
     @property
     def active(self) -> int:
-        """Number of parameters active for a token: all except experts that it skips."""
+        """Number of parameters that a token uses: all except experts that it skips."""
         return self.parameters if self.active_parameters is None else self.active_parameters
 
     @property
     def balances_by_loss(self) -> bool:
-        """Whether its experts are balanced by a loss, of the whole step."""
+        """Expert balancing: true if a loss over the whole step balances the experts."""
         return '"balance": "loss"' in json.dumps(self.model.get("feedforward"))
 
     @property
@@ -281,7 +282,7 @@ class PlannedTable(StoredPart):
         return self.reading or self.text.source.documents
 
     def passes(self, variant: PlannedVariant) -> float:
-        """Return the number of passes over a variant's text; for a mixture, the largest."""
+        """Return a run's passes over a variant's text; for a mixture, the maximum over sources."""
         once = self.tokens_per_run / self.text_of(variant).tokens["train"]
         return max((source.epochs for source in variant.mixture), default=once)
 
@@ -336,7 +337,7 @@ class PlanDocument(StoredPart):
     compute: ComputeSettings | None = None
     #: Launch settings of all runs.
     settings: Settings = Settings()
-    #: What plug-ins do unlike the components of this package, in sentences.
+    #: Sentences on how plug-ins differ in behaviour from this package's components.
     notes: list[str] = Field(default_factory=list)
     #: Keys of the stored experiment that today's schema refuses; never written to a file.
     refused: list[Refusal] = Field(default_factory=list, exclude=True)
@@ -384,9 +385,9 @@ class PlanDocument(StoredPart):
 
     @property
     def run_bounds(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The fewest and the most of the planned runs that may be needed, by id.
+        """Smallest and largest sets of planned runs that may be needed, as run ids.
 
-        Which tuned point a race will choose is not known: the first stands for any.
+        The tuning point that a race will choose is unknown; the first point represents it.
         """
         experiment = self.experiment
         if not experiment.is_staged:
@@ -412,7 +413,7 @@ class PlanDocument(StoredPart):
         return {variant.id: variant.model for table in self.tables for variant in table.variants}
 
     def only(self, runs: Collection[str]) -> "PlanDocument":
-        """Return the plan of some runs: their tables, with their variants and baseline."""
+        """Return the plan of some runs: their tables with their variants and the baseline."""
         tables = []
         for table in self.tables:
             runs_kept = [run for run in table.runs if run.id in runs]
@@ -468,7 +469,7 @@ class PlanDocument(StoredPart):
         return next(called, table.baseline if name in labels.baseline_aliases(*sources) else None)
 
     def called(self, name: str) -> set[str]:
-        """Return the ids of variants with a name, from all tables."""
+        """Return the ids of all tables' variants that have a name."""
         return {match.id for table in self.tables if (match := self.variant(name, table))}
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
@@ -506,7 +507,10 @@ class PlanDocument(StoredPart):
         return self.model_copy(update={"tables": tables})
 
     def run_name(self, run: PlannedRun) -> str:
-        """Return label and seed, table of several and tuned values: `relu s0 (dim 64, lr=0.01)`."""
+        """Return the display name of a run, such as `relu s0 (dim 64, lr=0.01)`.
+
+        It consists of the label, the seed, the table if there are several, and the tuned values.
+        """
         table = self.table_of(run.id)
         label = table.variant(run.variant).label
         details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]

@@ -30,7 +30,7 @@ HYPOTHESIS = "hypothesis"
 
 
 class Replaced(StoredPart):
-    """Control that a later version of the file dropped, with its outcomes."""
+    """Protocol entry for a control that a later file version dropped, with its outcomes."""
 
     label: str
     #: Outcomes of its finished runs.
@@ -40,10 +40,10 @@ class Replaced(StoredPart):
 
 
 class Redone(StoredPart):
-    """Variant whose finished runs were retrained on request."""
+    """Protocol entry for a variant whose finished runs were retrained on request."""
 
     label: str
-    #: Outcomes of these runs before.
+    #: Outcomes of these runs before the retraining.
     outcomes: list[str]
 
 
@@ -231,7 +231,7 @@ class StatedMetrics:
         return f"it was taken as '{_text(was)}', and the file now states '{_text(now)}'"
 
     def read(self, metrics: Mapping[str, Measurement]) -> dict[str, Measurement]:
-        """Return metrics by name; replace values taken with other options by an error."""
+        """Return metrics by name; replace values measured with other options by an error."""
         read = dict(metrics)
         for name, measured in metrics.items():
             if why := self.other(name, measured):
@@ -241,7 +241,10 @@ class StatedMetrics:
 
 
 def _without_pairing(entry: Entry) -> dict[str, Any]:
-    """Return an entry without how its speeds were timed: those in pairs are read in any case."""
+    """Return a metric entry without its option `paired`.
+
+    Speeds count in either case, timed in pairs or not.
+    """
     named = {"name": entry} if isinstance(entry, str) else entry
     return {key: value for key, value in named.items() if key != "paired"}
 

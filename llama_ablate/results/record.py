@@ -70,7 +70,7 @@ class Measurement:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Values by name."""
+        """Measured values by name."""
         return {row.name: row.value for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Record:
 
     @property
     def unmeasured(self) -> dict[str, str]:
-        """Error message of each failed metric, by metric."""
+        """Error messages of failed metrics, by metric name."""
         return {name: metric.error for name, metric in self.metrics.items() if metric.error}
 
 

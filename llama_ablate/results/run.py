@@ -122,7 +122,7 @@ class RunFolder:
 
     @property
     def lacks_weights(self) -> bool:
-        """Loss of weights: true if they were deleted, but not by a command of this program."""
+        """Loss of weights: true if they were deleted by anything but this program."""
         return WEIGHTS in self.manifest and not {WEIGHTS, DROPPED} & self._names
 
     @property
@@ -165,7 +165,7 @@ class RunFolder:
 
     @property
     def _files(self) -> set[str]:
-        """The names of the run's files in the folder itself."""
+        """Names of the run's files in the folder itself."""
         return {*self.manifest} - {METRICS}
 
     @property
@@ -215,7 +215,7 @@ def _parse_curve(content: bytes, file: Path) -> list[dict[str, float]]:
     Raises ConfigError for rows of unequal length, cells that are not numbers, missing columns, and
     numbers out of range.
     """
-    import numpy as np  # what only counts runs starts without it
+    import numpy as np  # commands that only count runs do not need it
 
     text = io.StringIO(content.decode("utf-8", "replace"), newline="")
     try:

@@ -38,7 +38,7 @@ class RunStatus:
     outcome: str = "pending"
     reason: str = ""
     live: Live | None = None
-    #: Label and seed, table of several and tuned values.
+    #: Display name: label, seed, table if there are several, and tuned values.
     name: str = ""
 
 
@@ -137,7 +137,7 @@ class Results:
             return to_json(self.plan.experiment.model_dump(mode="json"))
 
     def curve(self, run: str) -> list[dict[str, float]]:
-        """Return a run's learning curve, one row a point."""
+        """Return a run's learning curve, one row per point."""
         return self.finished[run].curve() if run in self.finished else []
 
     def refuse_links(self) -> None:

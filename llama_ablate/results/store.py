@@ -196,7 +196,8 @@ class Store(Folder):
         """Commit a finished run by one rename; the first final record wins.
 
         A record that is not final (`oom`, `error` ...) keeps the checkpoints for the next attempt.
-        Returns its folder; None where another process has leased the run, or has finished it.
+        Returns the run's folder; returns None if another process has leased the run, or has
+        finished it.
         """
         ours = lease or self.lease(record.id)
         if ours is None:
@@ -241,7 +242,7 @@ class Store(Folder):
             disk.move(folder, lease.folder / folder.name)
 
     def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
-        """Delete the weights of runs that are the best, by validation loss, in no table."""
+        """Delete weights of `ok` runs, except each table's best run by validation loss."""
         folders, best, worse = self.finished(), set(), set()
         for runs in tables:
             done = [folders[run].record() for run in runs if run in folders]

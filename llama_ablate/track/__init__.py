@@ -1,7 +1,7 @@
-"""Send curves, final metrics and recipes of runs to the trackers that people use elsewhere.
+"""Send learning curves, final metrics and configs of runs to experiment trackers.
 
-Results are never read back from a tracker, and nothing here can fail a run: a process beside the
-launcher reads the results folder and sends what is new.
+Results are never read back from a tracker, and an error here cannot fail a run: a separate process,
+started with the launcher, reads the results folder and sends new results.
 """
 
 from llama_ablate.track import mlflow, tensorboard, wandb

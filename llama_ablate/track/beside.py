@@ -1,4 +1,7 @@
-"""Sending processes next to a launcher, one per sink; their failures do not affect it."""
+"""Run processes next to a launcher that send its results to trackers, one per sink.
+
+Failures of these processes do not affect the launcher.
+"""
 
 import subprocess
 import sys
@@ -9,16 +12,16 @@ from pathlib import Path
 
 from llama_ablate.config import plugins
 
-#: Seconds that a finished command waits for what is still to be sent.
+#: Seconds that a finished command waits until all results are sent.
 PATIENCE_S = 30.0
 
 
 @contextmanager
 def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
-    """Have an experiment's results sent to these sinks while the body makes them.
+    """Run a process for each sink that sends an experiment's results while the body runs.
 
-    The processes read the results folder. When their standard input ends, because the body did or
-    because this process was killed, they send what is left and end.
+    The processes read the results folder `root`. When their standard input ends, because the body
+    has ended or because this process was killed, they send the remaining results and exit.
     """
     children: dict[str, subprocess.Popen[bytes]] = {}
     for name in sinks:
@@ -29,7 +32,7 @@ def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
                 words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the command; what is left is still sent
+                start_new_session=True,  # Ctrl-C does not end it; remaining results are sent
             )
         except OSError as error:
             sys.stderr.write(f"note: --track {name}: {error}\n")

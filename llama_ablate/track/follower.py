@@ -15,24 +15,24 @@ from llama_ablate.results import FINAL, Record, Results
 from llama_ablate.results.live import EVERY_S
 from llama_ablate.track.sinks import Sink, TrackedRun, make
 
-_LONGEST_S = 60.0  # between two tries of a sink that fails
+_LONGEST_S = 60.0  # longest wait before a failing sink is tried again
 
 
 @dataclass
 class _Open:
-    """A run that is being sent, and the last step that its sink has."""
+    """Open sink of a run, and the last step that it has received."""
 
     sink: Sink
     step: int
 
 
 class Follower:
-    """Follower of an experiment's runs that sends their progress to a sink at each look."""
+    """Sender of an experiment's runs to a sink; each `send_new` sends their progress."""
 
     def __init__(self, results: Results, name: str) -> None:
         self._results, self._name = results, name
         self._open: dict[str, _Open] = {}
-        #: What was sent of runs that ended: their folder, and their metrics.
+        #: Folder and metrics that were sent of each run that has ended.
         self._sent: dict[str, tuple[Path | None, dict[str, float]]] = {}
 
     @property
@@ -42,21 +42,21 @@ class Follower:
 
     @property
     def done(self) -> bool:
-        """Completion: true if every planned run was sent with a final outcome."""
+        """True if every planned run was sent with a final outcome."""
         finished = self._results.finished
         return len(self._sent) == len(self._results.plan.runs) and all(
             finished[run].outcome()[0] in FINAL for run in self._sent
         )
 
     def send_new(self, *, last: bool = False) -> None:
-        """Send what runs have done since the last look.
+        """Send the results of all runs since the previous call.
 
-        The last one sends again what was measured of runs after they had been sent, and closes
-        those that have not ended. Raises what the sink raises: then the run is opened again at the
-        next look.
+        With `last`, metrics that were measured after their run had been sent are sent, too, and
+        runs that have not ended are closed. An error of the sink is raised; its run is opened again
+        at the next call.
         """
         results = self._results.reopen()
-        results.plan = self._results.plan  # which does not change while runs are at work on it
+        results.plan = self._results.plan  # the plan does not change while its runs train
         self._results = results
         for run, live in results.live.items():
             self._points(run, live.curve)
@@ -73,7 +73,7 @@ class Follower:
                 self._finish(run, "cancelled", {})
 
     def _points(self, run: str, curve: Iterable[Mapping[str, float]]) -> None:
-        """Send the points of a curve that the sink lacks."""
+        """Send the points of a learning curve that the sink has not received yet."""
         with self._opened(run) as ours:
             for point in curve:
                 step = int(point["step"])
@@ -88,7 +88,7 @@ class Follower:
 
     @contextmanager
     def _opened(self, run: str) -> Iterator[_Open]:
-        """Yield a run that is open; one that fails is opened anew the next time."""
+        """Yield a run's open sink; after an error, the next call opens it again."""
         try:
             if run not in self._open:
                 plan = self._results.plan
@@ -117,9 +117,10 @@ class Follower:
 def follow(
     follower: Follower, ended: Callable[[float], bool], fail: Callable[[Exception], None]
 ) -> None:
-    """Look every two seconds until `ended`, which waits for so many seconds, says so.
+    """Send new results every two seconds, until `ended` returns true.
 
-    A sink that fails is told once, by `fail`, and tried again, less and less often.
+    `ended` waits for the given number of seconds. The first error of the sink is passed to `fail`;
+    after each error the wait is doubled, up to a minute.
     """
     wait, has_warned = EVERY_S, False
     while True:
@@ -137,13 +138,13 @@ def follow(
 
 @contextmanager
 def alone(results: Results, name: str) -> Iterator[TextIO]:
-    """Hold the right to send an experiment to a sink; yield the file that it may print to.
+    """Lock the sending of an experiment to a sink; yield the sink's log file.
 
-    Raises ConfigError where another process has it, and for a link in the results; OSError where
+    Raises ConfigError if another process has the lock, and for a link in the results; OSError if
     the folder cannot be made.
     """
     results.refuse_links()
-    _ = results.plan  # of another version nothing is sent, and nothing written
+    _ = results.plan  # refuses results of another version before anything is written
     handle = disk.append(disk.below(results.track, f"{name}.log"))
     with os.fdopen(handle, "a", encoding="utf-8") as log:
         try:

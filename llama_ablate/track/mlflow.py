@@ -1,4 +1,7 @@
-"""MLflow: the server or the database of MLFLOW_TRACKING_URI, by default mlflow.db where one is."""
+"""Sink for MLflow: the server or database in MLFLOW_TRACKING_URI.
+
+By default it is mlflow.db, if there is such a file.
+"""
 
 import logging
 import time
@@ -15,21 +18,24 @@ _MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 6000
 
 @SINKS.register("mlflow")
 class MLflow:
-    """A run of MLflow that has our id as a tag, by which it is found again."""
+    """MLflow run that is tagged with our run's id, and found again by this tag."""
 
     package = "mlflow"
     viewer = "mlflow ui, of the server or database in MLFLOW_TRACKING_URI"
 
     def __init__(self, folder: Path) -> None:
-        del folder  # where runs are kept is what the user has set up for MLflow
+        del folder  # the user's settings of MLflow decide where runs are stored
         self._last = 0
 
     def open(self, run: TrackedRun) -> int:
-        """Find the run, or begin it with its recipe as parameters."""
+        """Find the run by its id, or create it; return its last step, or -1.
+
+        The config of a new run is sent as parameters.
+        """
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        for name in ("mlflow", "alembic"):  # they tell of every table of a new database
+        for name in ("mlflow", "alembic"):  # they log every table of a new database
             logging.getLogger(name).setLevel(logging.WARNING)
         self._client = client = MlflowClient()
         existing = client.get_experiment_by_name(run.project)
@@ -49,7 +55,7 @@ class MLflow:
         return -1
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send a point of the curve."""
+        """Send a point of the learning curve."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""The registry of sinks, and a run as they are given it."""
+"""Interface and registry of sinks, which send runs to experiment trackers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from llama_ablate.results.plan_document import PlanDocument, PlannedRun
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """Planned run under its name in trackers, with its config."""
+    """Planned run with the names and the config that trackers show."""
 
-    #: Identifies the run: it is the same whenever the run is sent.
+    #: The run id, which is the same whenever the run is sent.
     id: str
     #: The experiment's name.
     project: str
     #: The variant's label.
     group: str
-    #: Label and seed; of several tables also the table, of tuned points their values.
+    #: Label and seed; also the table if there are several, and the values of a tuned point.
     name: str
     #: Spec, train config, seeds, ids, text and sizes as plain, nested values.
     config: Mapping[str, Any]
 
     @property
     def flat(self) -> dict[str, str | int | float | bool]:
-        """The config with dotted keys; lists as JSON."""
+        """The config with dotted keys; lists are JSON text."""
         return dict(_flat("", self.config))
 
     @classmethod
     def of(cls, plan: PlanDocument, run: PlannedRun) -> "TrackedRun":
-        """Name a run of a plan."""
+        """Build the names and the config of a run from its plan."""
         table = plan.table_of(run.id)
         variant = table.variant(run.variant)
         text = table.text_of(variant)
@@ -60,10 +60,10 @@ class TrackedRun:
 
 
 class Sink(Protocol):
-    """Sender of one run to a tracker; after an error the run is sent again later.
+    """Sender of one run to a tracker; after an error, it is opened again.
 
-    A class attribute `viewer`, if there is one, says how to look at what was sent; `{folder}` in it
-    stands for the folder of the sink's files.
+    An optional class attribute `viewer` says how to view the runs that were sent; `{folder}` in it
+    is replaced by the folder of the sink's files.
     """
 
     #: The module that has to be installed; "" for none.
@@ -78,18 +78,18 @@ class Sink(Protocol):
     def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:
         """Send the outcome and the metrics, and close the run.
 
-        `cancelled` is a run that has not ended: it may be opened again.
+        The outcome `cancelled` means that the run has not ended, and may be opened again.
         """
 
 
-#: `folder` is where a sink may keep files of an experiment.
+#: Registry of sinks; `folder` is the folder for a sink's files of an experiment.
 SINKS = Registry("sink", sizes=["folder"], interface=Sink)
 
 
 def checked(names: Sequence[str], flag: str) -> list[str]:
-    """Return the sinks of a command line, each once.
+    """Validate the sinks that a command-line flag names; return each name once.
 
-    Raises ConfigError for an unknown one, and for one whose package is not installed.
+    Raises ConfigError for an unknown sink, and for a sink whose package is not installed.
     """
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the experiment's folder."""
+"""Sink for TensorBoard: event files in the experiment's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,10 @@ from llama_ablate.track.sinks import SINKS, TrackedRun
 
 @SINKS.register("tensorboard")
 class TensorBoard:
-    """Event files below `track/tensorboard`, a folder for each run, written anew each time."""
+    """TensorBoard event files below `track/tensorboard`, in a folder for each run.
+
+    A run's files are written anew whenever the run is opened.
+    """
 
     package = "tensorboard"
     viewer = "tensorboard --logdir {folder}/tensorboard"
@@ -21,9 +24,9 @@ class TensorBoard:
         self._last = 0
 
     def open(self, run: TrackedRun) -> int:
-        """Begin the run's event file, with its recipe as hyperparameters; replace an earlier file.
+        """Create the run's event file, with its config as hyperparameters.
 
-        No step of the run is there yet.
+        An earlier file is replaced. Return -1, since the new file has no steps.
         """
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
@@ -38,7 +41,7 @@ class TensorBoard:
         return -1
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars, visible at once."""
+        """Write a point of the learning curve as scalars, and flush the file."""
         self._last = step
         for key, value in values.items():
             self._writer.add_scalar(key, value, step)

@@ -1,4 +1,4 @@
-"""Weights & Biases; offline with WANDB_MODE=offline, to be sent by `wandb sync`."""
+"""Sink for Weights & Biases; runs sent offline (WANDB_MODE=offline) need `wandb sync`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from llama_ablate.track.sinks import SINKS, TrackedRun
 
 @SINKS.register("wandb")
 class WandB:
-    """A run of Weights & Biases under its own id, which is gone on with where it is there."""
+    """Weights & Biases run with our run's id, resumed if it exists already."""
 
     package = "wandb"
     viewer = "your page at W&B; offline: wandb sync {folder}/wandb/offline-run-*"
@@ -19,7 +19,10 @@ class WandB:
         self._folder = folder
 
     def open(self, run: TrackedRun) -> int:
-        """Begin or resume the run. Offline, where nothing is resumed, an earlier copy goes."""
+        """Begin or resume the run; return its last step, or -1.
+
+        Offline, runs cannot be resumed, so an earlier copy of the run is removed.
+        """
         import wandb
 
         for earlier in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
@@ -40,7 +43,7 @@ class WandB:
                 console="off",
                 symlink=False,  # a link in a results folder is refused
                 disable_git=True,
-                x_disable_stats=True,  # of this process, which trains nothing
+                x_disable_stats=True,  # no statistics of this process, which trains nothing
                 x_disable_meta=True,
                 x_save_requirements=False,
             ),
@@ -48,7 +51,7 @@ class WandB:
         return int(self._run.starting_step) - 1
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send a point."""
+        """Send a point of the learning curve."""
         self._run.log(dict(values), step=step)
 
     def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:

@@ -1,1 +1,1 @@
-"""Training: the loop, the optimizer and its schedule, checkpoints, and how a machine computes."""
+"""Training: loop, optimizers, learning rate schedules, losses, checkpoints and compute settings."""

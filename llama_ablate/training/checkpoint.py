@@ -1,7 +1,7 @@
-"""Checkpoints of an unfinished run: all that it takes to resume with identical numbers.
+"""Checkpoints of an unfinished run: the state that a run needs to resume with identical numbers.
 
-A checkpoint's file name holds its step and the hash of its content, so the latest is known without
-a clock, and a damaged one is skipped for the one before.
+A checkpoint's file name has its step and the hash of its content, so the latest checkpoint is known
+without file times, and a damaged checkpoint is skipped in favour of the previous one.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def latest(folder: Path) -> int:
 
 
 def ordered(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return the checkpoint files among some names, with their steps, latest first."""
+    """Return the steps and names of the checkpoint files among some names, latest first."""
     return sorted(((int(m[1]), m[0]) for m in map(_NAME.fullmatch, names) if m), reverse=True)
 
 

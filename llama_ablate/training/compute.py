@@ -75,7 +75,7 @@ class Compute(ComputeSettings):
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def prepare(self, model: Decoder) -> Decoder:
-        """Configure this process, set a model's kernel, and move it to the device."""
+        """Configure this process, set a model's attention kernel, and move it to the device."""
         configure_process(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
@@ -106,7 +106,7 @@ class Compute(ComputeSettings):
         return cast("nn.Module", torch.compile(objective, dynamic=False))
 
     def synchronize(self) -> None:
-        """Wait until the device has finished its queue."""
+        """Wait until the device has finished its queued work."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
@@ -173,10 +173,11 @@ def update(
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
     clipping. Each micro-batch, and each rank's share of it, uses its rows of the batch's dropout
-    masks. Where the experts of a mixture are balanced by a loss, their shares in the whole step are
-    counted first, by a forward pass without gradients: the loss is a product of two means, and that
-    of a part of the step is another function. After the step, each module's method `after_step`, if
-    any, is called with a function that computes the mean of a tensor over the ranks.
+    masks. If a loss balances the experts of a mixture, and the step has several micro-batches or
+    ranks, the experts' load shares in the whole step are first counted in a forward pass without
+    gradients: the loss is a product of two means, and its mean over parts of the step would be
+    another function. After the step, each module's method `after_step`, if any, is called with a
+    function that computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
     mixtures: list[Any] = [
@@ -229,7 +230,7 @@ def _forward(
 
 @dataclass
 class _Closure:
-    """Closure of a step: see `optimizers.Closure`."""
+    """Function that recomputes a step's loss and gradients: see `optimizers.Closure`."""
 
     objective: nn.Module
     forward: Callable[..., Iterator[tuple[Any, Mapping[str, Tensor]]]]
@@ -253,7 +254,7 @@ class _Closure:
 
 
 def _clip(objective: nn.Module, most: float) -> Tensor:
-    """Clip gradients to a norm of `most`, 0 for no limit; return their norm before."""
+    """Clip gradients to a total norm of `most` (0: no limit); return the norm before clipping."""
     parameters = [p for p in objective.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
@@ -261,10 +262,10 @@ def _clip(objective: nn.Module, most: float) -> Tensor:
 
 
 def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
-    """Choose the compute of a spec from the device, the sizes and the train config.
+    """Choose the compute configuration of a spec from device, sizes and train config.
 
     Nothing is timed, so that the choice does not depend on a machine's load. For the precision,
-    `auto` is bfloat16 where the device multiplies in it, except for steps so small that conversions
+    `auto` is bfloat16 on devices with bfloat16 products, except for steps so small that conversions
     cost more than they save. For the kernel it is torch's attention kernel, except on a CPU in
     bfloat16 for contexts of up to 512.
     """
@@ -291,11 +292,12 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -> Compute:
-    """Measure the speed of a compute, for forecasts.
+    """Measure the training speed of a compute configuration, for forecasts.
 
-    It times forward and backward pass of a one-layer model, or of one period of a layer pattern,
-    interleaved with the same in float32, the precision of held-out evaluation. The optimizer's
-    share is counted, as that of AdamW. This takes about half a second for small models.
+    This times the forward and backward pass of a one-layer model, or of one period of a layer
+    pattern, interleaved with the same in float32, the precision of held-out evaluation. The
+    optimizer's share is computed, as that of AdamW. This takes about half a second for small
+    models.
     """
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
@@ -321,7 +323,7 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
 
 
 def _batch(one: ModelSpec, train: Train, device: str) -> int:
-    """Return the sequences of a timed step: a micro-batch, or a part of a large micro-batch."""
+    """Return the number of sequences in a timed step: a micro-batch, or part of a large one."""
     most = _TIMED_FLOPS[device] / (count(one).work * one.context)
     return max(1, min(train.batch // train.accumulate, int(most)))
 

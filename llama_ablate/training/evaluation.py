@@ -25,7 +25,7 @@ _COUNTED_AT_ONCE = 1 << 20  # numpy converts each to eight bytes
 def document_mode(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
     """Set a model's document mode temporarily: `mask` (separate documents) or `continue`.
 
-    With "" the mode of training stays.
+    With "" the model keeps the document mode of its training.
     """
     spec = model.spec
     if documents:
@@ -158,8 +158,8 @@ def predictions(
 def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
     """Compute the unigram loss of windows in nats, from the training split's token frequencies.
 
-    Frequencies come from the first 16.8 million tokens, with one added to each count. None for a
-    text with a known entropy less than 0.1 nats below this loss.
+    Frequencies come from the first 16.8 million tokens, with one added to each count. Return None
+    for a text with a known entropy less than 0.1 nats below this loss.
     """
     train = tokens.split("train")[:_COUNTED]
     parts = (train[at : at + _COUNTED_AT_ONCE] for at in range(0, len(train), _COUNTED_AT_ONCE))

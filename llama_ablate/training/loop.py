@@ -35,8 +35,8 @@ from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import stability_values
 
-_POINTS = 100  # of a learning curve
-_LOSS = "validation_loss_nats"  # of the points at which it was evaluated
+_POINTS = 100  # points of a learning curve
+_LOSS = "validation_loss_nats"  # key of the curve's points with an evaluation
 #: Nats below the unigram loss within which a run has learned no more than token frequencies;
 #: collapsed runs were observed within 0.018 of it.
 _PLATEAU = 0.05
@@ -46,7 +46,7 @@ _PLATEAU = 0.05
 #: in twenty runs of 156 steps that still fell. Near chance, where that distance is short, the
 #: second threshold applies, in nats: a learning rate of 1e-8 makes a loss fall by 1e-5.
 _STOPPED, _STILL = 0.03, 0.01
-_THIRD = 2  # evaluations at least, for a meaningful mean
+_THIRD = 2  # least evaluations in a third, for a meaningful mean
 _VANISHED = 1e-8  # gradient norm without effect: AdamW's epsilon dominates below it
 
 Point = dict[str, float]
@@ -70,11 +70,14 @@ class Trained:
 
 @dataclass
 class _State:
-    """State of a run in a checkpoint, without model and optimizer."""
+    """State of a run in a checkpoint, without model and optimizer.
+
+    A branch is an early decay of the learning rate, as at the end of a shorter run.
+    """
 
     step: int = 0
     train_s: float = 0.0
-    #: Seconds of earlier starts since it last ran out of time.
+    #: Seconds of earlier attempts since the last timeout.
     clock_s: float = 0.0
     #: Losses and gradient norms of every step so far.
     losses: list[float] = field(default_factory=list)
@@ -130,7 +133,7 @@ def train(
         late = config.timeout_s is not None and now - began > config.timeout_s
         due = now - last_saved > checkpoint_s
         stopping, late, due = ranks.agreed(ranks.first and stop(), late, due)
-        state.clock_s = 0.0 if late else now - began  # when it is tried again it has all its time
+        state.clock_s = 0.0 if late else now - began  # the next attempt has all its time
         if saved and (stopping or late or due):
             run.save(saved, state)
             last_saved = now
@@ -152,7 +155,7 @@ def train(
         else:
             progress(state.step, run.late_loss(state), state.curve)
     if hasattr(optimizer, "eval"):
-        optimizer.eval()  # what is measured and kept has the weights that it evaluates
+        optimizer.eval()  # metrics and saved weights use its evaluation weights
     run.unigram = unigram_loss(tokens, run.sample)
     return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
@@ -190,7 +193,8 @@ class _Run:
         began = time.perf_counter()
         parts, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
         state.step += 1
-        # On a GPU reading the loss waits for the step; it is small beside launching the next one.
+        # On a GPU, reading the loss waits for the step, a small cost compared with launching the
+        # next.
         for name, value in parts.items():
             series = state.losses if name == CROSS_ENTROPY else state.parts.setdefault(name, [])
             series.append(value.item())
@@ -233,10 +237,11 @@ class _Run:
         return sum(late) / len(late)
 
     def branch(self, state: _State, stop: Stop) -> bool:
-        """Run each branch that starts at this step: decay, measure, and restore the state.
+        """Run each branch that starts at this step: decay, evaluate, and restore the state.
 
-        Weights and optimizer state are restored after a branch. Returns whether `stop` interrupted
-        a branch; an interrupted branch records nothing, and is repeated when the run resumes.
+        A branch decays the learning rate as at the end of a shorter run. Weights and optimizer
+        state are restored after a branch. Returns whether `stop` interrupted a branch; an
+        interrupted branch records nothing, and is repeated when the run resumes.
         """
         for share in self.config.branches:
             steps = round(share * self.steps)
@@ -286,8 +291,8 @@ class _Run:
 def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
     """Return the outcome of a run that completed all its steps, and the reason.
 
-    `unigram` is the loss of token frequencies, given only for text that can be predicted better. A
-    run that ends near or above it has `collapsed` if its loss has stopped there, or its gradient
+    `unigram` is the loss of token frequencies, given only for text with a lower best possible loss.
+    A run that ends near or above it has `collapsed` if its loss has stopped there, or its gradient
     has vanished; otherwise it ends `ok` with a reason, which means that it was too short.
     """
     first, last = curve[0]["train_loss_nats"], curve[-1]
@@ -325,10 +330,11 @@ def _has_stopped(losses: Sequence[float], chance: float) -> bool:
 
 
 def _numerics(compute: Compute) -> dict[str, Any]:
-    """Return the determinants of a step's exact numbers, except run, processor and ranks.
+    """Return the settings that determine a step's exact numbers, for comparison on resuming.
 
-    Another number of ranks may resume from a checkpoint, though it sums gradients in another order.
-    A plug-in may be in another folder, so that only its file name counts.
+    The run, the processor and the number of ranks are left out: another number of ranks may resume
+    from a checkpoint, though it sums gradients in another order. A plug-in may be in another
+    folder, so that only its file name and its content's hash count.
     """
     alone = replace(compute, ranks=1).to_dict()
     loaded = {f"{Path(name).name} {digest}": digest for name, digest in plugins.loaded().items()}

@@ -1,8 +1,8 @@
 """Training losses: cross-entropy, the entries of `train.losses`, and losses of components.
 
-Held-out loss is cross-entropy alone, whatever is trained on. What a loss computes in layers of its
-own is in no count, neither in parameters nor in FLOPs: a budget of FLOPs takes the same losses for
-all variants.
+Held-out loss is cross-entropy alone, whatever the training losses. Layers that belong to a loss are
+not counted, neither in parameters nor in FLOPs: an experiment with a budget of FLOPs requires the
+same losses for all variants.
 """
 
 import inspect
@@ -23,16 +23,16 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import drawing_from, fill
 from llama_ablate.training.token_losses import TokenLoss, rows_at_once, token_means
 
-#: What a loss may ask for: `logits` (B, T, V) in float32, `targets` (B, T), `hidden` (B, T, D) that
-#: the output head reads, `tokens` (B, T) that the model reads, the `model`; and, to run layers of
-#: its own, the `losses` that components add to, by name, and `dropout`. A loss that is a mean over
-#: tokens asks for `token_logits` instead of `logits`, and for nothing else but `targets`: where the
-#: logits of a batch are large, it is given those of some tokens after others.
+#: Inputs that the parameters of a loss may name: `logits` (B, T, V) in float32, `targets` (B, T),
+#: `hidden` (B, T, D) that the output head reads, `tokens` (B, T) that the model reads, the `model`;
+#: and, for a loss with layers of its own, `losses`, to which components add by name, and `dropout`.
+#: A loss that is a mean over tokens names `token_logits` instead of `logits`, and otherwise only
+#: `targets`: if the logits of a batch are large, it is called for some tokens at a time.
 INPUTS = ("logits", "token_logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
 
 
 class LossModule(Protocol):
-    """Interface of a loss that is a class, built from the sizes that it names."""
+    """Interface of a loss that is a class; its constructor may take the `model`."""
 
     def forward(self, *asked: Any) -> Tensor:
         """Compute the weighted loss from the inputs that the parameters name."""
@@ -40,11 +40,12 @@ class LossModule(Protocol):
 
 LOSSES = Registry("loss", sizes=INPUTS, interface=LossModule)
 
-#: The name of the part that is not in the registry.
+#: Name of the part of the total loss that is not in the registry.
 CROSS_ENTROPY = "cross_entropy"
-#: What a loss is multiplied with before it is added to cross-entropy.
+#: Factor of a loss when it is added to cross-entropy.
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
-#: Called with what its positional parameters name; returns a number with its weight in it.
+#: Function that is called with the inputs that its positional parameters name, and returns the
+#: weighted loss.
 Loss = Callable[..., Tensor]
 
 
@@ -58,10 +59,11 @@ def z_loss(token_logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A model and the losses that it is trained by: tokens in, total and parts out.
+    """Training objective: a model with its losses, from tokens to the total loss and its parts.
 
-    Losses that are modules are built here. What they draw comes from (`seed`, name), as in the
-    model; their parameters are trained and saved beside the model's, and are no part of it.
+    Losses that are modules are built here. Their random numbers are seeded by (`seed`, name), as in
+    the model; their parameters are trained and saved together with the model's parameters, but do
+    not belong to the model.
 
     Raises ConfigError for a loss that does not fit the model.
     """
@@ -81,7 +83,8 @@ class Objective(nn.Module):
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
         wanted_inputs = [wanted for _, wanted in self._calls.values()]
-        #: Whether the logits of a batch may be made some at a time: no loss needs all of them.
+        #: Whether logits may be computed for some tokens at a time, as no loss needs all logits at
+        #: once.
         self._cuts = not any("logits" in wanted for wanted in wanted_inputs)
         self._by_token: dict[str, TokenLoss] = {CROSS_ENTROPY: cross_entropy}
         for name, (loss, wanted) in self._calls.items():
@@ -98,8 +101,8 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the minimised loss, and its parts by name: `cross_entropy` first.
 
-        Cross-entropy is the mean over all tokens but the first, in nats. The other parts have
-        their weights in them: the total is the sum of all. With `sampled`, targets are drawn from
+        Cross-entropy is the mean over all tokens but the first, in nats. The other parts include
+        their weights, so the total is the sum of all parts. With `sampled`, targets are drawn from
         the model's own predictions by a generator that the tokens seed.
         """
         tokens_BT, targets_BT = tokens_BT1[:, :-1], tokens_BT1[:, 1:]
@@ -136,12 +139,12 @@ class Objective(nn.Module):
 
 
 def losses_of(train: Train) -> list[Choice]:
-    """Return the losses that a train config names. Raises ConfigError, at the key."""
+    """Return the losses that a train config names. Raises ConfigError for an unknown loss."""
     return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
 
 
 def mean_cross_entropy(model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Compute the mean cross-entropy in nats of hidden states, in parts where logits are large."""
+    """Compute the mean cross-entropy in nats from hidden states, with few logits at a time."""
     if rows_at_once(model, targets_BT.numel()) == targets_BT.numel():
         return cross_entropy(model.logits(hidden_BTD), targets_BT)
     return token_means(model, hidden_BTD, targets_BT, {CROSS_ENTROPY: cross_entropy})[0]
@@ -168,7 +171,7 @@ def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
 
 
 def _wrap_token_loss(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
-    """Return a loss that asks for `token_logits` as one of logits and targets."""
+    """Wrap a loss that names `token_logits` as a function of logits and targets."""
     if other := [key for key in wanted if key not in ("token_logits", "targets")]:
         raise ConfigError(
             f"the loss '{name}' asks for 'token_logits' and '{other[0]}': beside some tokens' "

@@ -1,7 +1,7 @@
-"""Laws that every optimizer obeys, on a few small weights.
+"""Laws (invariants) that every optimizer must obey, checked on a few small weights.
 
-The tests hold the built-in ones to them; `check` holds a plug-in's optimizer to them before a grid
-starts.
+The tests check the built-in optimizers; `check` checks a plug-in's optimizer before the runs of an
+experiment start.
 """
 
 import io
@@ -26,7 +26,7 @@ from llama_ablate.training.optimizers import (
 
 _RATE, _STEPS = 1e-2, 3
 
-#: Says in words how an optimizer breaks a law; None where it obeys.
+#: Function that returns how an optimizer breaks a law, or None if the optimizer obeys it.
 Law = Callable[[Choice], str | None]
 
 
@@ -63,7 +63,7 @@ def every_weight_moves(choice: Choice) -> str | None:
 
 
 def the_schedule_decides(choice: Choice) -> str | None:
-    """Check that at a rate of zero nothing moves."""
+    """Check that no weight moves at a learning rate of zero."""
     weights, optimizer = _optimizer(choice)
     before = _values(weights)
     _steps(weights, optimizer, range(_STEPS), rate=0.0)
@@ -73,7 +73,7 @@ def the_schedule_decides(choice: Choice) -> str | None:
 
 
 def bytes_are_counted(choice: Choice) -> str | None:
-    """Check the bytes that the groups declare against the live state."""
+    """Check the state bytes that the parameter groups declare against the live state."""
     weights, optimizer = _optimizer(choice)
     _steps(weights, optimizer, range(_STEPS))
     live = sum(tensor.nbytes for tensor in _tensors(optimizer.state_dict()) if tensor.dim())
@@ -83,7 +83,7 @@ def bytes_are_counted(choice: Choice) -> str | None:
 
 
 def goes_on_from_its_state(choice: Choice) -> str | None:
-    """Check that a new optimizer with a saved state does the same steps, bit for bit."""
+    """Check that a new optimizer with a restored state does the same steps, bit for bit."""
     weights, optimizer = _optimizer(choice)
     _steps(weights, optimizer, range(_STEPS))
     file = io.BytesIO()
@@ -138,7 +138,7 @@ def check(choice: Choice) -> None:
 
 
 def _optimizer(choice: Choice) -> tuple[list[Weight], Optimizer]:
-    """Return weights of every kind, and their optimizer."""
+    """Return test weights of every kind, and an optimizer for these weights."""
     weights = [
         Weight(name, nn.Parameter(_draw_values(name, shape)), decays=len(shape) > 1, hidden=hidden)
         for name, shape, hidden in (
@@ -165,7 +165,7 @@ def _steps(
 
 @dataclass
 class _Gradients:
-    """Closure of a step: gradients that are drawn, and grow with the weights."""
+    """Closure of a step that sets random gradients, plus a tenth of the weights."""
 
     weights: Sequence[Weight]
     at: int
@@ -195,7 +195,7 @@ def _same(some: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
 
 
 def _tensors(state: Any) -> list[Tensor]:
-    """Return every tensor that a state holds, at any depth."""
+    """Return every tensor in a state, at any depth."""
     if isinstance(state, Tensor):
         return [state]
     inner = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()

@@ -1,8 +1,9 @@
 """Optimizers: AdamW, Muon and Lion, and any that a plug-in registers.
 
-An optimizer is a function from weights to an object that does steps. Its positional parameters are
-what the train config supplies, its keyword-only ones what YAML may set. Every parameter group holds
-`scale`, a factor of the schedule's rate, and `shapes`, those of what it keeps for each parameter.
+An optimizer is registered as a function from weights to an object with a method `step`. The train
+config supplies the function's positional parameters; keyword-only parameters are options in YAML.
+Every parameter group has `scale`, a factor of the schedule's learning rate, and `shapes`, the
+shapes of the optimizer state of each parameter.
 """
 
 import math
@@ -52,9 +53,10 @@ class Weight:
 
 
 class Closure(Protocol):
-    """Function that computes loss and gradients of the present step anew, at the present weights.
+    """Function that recomputes the loss and gradients of a step at the current weights.
 
-    It clears the gradients first, and clips those of the loss as the step's were.
+    It clears the gradients first, and clips the new gradients as the step's were, except for
+    `sampled` targets.
     """
 
     @property
@@ -68,8 +70,9 @@ class Closure(Protocol):
 class Optimizer(Protocol):
     """Interface of optimizers for the training loop: a part of `torch.optim.Optimizer`.
 
-    One whose attribute `needs_closure` is true is called as `step(closure)`. One that evaluates
-    other weights than it trains has methods `eval` and `train`, which switch the parameters.
+    An optimizer whose attribute `needs_closure` is true is called as `step(closure)`. An optimizer
+    that evaluates other weights than it trains (such as an average) has methods `eval` and `train`,
+    which switch the parameters.
     """
 
     param_groups: list[Group]
@@ -124,7 +127,7 @@ def list_weights(model: Decoder | Objective) -> list[Weight]:
 
 
 def do_step(optimizer: Any, closure: Closure) -> None:
-    """Do a step of an optimizer, with the closure where it needs one."""
+    """Run one step of an optimizer, with the closure if the optimizer needs it."""
     if getattr(optimizer, "needs_closure", False):
         optimizer.step(closure)
     else:
@@ -133,9 +136,9 @@ def do_step(optimizer: Any, closure: Closure) -> None:
 
 @contextmanager
 def evaluation_weights(optimizer: Any) -> Iterator[None]:
-    """Let the body see the weights that an optimizer evaluates, where it has others.
+    """Switch to the optimizer's evaluation weights in the body, if the optimizer has them.
 
-    Afterwards the parameters are bit for bit what they were: an evaluation changes no step.
+    Afterwards the parameters are restored bit for bit, so that an evaluation changes no step.
     """
     if not hasattr(optimizer, "eval"):
         yield
@@ -201,12 +204,12 @@ def groups(
     scale: float = 1.0,
     eps: float | None = None,
 ) -> list[Group]:
-    """Return parameter groups for torch's optimizers, each of one rate scale, weight decay and eps.
+    """Return parameter groups for torch, each with one learning rate scale, weight decay and eps.
 
-    `state` gives the shapes of the tensors that are kept for a parameter, `update` what steps are
-    proportional to. The rate's `scale`, weight decay and, where the optimizer has one, `eps` are
-    multiplied with what the parametrization has for each weight. A group holds plain data, which a
-    checkpoint keeps.
+    `state` gives the shapes of a parameter's optimizer state, and `update` is the kind of step (see
+    `parametrization.Update`). The learning rate's `scale`, the weight decay and, if given, `eps`
+    are multiplied by the parametrization's factors of each weight. A group has plain data only,
+    which a checkpoint can store.
     """
     shared: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for weight in weights:
@@ -233,7 +236,7 @@ def adamw(
     betas: tuple[float, float],
     eps: float,
 ) -> Optimizer:
-    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
+    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), in torch's fused version."""
     all_groups = groups(weights, weight_decay, state=moments(2), eps=eps)
     return LazyOptimizer(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), all_groups)
 
@@ -252,12 +255,12 @@ def muon(
     adjust: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
     adam_lr: Annotated[float, Field(gt=0, le=1e6)] = 1.0,
 ) -> Optimizer:
-    """Muon for the matrices of the blocks, AdamW for all else (Jordan et al. 2024; torch's own).
+    """Muon for the matrices of the blocks, AdamW for all else (Jordan et al. 2024; from torch).
 
-    A matrix moves along its orthogonalized momentum, by `ns_steps` of Newton and Schulz. With
-    `adjust: match_rms_adamw` its steps are as large as AdamW's, so that both take the same `lr`
-    (Liu et al. 2025, arXiv:2502.16982); with `original` they grow with the root of rows over
-    columns. AdamW's rate is `adam_lr` times `lr`.
+    A matrix moves along its momentum, orthogonalized by `ns_steps` Newton-Schulz iterations. With
+    `adjust: match_rms_adamw` its steps are as large as AdamW's, so that both use the same `lr` (Liu
+    et al. 2025, arXiv:2502.16982); with `original` they grow with the root of rows over columns.
+    AdamW's learning rate is `adam_lr` times `lr`.
     """
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
@@ -287,9 +290,10 @@ def lion(
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
 ) -> Optimizer:
-    """Lion: steps of the sign of a running mean (Chen et al. 2023, arXiv:2302.06675).
+    """Lion: steps along the sign of a running mean (Chen et al. 2023, arXiv:2302.06675).
 
-    Its rate is to be three to ten times smaller than AdamW's, its weight decay larger by as much.
+    Lion needs a learning rate three to ten times smaller than AdamW's, and a weight decay larger by
+    the same factor.
     """
     make = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
     return LazyOptimizer(make, groups(weights, weight_decay, state=moments(1)))
@@ -303,7 +307,10 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # no closure: nothing here has one
-        """Move each parameter by the rate, along the sign of mean and gradient interpolated."""
+        """Move each parameter by the learning rate, along the sign of the interpolated mean.
+
+        The running mean of gradients is interpolated with the present gradient.
+        """
         for group in self.param_groups:
             rate, decay = group["lr"], group["weight_decay"]
             for parameter in group["params"]:
@@ -340,7 +347,7 @@ class LazyOptimizer:
         self._optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state."""
+        """Return the state of the optimizer."""
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

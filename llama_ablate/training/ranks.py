@@ -22,7 +22,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Leadership of this rank: the first rank decides, reports and writes."""
+        """True on the first rank, which decides, reports and writes."""
         return self.index == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -38,7 +38,7 @@ class Ranks:
         return batch.chunk(self.count)[self.index]
 
     def mean(self, value: Tensor) -> Tensor:
-        """Return the mean of a number over the ranks."""
+        """Average a tensor over the ranks, in place if there are several."""
         if self.count > 1:
             dist.all_reduce(value)
             value /= self.count

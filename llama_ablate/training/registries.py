@@ -1,4 +1,4 @@
-"""The registries of training, by the key of `train` whose entries they hold."""
+"""Registries of training components, by their key in the `train` section."""
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.training.losses import LOSSES

@@ -1,8 +1,8 @@
-"""Learning-rate schedules: how the rate falls after the warm-up.
+"""Learning rate schedules: the decay of the learning rate after the warm-up.
 
-A schedule is a function of what the train config supplies: the step (from 0), the steps of the
-warm-up, all steps, and the share `decay`. It returns how far the rate has fallen: 0 is the peak, 1
-is `min_lr` of it.
+A schedule is a function of the step (from 0), the warm-up steps, all steps, and the share `decay`
+of the train config. It returns the fraction of the decay: 0 at the peak rate, 1 at the final rate,
+which is `min_lr` times the peak.
 """
 
 import math
@@ -16,19 +16,19 @@ SCHEDULES = Registry("schedule", sizes=("step", "warm", "steps", "decay"))
 
 @SCHEDULES.register("cosine")
 def cosine(step: int, warm: int, steps: int) -> float:
-    """Fall along half a cosine to `min_lr` (Loshchilov & Hutter 2016, arXiv:1608.03983)."""
+    """Decay along half a cosine to `min_lr` (Loshchilov & Hutter 2016, arXiv:1608.03983)."""
     return (1 - math.cos(math.pi * _since(warm, step, steps))) / 2
 
 
 @SCHEDULES.register("linear")
 def linear(step: int, warm: int, steps: int) -> float:
-    """Fall in a line to `min_lr`."""
+    """Decay linearly to `min_lr`."""
     return _since(warm, step, steps)
 
 
 @SCHEDULES.register("constant")
 def constant() -> float:
-    """Hold the peak to the end."""
+    """Keep the peak learning rate to the end."""
     return 0.0
 
 
@@ -36,17 +36,18 @@ def constant() -> float:
 def wsd(
     step: int, warm: int, steps: int, decay: float, *, fall: Literal["linear", "1-sqrt"] = "linear"
 ) -> float:
-    """Hold the peak, then fall over the last `decay` of the steps (warm-up, stable, decay).
+    """Keep the peak, then decay over the last `decay` of the steps (warm-up, stable, decay).
 
-    Runs of different lengths share all but their ends (Hu et al. 2024, arXiv:2404.06395). The fall
-    is a line, or one minus a square root, steep at first (Hägele et al. 2024, arXiv:2405.18392).
+    Runs of different lengths are equal up to their decay (Hu et al. 2024, arXiv:2404.06395). The
+    decay is linear, or one minus a square root, which is steep at first (Hägele et al. 2024,
+    arXiv:2405.18392).
     """
     share = _since(steps - _fall(warm, steps, decay), step, steps)
     return math.sqrt(share) if fall == "1-sqrt" else share
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
-    """Return the learning rate of a step (from 0): linear warm-up, then the train's schedule."""
+    """Return the learning rate of a step (from 0): linear warm-up, then the config's schedule."""
     warm = _warm(train, steps)
     if step < warm:
         return train.lr * (step + 1) / (warm + 1)

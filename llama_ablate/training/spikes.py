@@ -7,12 +7,12 @@ import numpy as np
 
 from llama_ablate.results.record import Value, row
 
-_WINDOW = 100  # steps before a step that it is compared with
+_WINDOW = 100  # preceding steps that a step is compared with
 _FAR = 7.0  # standard deviations
 
 
 def stability_values(losses: Sequence[float], norms: Sequence[float]) -> list[Value]:
-    """Return the share of spikes of both series, and the size of the gradient's norm."""
+    """Return the spike shares of losses and gradient norms, and the norms' median and maximum."""
     finite = [norm for norm in norms if math.isfinite(norm)]
     return [
         row("loss_spike_share", spikes(losses), quantity="spike_share", series="loss"),
@@ -23,10 +23,11 @@ def stability_values(losses: Sequence[float], norms: Sequence[float]) -> list[Va
 
 
 def spikes(values: Sequence[float]) -> float:
-    """Return the share of values over seven standard deviations above the preceding mean.
+    """Return the share of values more than seven standard deviations above the preceding mean.
 
-    The spike score of OLMo 2 (arXiv:2501.00656), with a shorter window and only upwards. NaN where
-    there are no 100 values before any; a value that is not finite is a spike.
+    Mean and standard deviation are over the 100 values before. This is the spike score of OLMo 2
+    (arXiv:2501.00656), with a shorter window and only upwards. Return NaN if no value has 100
+    values before it; a value that is not finite is a spike.
     """
     series = np.asarray(values, float)
     if len(series) <= _WINDOW:

@@ -1,8 +1,9 @@
-"""Interleaved timing: cases take turns, A B C B A C, so that drift of the machine hits all alike.
+"""Interleaved timing: cases take turns (A B C B A C), so that machine drift affects all alike.
 
-A shared machine speeds up and slows down by tens of percent over minutes. Within a round all cases
-meet nearly the same machine, so ratios of their medians are steady. What a case finds in caches and
-in freed memory depends on the one before it: in a new order every round that hits all alike, too.
+The speed of a shared machine changes by tens of percent over minutes. Within a round, all cases run
+at nearly the same machine speed, so ratios of their medians are stable. The contents of caches and
+of freed memory depend on the case before; a new order in every round spreads that effect over all
+cases.
 """
 
 import time
@@ -24,10 +25,11 @@ def interleave(
 ) -> tuple[dict[Case, list[Result]], dict[Case, Exception]]:
     """Call every case once a round; return the results of each case, and the errors.
 
-    Results of the first `warm_up` rounds, which come before the others, are dropped. A case that
-    raises is not called again: it has an error and no results. `shuffle` reorders the cases of
-    every round in place; unless it is passed they stay in order. `progress` gets the number of
-    calls so far, skipped ones included. `enough`, asked before each round but the first, ends them.
+    Results of the first `warm_up` rounds, which precede the others, are dropped. A case that raises
+    is not called again: it has an error and no results. `shuffle` reorders the cases of every round
+    in place; by default they stay in order. `progress` gets the number of calls so far, skipped
+    calls included. `enough` is called before each round but the first; if it returns True, the
+    timing ends.
     """
     results: dict[Case, list[Result]] = {case: [] for case in cases}
     errors: dict[Case, Exception] = {}
@@ -52,7 +54,7 @@ def interleave(
 
 
 def seconds_of(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Return the seconds of one call, until the device has done all that it queued."""
+    """Return the seconds of one call, including all the work that it queues on the device."""
     synchronize()
     start = time.perf_counter()
     call()

@@ -1,9 +1,10 @@
-"""Means over tokens of losses on logits, in little memory: some logits at a time.
+"""Mean losses over tokens in little memory: logits are computed for some tokens at a time.
 
 With a vocabulary of 128,000, the logits of 4,096 tokens take 2 GiB in float32, and so do their
 softmax and their gradient. The gradient of a mean over tokens is a sum over tokens: it is computed
-with the loss, some tokens after others, and no logits wait for the backward pass. As in Wijmans et
-al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989), without a kernel of its own.
+together with the loss, for some tokens at a time, and no logits are kept for the backward pass.
+This follows Wijmans et al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989), without
+a custom kernel.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from llama_ablate.model.decoder import Decoder
 
-#: Numbers of logits that are made at once: 64 MiB in float32 on a CPU. A GPU has more memory, and
-#: needs larger products to be filled.
+#: Number of logits that are computed at once, by device: 64 MiB in float32 on a CPU. A GPU has more
+#: memory, and needs larger products for full utilization.
 LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 
@@ -24,10 +25,10 @@ TokenLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def split_evenly(total: int, most: int) -> int:
-    """Return the size of the fewest equal parts of `total` that are of at most `most` each.
+    """Split `total` into the fewest equal parts of at most `most`; return the size of a part.
 
-    Equal, since a small last part takes memory of its own: its blocks are of other sizes, which
-    glibc keeps beside those of the others.
+    Parts are equal, since a smaller last part would need memory blocks of other sizes, which glibc
+    keeps in addition to the blocks of the other parts.
     """
     parts = -(-total // most) or 1
     return -(-total // parts)
@@ -46,10 +47,10 @@ def token_means(
     losses: Mapping[str, TokenLoss],
     trained: Sequence[nn.Parameter] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the sum of several means over tokens, and each of them by name.
+    """Return the sum of several mean losses over tokens, and each mean by name.
 
-    `hidden_BTD` is what the output head reads; `trained` are the parameters of the losses. The
-    means are numbers to look at: gradients flow through the sum alone.
+    `hidden_BTD` is the input of the output head; `trained` are the parameters of the losses.
+    Gradients flow through the sum only, not through the single means.
     """
     parameters = [p for p in (*model.head.parameters(), *trained) if p.requires_grad]
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
@@ -93,6 +94,6 @@ class _Means(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _unused: Any) -> Any:
-        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so good for one time
+        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so usable once
         first, *others = (saved.mul_(gradient) for saved in gradients)
         return None, None, first, None, *others

@@ -1,1 +1,1 @@
-"""Shared code of commands: options, answers, notes, views of plans and progress."""
+"""Code shared by commands: options, answers, notes, tables of forecasts and of progress."""

@@ -1,4 +1,4 @@
-"""The answer that every command returns."""
+"""Return value of commands: text, tables, values and exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """Output of a command: text and tables, plain values for machines, exit code.
+    """Output of a command: printed text and tables, values for `--json`, and exit code.
 
-    Tables are the cells that people read, to be fitted to the terminal when they are printed.
+    Tables are data frames of formatted cells, which are fitted to the terminal when printed.
     """
 
     shown: "str | Sequence[str | DataFrame]"
@@ -21,11 +21,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Output without a terminal: every column of every table."""
+        """The printed output with every column of every table, as without a terminal."""
         return self.fitted(None)
 
     def fitted(self, width: int | None) -> str:
-        """Return the output for a terminal of `width` columns; None for any width."""
+        """Return the printed output for a terminal of `width` columns; None for no limit."""
         if isinstance(self.shown, str):
             return self.shown
         from llama_ablate.report import tables
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def json(self) -> str:
-        """The values as strict JSON on one line; a number that JSON lacks is null."""
+        """The values as strict JSON on one line, with NaN and infinities as null."""
         from llama_ablate.files.strict_json import to_line
 
         return to_line(self.values, nulls=True)

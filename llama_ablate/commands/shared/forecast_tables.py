@@ -1,4 +1,4 @@
-"""Forecast for a terminal: planned training, its size, and its predicted time."""
+"""Output of `plan` for a terminal: planned training, model sizes, and predicted time."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _WEIGHT_CHOICES = {"none": "no weights kept", "best": "those of the best", "all"
 def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     """Return a forecast for a terminal as a list of paragraphs and tables.
 
-    `margin` is the text on the experiment's margin.
+    `margin` is a text on the experiment's equivalence margin.
     """
     experiment, compute = forecast.plan.experiment, forecast.compute
     parts: list[str | pd.DataFrame] = [_opening(forecast, margin)]
@@ -62,7 +62,7 @@ def _opening(forecast: Forecast, margin: str) -> str:
     experiment, planned = forecast.plan.experiment, forecast.plan.tables
 
     def over(values: Iterable[float], digits: int = 2) -> str:
-        """Write the range of the tables' values, or the single value if they agree."""
+        """Format the range of a value over comparison tables, or their equal value."""
         return written.ends(values, partial(written.plain, digits=digits))
 
     held_out = [table.text.size(HELD_OUT) for table in planned]
@@ -80,7 +80,7 @@ def _opening(forecast: Forecast, margin: str) -> str:
 
 
 def _memory(forecast: Forecast) -> str:
-    """Describe the predicted memory of a worker, and its variant."""
+    """Describe the largest predicted memory of a worker, and the variant that needs it."""
     where = "of the GPU " if forecast.compute.device == "cuda" else ""
     size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
     return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
@@ -98,9 +98,9 @@ def _text(text: PlannedText) -> str:
 def power(
     rows: Sequence[Mapping[str, Any]], effect: str, seeds: int, predicted_s: float
 ) -> pd.DataFrame:
-    """Tabulate the predicted interval widths and power of rows, for display.
+    """Tabulate each comparison's predicted interval width and power as formatted cells.
 
-    `predicted_s` is the predicted time of the plan with its number of seeds.
+    `seeds` is the planned number of seeds, and `predicted_s` the plan's predicted seconds.
     """
     frame = pd.DataFrame(rows)
     cells = pd.DataFrame({"row": frame["row"]})
@@ -120,7 +120,7 @@ def power(
 
 
 def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
-    """Describe the expected half width of a row's interval beside the margin."""
+    """Compare the expected half width of a variant's interval with the equivalence margin."""
     half, low, high = (
         written.plain(found[name], 2) for name in ("half_width", "half_low", "half_high")
     )
@@ -137,7 +137,10 @@ def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
 
 
 def _or_documents(row: Mapping[str, Any]) -> str:
-    """Write the documents that show an effect, or documents and seeds where both are needed."""
+    """Format the number of documents that would show an effect.
+
+    If documents alone are not enough, the number of seeds is added.
+    """
     if both := row["together"]:
         return f"{both['documents']:,} and {both['seeds']} seeds"
     return f"{row['documents_needed']:,}" if row["documents_needed"] else "not by documents"
@@ -168,12 +171,12 @@ def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
-    """Write the range from the smallest to the largest cost, or a single equal value."""
+    """Format the range from the least to the greatest cost, or their equal value."""
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 
 def _parts(forecast: Forecast, name: str) -> str:
-    """Write a part of the predicted time."""
+    """Format a part of the predicted time, such as `training_s`, as a range."""
     return _range(forecast, lambda cost: _duration(getattr(cost, name)))
 
 

@@ -1,4 +1,4 @@
-"""The model and prompt of a command line."""
+"""Command-line options for a model and a prompt, and functions that open them."""
 
 import sys
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Options):
-    """The model, and how it is opened."""
+    """Options for a model: its source, tokenizer, precision and device."""
 
     model: Path = argument(
         "RUN|CHECKPOINT|PRESET",
@@ -51,9 +51,10 @@ class PromptOptions(ModelOptions):
 
 
 def open_model(options: ModelOptions) -> "OpenedModel":
-    """Open the model, on its device. Raises ConfigError.
+    """Open the model of a command line, and move it to its device.
 
-    A note says that a preset's model was not trained.
+    For a preset, a note on standard error says that the model is untrained. Raises ConfigError if
+    the model cannot be opened, or if an option for presets is used with another model.
     """
     import torch
 
@@ -81,7 +82,10 @@ def open_model(options: ModelOptions) -> "OpenedModel":
 
 
 def read_prompt(text: str) -> str:
-    """Return a prompt, read from standard input for `-`. Raises ConfigError if not UTF-8."""
+    """Return the prompt, which `-` reads from standard input.
+
+    Raises ConfigError if it is not UTF-8 text.
+    """
     if text == "-":
         if sys.stdin is None:
             raise ConfigError("--prompt -: there is no standard input")

@@ -1,4 +1,4 @@
-"""Notes on stderr about a results folder, one line each."""
+"""Notes about a results folder, one line each on standard error."""
 
 import contextlib
 import sys
@@ -9,25 +9,29 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.results import Results, Store
 from llama_ablate.results.plan_document import earlier_plans
 
-_NAMED = 3  # paths in one note
+_NAMED = 3  # most paths in one note
 
 
 def note(text: str) -> None:
-    """Write a note of one line."""
+    """Print a note of one line to standard error."""
     sys.stderr.write(f"note: {text}\n")
 
 
 def mend(store: Store) -> None:
-    """Set damaged metrics aside to be measured again, with a note for each.
+    """Move damaged metric files aside, to be measured again.
 
-    Raises ConfigError for damage that nothing can repeat.
+    Prints a note for each. Raises ConfigError for damaged files whose contents cannot be measured
+    again.
     """
     for path in store.mend():
         note(f"damaged, kept as '{path}', and measured again")
 
 
 def left_out(store: Store, planned: set[str]) -> None:
-    """Note how many finished runs the plan leaves out, and which earlier plans have them."""
+    """Print a note on finished runs that are not in the plan.
+
+    It counts them, and names the earlier plans that contain them.
+    """
     runs = store.final_ids() - planned
     if not runs:
         return
@@ -41,9 +45,9 @@ def left_out(store: Store, planned: set[str]) -> None:
 
 
 def odd_files(results: Results) -> None:
-    """Note foreign files in folders of runs, and runs whose weights were deleted.
+    """Print notes on foreign files in run folders, and on deleted weights.
 
-    Neither changes a result.
+    Neither affects the results.
     """
     foreign: list[Path] = []
     without: list[Path] = []

@@ -1,13 +1,14 @@
-"""Options of commands, declared once as fields of a dataclass.
+"""Command options, declared once as fields of a dataclass.
 
     @dataclass(frozen=True, kw_only=True)
     class ShowOptions(ResultsOptions):
         what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
         wide: bool = option(False, WIDE)
 
-`add_to` declares them to a parser, `made` takes what that parsed, and `of` keywords from Python,
-checked alike. The type says what is given: a `bool` is a switch, a `Literal` one of several words,
-a `tuple` what may be repeated. A field that is itself such a dataclass stands for its fields.
+`add_to` adds the options to an argparse parser, `create_options` builds the dataclass from parsed
+values, and `of` builds it from Python keywords with the same checks. The type of a field determines
+the kind of option: a `bool` is a switch, a `Literal` a choice between words, and a `tuple` an
+option that may be repeated. A field whose type is another dataclass of options adds its options.
 """
 
 import re
@@ -41,9 +42,10 @@ def option(
     flag: str | None = None,
     nargs: str | None = None,
 ) -> Any:
-    """Return a field for `--name VALUE`, or for another flag; one that must be given has `...`.
+    """Declare a field for the option `--name VALUE`, or for another `flag`.
 
-    `read` reads a text, and raises ArgumentTypeError or ValueError; without it the type does.
+    The default `...` makes the option required. `read` converts the text of a value, and raises
+    ArgumentTypeError or ValueError; by default, the field's type converts it.
     """
     about = {"help": help_, "metavar": metavar, "read": read, "flag": flag, "nargs": nargs}
     return field(default=MISSING if default is ... else default, metadata=about)
@@ -61,7 +63,7 @@ def overrides(example: str) -> Any:
 
 
 class _Option:
-    """Declaration of an option, for parsers and keywords."""
+    """Properties of one option, read from its dataclass field."""
 
     def __init__(self, own: Field[Any]) -> None:
         kind, about = own.type, own.metadata
@@ -77,7 +79,7 @@ class _Option:
         self.is_required = own.default is MISSING
 
     def read(self, text: str) -> Any:
-        """Read one text, or raise ArgumentTypeError."""
+        """Convert the text of one value. Raises ArgumentTypeError if it is invalid."""
         try:
             value = self.reader(text)
         except ValueError:
@@ -97,7 +99,7 @@ def _declared(cls: Any) -> Iterator[_Option]:
 
 
 def add_to(parser: ArgumentParser, cls: type) -> None:
-    """Declare the options of a dataclass to a parser."""
+    """Add the options of a dataclass to an argparse parser."""
     for declared in _declared(cls):
         keywords: dict[str, Any] = (
             {"dest": declared.name} if declared.flag else {"nargs": declared.nargs}
@@ -114,7 +116,7 @@ def add_to(parser: ArgumentParser, cls: type) -> None:
 
 
 def create_options(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Create options from values by name, such as a parser's; None means not given."""
+    """Create a dataclass of options from values by name; None selects the default."""
     given: dict[str, Any] = {}
     for part in fields(cls):
         value = values.get(part.name)
@@ -126,7 +128,7 @@ def create_options(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def of(cls: type[T], **values: Any) -> T:
-    """Return options from keywords, each read and checked as on the command line.
+    """Create a dataclass of options from Python keywords, checked as on the command line.
 
     Raises ConfigError with the line that the command prints.
     """
@@ -144,14 +146,17 @@ def of(cls: type[T], **values: Any) -> T:
 
 
 def folder(text: str) -> Path:
-    """Read a folder's name."""
+    """Convert a folder's name to a path. Raises ArgumentTypeError if it is empty."""
     if not text:
         raise ArgumentTypeError("a folder has a name: '.' is this one")
     return Path(text)
 
 
 def difference(text: str) -> str:
-    """Check a difference of losses with its unit."""
+    """Check a loss difference with its unit, such as `0.01 nats`.
+
+    Returns it unchanged. Raises ArgumentTypeError if it is invalid.
+    """
     from llama_ablate.config import margins
 
     if margins.loss_margin(text) is None:
@@ -160,7 +165,7 @@ def difference(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """Read an integer of 1 or more."""
+    """Parse an integer from 1 to 10^9. Raises ArgumentTypeError if it is invalid."""
     if not re.fullmatch("[0-9_]{1,12}", text) or not 1 <= int(text) <= 10**9:
         raise ArgumentTypeError(f"'{text}' is not a whole number from 1 to 1,000,000,000")
     return int(text)
@@ -168,7 +173,7 @@ def count(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of every command."""
+    """Options that every command has."""
 
     plugins: tuple[Path, ...] = option(
         (), "a Python file that registers components; repeatable", "FILE", flag="--plugin"
@@ -178,7 +183,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions(Options):
-    """Options of commands on experiment files."""
+    """Options of commands that read an experiment file."""
 
     file: Path = argument("FILE", "an experiment file")
     sets: tuple[str, ...] = overrides("train.lr=3e-4")
@@ -187,6 +192,6 @@ class ExperimentOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsOptions(Options):
-    """Options of commands on results."""
+    """Options of commands that read a results folder."""
 
     folder: Path = argument("DIR", "results of one experiment")

@@ -1,4 +1,7 @@
-"""Progress of a grid's runs as table cells, from records and live notes."""
+"""Progress of an experiment's runs as table cells.
+
+The data come from records of finished runs and from the live notes that running workers write.
+"""
 
 import math
 import time
@@ -14,11 +17,15 @@ from llama_ablate.results.snapshot import RunStatus
 COLUMNS = ["run", "state", "done", "loss (nats)", "tokens/s", "left", "curve"]
 _LOSS = "train_loss_nats"
 _CURVE = 12  # characters
-_SILENT_S = 60.0  # after which a run without a new note is told
+_SILENT_S = 60.0  # seconds without a new live note, after which a run is shown as silent
 
 
 def cells(results: Results, runs: Sequence[RunStatus]) -> pd.DataFrame:
-    """Return table cells of runs: state, share done, training loss, speed, small curve."""
+    """Return a data frame of formatted cells, one row per run.
+
+    Columns are state, share done, training loss, tokens per second, remaining time, and a small
+    loss curve.
+    """
     rows = [_row(results, run) for run in runs]
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -47,9 +54,9 @@ def _row(results: Results, run: RunStatus) -> dict[str, str]:
 
 
 def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
-    """Estimate the remaining seconds of training at the speed of the running runs.
+    """Estimate the remaining seconds of training at the total speed of the running runs.
 
-    None where none is running, or no pace is known yet.
+    Returns None if no run is training, or if no speed is known yet.
     """
     notes = [run.live for run in runs if run.live]
     tokens_per_s = sum(note.tokens_per_s for note in notes)
@@ -62,7 +69,7 @@ def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
 
 
 def _tokens(results: Results) -> Mapping[str, int]:
-    """Return the tokens that each planned run trains on."""
+    """Return the number of training tokens of each planned run, by run id."""
     return {
         run.id: run.steps * table.tokens_per_run // table.steps
         for table in results.plan.tables
@@ -71,7 +78,7 @@ def _tokens(results: Results) -> Mapping[str, int]:
 
 
 def fitting(runs: Sequence[RunStatus], most: int) -> list[RunStatus]:
-    """Choose the runs to show: running ones first, then some pending, then the last ended."""
+    """Choose at most `most` runs to show: running, some pending, and the last ended."""
     running = [run for run in runs if run.outcome == "running"][:most]
     waiting = [run for run in runs if run.outcome == "pending"]
     ended = [run for run in runs if run.outcome not in ("running", "pending")]
@@ -82,7 +89,7 @@ def fitting(runs: Sequence[RunStatus], most: int) -> list[RunStatus]:
 
 
 def duration(seconds: float) -> str:
-    """Write a time: `0:42`, `1:02:03`."""
+    """Format seconds as minutes or hours: `0:42`, `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

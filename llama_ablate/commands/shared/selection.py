@@ -1,4 +1,4 @@
-"""The table and the variant of an experiment's results that a command line names."""
+"""Lookup of the comparison table, variant or run that a command line names."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,10 @@ from llama_ablate.results.plan_document import (
 
 
 def table(tables: Mapping[str, Table], name: str | None) -> Table:
-    """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
+    """Return the comparison table that `--table` names, or the first without a name.
+
+    Raises ConfigError for an unknown name.
+    """
     try:
         return find_table(tables, name)
     except ConfigError as error:
@@ -22,9 +25,10 @@ def table(tables: Mapping[str, Table], name: str | None) -> Table:
 
 
 def run(plan: PlanDocument, name: str) -> str | None:
-    """Return the run of an id, of `LABEL sSEED` as a bar shows it, or of its folder; else None.
+    """Return the id of the run that a name denotes, or None.
 
-    Raises ConfigError where several runs have the name, at several tuned points.
+    `name` is a run id, the name of a run's folder, or `LABEL sSEED` as in progress bars. Raises
+    ConfigError if several runs have the name, with different tuned values.
     """
     if (id_ := name.rpartition("--")[2]) in plan.runs:
         return id_
@@ -39,7 +43,10 @@ def run(plan: PlanDocument, name: str) -> str | None:
 def variant(
     plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
 ) -> PlannedVariant:
-    """Return the variant with a name. Raises ConfigError for an unknown name."""
+    """Return the variant of a comparison table with a given label or id.
+
+    Raises ConfigError for an unknown name.
+    """
     if match := plan.variant(name, table):
         return match
     hint = nearest(name, {*(planned.label for planned in table.variants), UNCHANGED})

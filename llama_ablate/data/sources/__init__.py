@@ -1,1 +1,1 @@
-"""Sources of known entropy, and the corpora that they write."""
+"""Synthetic corpora of known entropy, and the random sources that generate them."""

@@ -1,8 +1,9 @@
-"""Episodes: sequences of one layout that state facts, then ask for their consequences.
+"""Synthetic reasoning tasks: episodes that state random facts, then ask questions about them.
 
-A function draws many at once, and says of each place how many symbols may stand there: the floor of
-a token is the logarithm of that. `depo` and `mano` are small relatives of the tasks of that name in
-Physics of Language Models 4.1 (Allen-Zhu 2025, arXiv:2512.17351).
+All episodes of a task have one layout. A task is a function that draws many episodes at once and
+returns, for each position, the number of equally likely symbols there; the floor (lowest possible
+loss) of a token is the logarithm of that number. `depo` and `mano` are small relatives of the tasks
+of that name in Physics of Language Models 4.1 (Allen-Zhu 2025, arXiv:2512.17351).
 """
 
 import math
@@ -17,46 +18,48 @@ import numpy as np
 from llama_ablate.data.sources.source import Nats, Symbols, within
 from llama_ablate.errors import ConfigError
 
-_MOST = 128  # pairs, nodes, queries, operations: an episode is to fit a context
-#: One of so many episodes is kept for validation and one for test, by a hash of its symbols.
+_MOST = 128  # most pairs, nodes, queries or operations: an episode has to fit a context
+#: One in so many episodes is used for validation and one for test, chosen by a hash of its symbols.
 HELD_OUT = 20
 _EPISODES_PER_DRAW = (
-    2000  # at a time: where none of them is of a split, there are too few different ones
+    2000  # if none of them belongs to a split, there are too few different episodes
 )
-_NAMES = 1 << 10  # keys, values, residues: each episode shuffles them all
+_NAMES = 1 << 10  # most keys, values or residues: each episode shuffles all of them
 
 
 class DrawnEpisodes(NamedTuple):
-    """Drawn episodes, all of one layout of L symbols."""
+    """Batch of N random episodes with the same layout, of L symbols each."""
 
     symbols: Symbols  # (N, L), each from 0 to `alphabet` - 1
     alphabet: int
-    #: How many symbols may stand at each place given those before, all as likely; 0 for an answer,
-    #: which follows for sure: (L,).
+    #: Number of equally likely symbols at each position given the symbols before it, (L,); 0 marks
+    #: an answer, which these symbols determine.
     ways: Symbols
-    #: How often a guess at an answer is right, among what may stand there.
+    #: Chance accuracy: how often a guess among the possible answers is correct.
     chance: float
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """A stream of episodes, each behind a mark, symbol 0, which shifts the others by one.
+    """Stream of random episodes, each with a mark before it; a `Source`.
 
-    No episode is in two splits. In a window that begins with an episode, as all held-out ones do
-    where the context is a multiple of `length`, the floor is exact; before the first mark of
-    another it is that of who saw the beginning too, so no model is better.
+    The mark is symbol 0, so the symbols of episodes are shifted by 1. No episode is in two splits.
+    The floor (lowest possible loss) is exact in a window that begins with an episode, as all
+    held-out windows do if the context is a multiple of `length`. In any other window, tokens before
+    the first mark have the floor of a predictor that has also seen the beginning of their episode,
+    so no model is better.
     """
 
-    draw: Callable[[np.random.Generator, int], DrawnEpisodes]  # so many episodes
-    split: int = 0  # of training, validation and test
+    draw: Callable[[np.random.Generator, int], DrawnEpisodes]  # draws a number of episodes
+    split: int = 0  # index of train, validation or test
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes that cannot hold an episode."""
+        """Raise ConfigError for options from which no episode can be drawn."""
         _ = self.layout
 
     @cached_property
     def layout(self) -> DrawnEpisodes:
-        """Example episode; all episodes have its alphabet, branching factors and chance."""
+        """Example episode; all episodes have its alphabet, symbol counts and chance accuracy."""
         return self.draw(np.random.default_rng(0), 1)
 
     @property
@@ -71,13 +74,14 @@ class Episodes:
 
     @property
     def chance(self) -> float:
-        """Accuracy of a guess at an answer."""
+        """Chance accuracy at an answer."""
         return self.layout.chance
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of episodes of this split.
+        """Draw consecutive episodes of this split, with `length` symbols in total.
 
-        Raises ConfigError where it is shorter than an episode, or the split would have none.
+        Raises ConfigError if `length` is shorter than an episode, or if the split would have no
+        episode.
         """
         if length < self.length:
             message = f"a split of {length:,} tokens holds no episode, which has {self.length:,}"
@@ -94,17 +98,24 @@ class Episodes:
         return np.concatenate(parts).ravel()[:length]
 
     def floor(self, windows: Symbols) -> Nats:
-        """Return the log branching factor of each place; 0 in a window without a mark."""
+        """Return the lowest possible loss in nats of each prediction, (N, T - 1).
+
+        It is the logarithm of the number of equally likely symbols, and 0 in a window without a
+        mark.
+        """
         has_mark = (windows == 0).any(1, keepdims=True)
         return np.where(has_mark, np.log(np.maximum(self._count_branches(windows), 1)), 0.0)
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return the answers of episodes that begin in the window; -1 elsewhere."""
+        """Return answers in episodes that begin in the windows, (N, T - 1); else -1."""
         begun = np.logical_or.accumulate(windows == 0, 1)[:, :-1]
         return np.where(begun & (self._count_branches(windows) == 0), windows[:, 1:], -1)
 
     def _count_branches(self, windows: Symbols) -> Symbols:
-        """Return the branching factor of each predicted symbol, from the window's first mark."""
+        """Return the number of equally likely symbols at each prediction, (N, T - 1).
+
+        Positions within an episode are counted from the window's first mark; 0 marks an answer.
+        """
         first = (windows == 0).argmax(1)[:, None]
         places = (np.arange(1, windows.shape[1]) - first) % self.length
         return np.asarray(np.append(1, self.layout.ways)[places])
@@ -119,9 +130,10 @@ def mqar(
     values: int = 16,
     queries: int = 4,
 ) -> DrawnEpisodes:
-    """State `pairs` of key and value, then ask for values: multi-query recall (arXiv:2312.04927).
+    """Draw episodes that state `pairs` of key and value, then ask for values (arXiv:2312.04927).
 
-    Keys differ and so do values; a guess is one of the values. 1 + 2 pairs + 2 queries tokens.
+    The task is multi-query associative recall. All keys differ, and so do all values. A guess is
+    one of the stated values. An episode has 1 + 2 pairs + 2 queries tokens.
     """
     within(2, _MOST, pairs=pairs)
     within(1, _MOST, queries=queries)
@@ -138,9 +150,10 @@ def mqar(
 def depo(
     generator: np.random.Generator, count: int, *, nodes: int = 6, hops: int = 2, queries: int = 4
 ) -> DrawnEpisodes:
-    """State the edges of a cycle, then ask for the node 1 to `hops` steps on (arXiv:2512.17351).
+    """Draw episodes that state a cycle's edges, then ask for nodes on it (arXiv:2512.17351).
 
-    Edges are in any order; a guess is one of the other nodes. 1 + 2 nodes + 3 queries tokens.
+    Each query asks for the node 1 to `hops` steps after a given node. Edges are stated in random
+    order. A guess is one of the other nodes. An episode has 1 + 2 nodes + 3 queries tokens.
     """
     within(3, _MOST, nodes=nodes)
     within(1, nodes - 1, hops=hops)
@@ -150,7 +163,7 @@ def depo(
     hop = generator.integers(1, hops + 1, (count, queries))
     statements = _in_turn(_at(cycle, edge), _at(cycle, (edge + 1) % nodes))
     questions = _in_turn(nodes - 1 + hop, _at(cycle, start), _at(cycle, (start + hop) % nodes))
-    left = np.arange(nodes, 0, -1)  # sources; a target is none that is taken or closes the cycle
+    left = np.arange(nodes, 0, -1)  # free sources; a target is free and does not close the cycle
     branching = np.append(_in_turn(left, np.maximum(left - 1, 1)), [hops, nodes, 0] * queries)
     return DrawnEpisodes(
         np.hstack([statements, questions]), nodes + hops, branching, 1 / (nodes - 1)
@@ -160,10 +173,10 @@ def depo(
 def mano(
     generator: np.random.Generator, count: int, *, modulus: int = 11, operations: int = 2
 ) -> DrawnEpisodes:
-    """Ask for the value of a chain of +, - and * modulo a prime (arXiv:2512.17351).
+    """Draw chains of +, - and * modulo a prime, followed by their value (arXiv:2512.17351).
 
-    In prefix notation, `* + a b c`; a guess is 0, the value that products make the likeliest.
-    3 + 2 operations tokens.
+    A chain is written in prefix notation, `* + a b c`. A guess is 0, the value that products make
+    the likeliest. An episode has 3 + 2 operations tokens.
     """
     within(2, _NAMES, modulus=modulus)
     within(1, _MOST, operations=operations)
@@ -174,7 +187,7 @@ def mano(
     value, zero = numbers[:, 0], 1 / modulus
     for sign, number in zip(signs.T[::-1], numbers.T[1:], strict=True):
         value = np.choose(sign, [value + number, value - number, value * number]) % modulus
-        zero = (2 / modulus + zero + (1 - zero) / modulus) / 3  # a sum is any; a product
+        zero = (2 / modulus + zero + (1 - zero) / modulus) / 3  # +, -: uniform; *: 0 if a factor is
     branching = np.array([3] * operations + [modulus] * (operations + 1) + [0])
     return DrawnEpisodes(
         np.column_stack([modulus + signs, numbers, value]), modulus + 3, branching, zero

@@ -1,9 +1,9 @@
-"""Synthetic sources with an exact entropy rate, each of which tests a skill.
+"""Synthetic random sources with a known entropy rate, each testing one skill of a model.
 
-`floor` is, for every token of a window, the loss of a predictor that knows the source and sees the
+`floor` is the loss, at each token of a window, of a predictor that knows the source and sees the
 window so far: no model is better except by chance. A model's loss minus this floor on the same
-tokens is its excess loss. `answers` are the symbols that follow for sure from a window: a model
-that has the skill predicts them.
+tokens is its excess loss. `answers` are the next symbols that a window determines: a model that has
+the skill predicts them.
 """
 
 import math
@@ -18,49 +18,53 @@ from llama_ablate.errors import ConfigError
 Symbols = NDArray[np.int64]
 Nats = NDArray[np.float64]
 
-#: The largest alphabet: streams write a symbol as a letter, and there are not many more in a row.
+#: The largest alphabet: each symbol is written as a letter, and Unicode has no much longer run of
+#: letters.
 SYMBOLS = 1 << 15
-_KEYS = 1 << 12  # each reset draws all values again
-_LAG = 1_000_000  # far longer than any context
+_KEYS = 1 << 12  # most keys: each reset draws all values again
+_LAG = 1_000_000  # largest lag: far longer than any context
 
 
 class Source(Protocol):
-    """Stationary process over `alphabet` symbols, some of which a window determines."""
+    """Stationary random process over integer symbols, with exactly known entropy.
+
+    Some symbols are determined by the symbols before them in a window; `answers` returns them.
+    """
 
     @property
     def alphabet(self) -> int:
-        """The number of symbols."""
+        """Number of different symbols."""
         ...
 
     @property
     def chance(self) -> float:
-        """Chance accuracy on determined symbols."""
+        """Chance accuracy on determined symbols, which a random guess reaches."""
         ...
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Draw a stretch of the stream, (length,)."""
+        """Draw consecutive symbols, (length,)."""
         ...
 
     def floor(self, windows: Symbols) -> Nats:
-        """Compute the exact loss of the best predictor, (N, T - 1) for windows (N, T)."""
+        """Compute the lowest possible loss in nats, (N, T - 1) for windows (N, T)."""
         ...
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Find the determined symbols in windows (N, T), (N, T - 1); -1 elsewhere."""
+        """Return the determined next symbols, (N, T - 1) for windows (N, T); -1 elsewhere."""
         ...
 
 
 def at_least(least: int, **counts: int) -> None:
-    """Raise ConfigError for an option that is too small."""
+    """Raise ConfigError for an option below `least`."""
     for name, value in counts.items():
         if value < least:
             raise ConfigError(f"{name} {value!s:.60}: must be {least} or more", (name,))
 
 
 def within(least: int, most: int, **counts: int) -> None:
-    """Raise ConfigError for an option outside of a range.
+    """Raise ConfigError for an option outside of the range from `least` to `most`.
 
-    Without an upper bound a typo of some zeros would exhaust memory, or run for hours.
+    Without an upper bound, a typo that adds some zeros would exhaust memory or run for hours.
     """
     at_least(least, **counts)
     for name, value in counts.items():
@@ -77,7 +81,10 @@ def share(**shares: float) -> None:
 
 @dataclass(frozen=True)
 class LagCopy:
-    """Each symbol is the one `lag` before it, or with probability `noise` any of `vocab`."""
+    """Source whose symbols repeat the symbol `lag` positions before, except for random noise.
+
+    With probability `noise`, a symbol is drawn uniformly from all `vocab` symbols instead.
+    """
 
     vocab: int = 64
     lag: int = 3
@@ -85,34 +92,37 @@ class LagCopy:
     name: ClassVar[str] = "lag-copy"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes out of range."""
+        """Raise ConfigError for options out of range."""
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _LAG, lag=self.lag)
         share(noise=self.noise)
 
     @property
     def alphabet(self) -> int:
-        """The vocabulary."""
+        """Number of symbols, `vocab`."""
         return self.vocab
 
     @property
     def chance(self) -> float:
-        """Accuracy of a random symbol of the vocabulary."""
+        """Chance accuracy of a guess among all symbols."""
         return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of the stream; its first `lag` symbols are uniform."""
+        """Draw consecutive symbols, (length,); the first `lag` of them are uniform."""
         symbols = generator.integers(0, self.vocab, length)
         copied = generator.random(length) >= self.noise
         copied[: self.lag] = False
-        # A symbol is that of the last draw on its own residue class modulo the lag.
+        # A copied symbol equals the last symbol drawn at the same position modulo the lag.
         index = np.where(copied, -1, np.arange(length))
         for offset in range(min(self.lag, length)):
             index[offset :: self.lag] = np.maximum.accumulate(index[offset :: self.lag])
         return np.asarray(symbols[index], np.int64)
 
     def floor(self, windows: Symbols) -> Nats:
-        """Return log vocab while the copied symbol lies before the window, then the exact loss."""
+        """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
+
+        It is log(vocab) as long as the copied symbol lies before the window.
+        """
         same = 1 - self.noise + self.noise / self.vocab
         other = self.noise / self.vocab
         nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
@@ -123,7 +133,7 @@ class LagCopy:
         return nats
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return the symbol to be copied; -1 while it lies before the window."""
+        """Return symbols to be copied, (N, T - 1); -1 for symbols before the window."""
         targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         if windows.shape[1] > self.lag:
             targets[:, self.lag - 1 :] = windows[:, : -self.lag]
@@ -132,10 +142,10 @@ class LagCopy:
 
 @dataclass(frozen=True)
 class Recall:
-    """Keys and their values, which hold until a reset draws all anew (Arora et al. 2023).
+    """Random keys, each followed by its value, which a reset redraws (Arora et al. 2023).
 
-    A stationary form of multi-query associative recall (arXiv:2312.04927). The
-    symbols are `keys` keys, then `values` values, then the reset.
+    This is a stationary form of multi-query associative recall (arXiv:2312.04927). A reset draws
+    the values of all keys again. The symbols are `keys` keys, then `values` values, then the reset.
     """
 
     keys: int = 8
@@ -144,23 +154,23 @@ class Recall:
     name: ClassVar[str] = "recall"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes out of range."""
+        """Raise ConfigError for options out of range."""
         within(1, _KEYS, keys=self.keys)
-        within(2, SYMBOLS - 1 - self.keys, values=self.values)  # the alphabet has both
+        within(2, SYMBOLS - 1 - self.keys, values=self.values)  # keys and values share the alphabet
         share(reset=self.reset)
 
     @property
     def alphabet(self) -> int:
-        """Keys, values and the reset."""
+        """Number of symbols: keys, values and the reset."""
         return self.keys + self.values + 1
 
     @property
     def chance(self) -> float:
-        """Accuracy of a random value."""
+        """Chance accuracy of a guess among the values."""
         return 1 / self.values
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of the stream, from a reset on."""
+        """Draw consecutive symbols, (length,), that follow a reset."""
         out: list[int] = []
         assigned = generator.integers(0, self.values, self.keys)
         while len(out) < length:
@@ -172,26 +182,32 @@ class Recall:
         return np.array(out[:length], np.int64)
 
     def floor(self, windows: Symbols) -> Nats:
-        """Return 0 for a value shown in the window since the last reset; else the exact loss."""
+        """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
+
+        It is 0 for the value of a key that the window has shown since its last reset.
+        """
         nats = np.empty((len(windows), windows.shape[1] - 1))
         for row, window in enumerate(windows.tolist()):
             known_keys: set[int] = set()
             for t in range(1, len(window)):
                 before, now = window[t - 1], window[t]
-                if before < self.keys:  # a key: its value comes
+                if before < self.keys:  # after a key: its value
                     nats[row, t - 1] = 0.0 if before in known_keys else math.log(self.values)
                     known_keys.add(before)
-                elif before < self.alphabet - 1:  # a value: a reset or a key comes
+                elif before < self.alphabet - 1:  # after a value: a reset or a key
                     is_reset = now == self.alphabet - 1
                     chance = self.reset if is_reset else (1 - self.reset) / self.keys
                     nats[row, t - 1] = -math.log(chance)
-                else:  # a reset: a key comes
+                else:  # after a reset: a key
                     known_keys = set()
                     nats[row, t - 1] = math.log(self.keys)
         return nats
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return the value of a key that had one since the last reset in the window; else -1."""
+        """Return values of keys shown earlier in the window, (N, T - 1); else -1.
+
+        Only keys since the last reset count.
+        """
         targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         for row, window in enumerate(windows.tolist()):
             assigned: dict[int, int] = {}
@@ -207,11 +223,12 @@ class Recall:
 
 @dataclass(frozen=True)
 class Induction:
-    """Each symbol has one that follows it, until a reset draws all anew (Olsson et al. 2022).
+    """Random chain with one successor per symbol, which a reset redraws (Olsson et al. 2022).
 
-    What followed a symbol before follows it again: the task of induction heads
-    (arXiv:2209.11895), with maps that no weight can hold. A jump goes on at any symbol. The symbols
-    are `vocab` ordinary ones, then the jump, then the reset.
+    A symbol that has followed another since the last reset follows it again: the task of induction
+    heads (arXiv:2209.11895). Weights cannot store the successors, since each reset draws all
+    successors again. After a jump, the chain continues with a random symbol. The symbols are
+    `vocab` ordinary symbols, then the jump, then the reset.
     """
 
     vocab: int = 16
@@ -220,7 +237,7 @@ class Induction:
     name: ClassVar[str] = "induction"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes out of range."""
+        """Raise ConfigError for options out of range."""
         within(2, SYMBOLS - 2, vocab=self.vocab)
         share(jump=self.jump, reset=self.reset)
         if self.jump + self.reset >= 1:
@@ -229,16 +246,16 @@ class Induction:
 
     @property
     def alphabet(self) -> int:
-        """The ordinary symbols, the jump and the reset."""
+        """Number of symbols: the ordinary symbols, the jump and the reset."""
         return self.vocab + 2
 
     @property
     def chance(self) -> float:
-        """Accuracy of a random ordinary symbol."""
+        """Chance accuracy of a guess among the ordinary symbols."""
         return 1 / self.vocab
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of the stream, from a reset on."""
+        """Draw consecutive symbols, (length,), that begin with a reset."""
         uniform = generator.random(length + 1).tolist()
         anywhere = generator.integers(0, self.vocab, length + 1).tolist()
         out: list[int] = [self.vocab + 1]
@@ -258,7 +275,10 @@ class Induction:
         return np.array(out[:length], np.int64)
 
     def floor(self, windows: Symbols) -> Nats:
-        """Return the exact loss: what followed since the last reset in the window is known."""
+        """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
+
+        A successor is known if the window has shown it since its last reset.
+        """
         nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
         goes_on = 1 - self.jump - self.reset
         is_known = self.answers(windows) >= 0
@@ -272,7 +292,10 @@ class Induction:
         return nats
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return what follows a symbol, where it followed it before; else -1."""
+        """Return successors shown earlier in the window, (N, T - 1); else -1.
+
+        Only symbols since the last reset count.
+        """
         targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         for row, window in enumerate(windows.tolist()):
             after: dict[int, int] = {}

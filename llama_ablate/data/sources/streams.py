@@ -23,12 +23,13 @@ from llama_ablate.data.sources.source import (
     within,
 )
 
-#: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
-#: them, at 0xD800, lie the surrogates, which no text can hold.
+#: The code point of symbol 0. More than `source.SYMBOLS` letters follow it, before the surrogates
+#: at 0xD800, which text cannot contain.
 _FIRST = 0x4E00
-_TOKENS = 20_000_000  # a minute of sampling, and a gigabyte of memory
+_TOKENS = 20_000_000  # most tokens: a minute of sampling, and a gigabyte of memory
 
-#: What makes the source of each synthetic corpus; its options are those of the corpus too.
+#: Functions that build the source of each synthetic corpus, by the corpus' name; their options are
+#: options of the corpus, too.
 _SOURCES: dict[str, Callable[..., Source]] = {}
 
 
@@ -42,7 +43,7 @@ def source_of(entry: Entry) -> Source | None:
 
 
 def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:
-    """Return the source's symbols of a character tokenizer's ids."""
+    """Convert the token ids of a character tokenizer to the source's symbols."""
     points = np.frombuffer(characters.encode("utf-32-le"), np.uint32).astype(np.int64)
     return np.asarray(points[ids] - _FIRST)
 
@@ -71,7 +72,10 @@ _STREAM = {
 
 
 def _register(name: str, declared: Callable[..., Any], make: Callable[..., Source]) -> None:
-    """Register the corpus of a source; its options are the parameters with defaults."""
+    """Register a synthetic corpus; its options are the parameters of `declared` with defaults.
+
+    `make` builds the corpus' source from these options.
+    """
 
     def corpus(**options: Any) -> Corpus:
         stream_options = {key: options.pop(key) for key in _STREAM}

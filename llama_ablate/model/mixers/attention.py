@@ -21,7 +21,7 @@ from llama_ablate.model.state import CachedShapes, KVState, State
 
 _LONGEST = 1 << 30  # tokens
 
-#: Makes a norm of the model's own kind, of a width.
+#: Function that builds a norm of the model's kind, of a given width.
 MakeNorm = Callable[[int], nn.Module]
 
 
@@ -30,10 +30,10 @@ class Mixer(Protocol):
 
     @property
     def rotated(self) -> int:
-        """The width of the queries and keys given to the position scheme; 0 without any."""
+        """Width of the queries and keys that the position scheme rotates; 0 for none."""
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
-        """Mix tokens, (B, T, D); with a state, new tokens continue the cached ones."""
+        """Mix tokens, (B, T, D); with a state, the new tokens continue the cached tokens."""
 
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
@@ -41,19 +41,19 @@ class Mixer(Protocol):
         """Return the empty state of `batch` sequences of at most `capacity` tokens."""
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes of the state of one sequence of `context` tokens, in closed form."""
+        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
 
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token at a context."""
+        """Count forward FLOPs per token at a context."""
 
 
 ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer, adapt=adapt)
 
 
 class Attention(nn.Module, ABC):
-    """Base class of softmax attention: window and soft cap of its scores.
+    """Base class of softmax attention, with a sliding window and a soft cap of the scores.
 
-    `window`: a token sees itself and the `window - 1` before it (Beltagy et al. 2020,
+    `window`: a token sees itself and the `window - 1` tokens before it (Beltagy et al. 2020,
     arXiv:2004.05150). `softcap`: scores pass through `softcap * tanh(scores / softcap)` (Gemma 2,
     arXiv:2408.00118).
     """
@@ -66,7 +66,7 @@ class Attention(nn.Module, ABC):
             raise ConfigError(f"softcap {softcap:g} must be more than 0")
         self.window, self.softcap = window, softcap
 
-    #: What scores are multiplied with; None for 1/sqrt(width of a head).
+    #: Factor of the scores; None for 1/sqrt(width of a head).
     scale: float | None = None
 
     def _attend(
@@ -92,7 +92,7 @@ class Attention(nn.Module, ABC):
     @property
     @abstractmethod
     def rotated(self) -> int:
-        """The width of the queries and keys that are handed to the position scheme."""
+        """Width of the queries and keys that the position scheme rotates."""
 
     @property
     @abstractmethod
@@ -101,30 +101,30 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
+        """Count forward FLOPs per token: projections, dense scores and mixing over `context`."""
 
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
     ) -> KVState:
-        """Return an empty state for `capacity` tokens, or the window if that is less."""
+        """Return an empty KV cache for `capacity` tokens, or for the window if it is shorter."""
         room = min(capacity, self.window or capacity)
         return KVState(self.cached, batch, room, dtype=dtype, device=device)
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes that are kept of `context` tokens, or of the window if that is less."""
+        """Compute the cache bytes of `context` tokens, or of the window if it is shorter."""
         numbers = sum(heads * width for heads, width in self.cached.values())
         return min(context, self.window or context) * numbers * dtype.itemsize
 
 
 class MultiHead(Attention):
-    """Multi-head attention with an output projection `out`, and options around it.
+    """Base class of multi-head attention with an output projection `out`, and its options.
 
     `gate` multiplies a head's output by the sigmoid of a projection of the layer's input: one
-    number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from
-    it the part along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks`
-    adds a learned logit without a value to each head's softmax (gpt-oss 2025). `canon` has canon
-    layers before attention (A), on queries, keys and values (B; before `qk_norm`, in PhysicsLM4
-    after it), or both.
+    number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from a
+    head's output its component along the token's own value (exclusive self-attention,
+    arXiv:2603.09078). `sinks` adds a learned logit without a value to each head's softmax (gpt-oss
+    2025). `canon` adds canon layers (short causal convolutions) before attention (A), on queries,
+    keys and values (B; before `qk_norm`, in PhysicsLM4 after it), or both.
     """
 
     heads: int
@@ -143,7 +143,7 @@ class MultiHead(Attention):
         self._gate_of, self.exclusive, self.has_sinks, self.canon = gate, exclusive, sinks, canon
 
     def _add_parts(self, dim: int, heads: int, head_dim: int) -> None:
-        """Add the parameters of options, last, so that the order of the others stays."""
+        """Add the options' parameters last, so that the order of other parameters stays."""
         width = self.out.in_features
         gates = {"none": 0, "head": width // head_dim, "element": width}[self._gate_of]
         self.gate = Linear(dim, gates, bias=False) if gates else None
@@ -151,10 +151,11 @@ class MultiHead(Attention):
         self.canon_in = Canon(dim) if "A" in self.canon else None
 
     def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Finish the mixed values before the output projection, (B, T, H, P); may be overridden.
+        """Apply the options `exclusive` and `gate` to the heads' outputs, (B, T, H, P).
 
-        `mixed` is what each head has mixed, `x` the layer's input, and `own` makes the values of
-        the tokens themselves, (B, T, K, P) of K heads that divide H.
+        This precedes the output projection; subclasses may override it. `mixed` are the heads'
+        outputs, `x` is the layer's input, and `own` computes the values of the tokens themselves,
+        (B, T, K, P), where K divides H.
         """
         if self.exclusive:
             own_BTKP = F.normalize(own(), dim=-1)
@@ -175,16 +176,16 @@ class MultiHead(Attention):
 class SharedHeads(MultiHead):
     """Softmax attention in which `heads // kv_heads` query heads share a key/value head.
 
-    `qk_norm` normalises each head's queries and keys with a norm of the model's own kind (Henry et
-    al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
-    `value_residual` adds the first layer's values to this one's, both times a learned number that
-    starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); the first layer, which the authors leave
-    alone, has both numbers too.
+    `qk_norm` normalises each head's queries and keys with a norm of the model's kind (Henry et al.
+    2020, arXiv:2010.04245). `qkv_bias` says whether queries, keys and values have a bias (null: as
+    the model). `value_residual` adds the first layer's values to this layer's values, each times a
+    learned number that starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); the first layer has both
+    numbers, too, unlike in the paper.
     """
 
-    #: Its values can be rotated by position.
+    #: Whether the position scheme can rotate the values.
     rotates_values: bool = True
-    #: How many heads `finish_heads` makes one of.
+    #: Number of heads that `finish_heads` merges into one.
     maps: int = 1
 
     def __init__(
@@ -217,14 +218,14 @@ class SharedHeads(MultiHead):
         self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if value_residual else None
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
-        """Return the mixed values, (B, T, D); with a state, the new tokens also see the old."""
+        """Return the output, (B, T, D); with a state, new tokens also attend to cached tokens."""
         if self.canon_in is not None:
             x_BTD = self.canon_in(x_BTD, ctx)
         q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD, ctx)
         if self.value_mix is not None:
             v_BKTE = self._with_first(v_BKTE, ctx)
         q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
-        # A norm's gains may be of higher precision than what autocast projects to.
+        # A norm's gains may have a higher precision than autocast's projections.
         q_BHTE, k_BKTE = q_BHTE.type_as(v_BKTE), k_BKTE.type_as(v_BKTE)
         v_BKTE = ctx.rotate_values(v_BKTE)
         values = partial(v_BKTE.transpose, 1, 2)
@@ -235,20 +236,21 @@ class SharedHeads(MultiHead):
         return self._project_out(mixed_BTe, x_BTD, values)
 
     def remember(self, x_BTD: Tensor, ctx: Context) -> Mapping[str, Tensor]:
-        """Return further tensors to cache of the new tokens, (B, heads, T, width), by name.
+        """Return additional tensors of the new tokens for the cache, (B, heads, T, width), by name.
 
-        `x` is the layer's input. A subclass that overrides this declares them in `cached`.
+        `x` is the layer's input. A subclass that overrides this method declares the tensors in
+        `cached`.
         """
         del x_BTD, ctx
         return {}
 
     def bias(self, cached: Mapping[str, Tensor], ctx: Context) -> Tensor | None:
-        """Return a bias of the scores, (B, H, T, S), from the tensors of all cached tokens."""
+        """Return an additive bias of the scores, (B, H, T, S), from the cached tensors, or None."""
         del cached, ctx
         return None
 
     def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
-        """Mix values with the first layer's."""
+        """Mix this layer's values with the first layer's values."""
         assert self.value_mix is not None, "asked before"
         first_BKTE = ctx.first("values", v_BKTE.transpose(1, 2)).transpose(1, 2)
         if first_BKTE.shape != v_BKTE.shape:
@@ -262,7 +264,7 @@ class SharedHeads(MultiHead):
         if self.canon_qkv is not None:
             joined_BTe = self.canon_qkv(joined_BTe, ctx)
         joined_BTNE = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim)
-        # One copy that puts heads first in memory: all that follows then runs over whole rows.
+        # One copy that puts heads first in memory: all later operations then read whole rows.
         joined_BNTE = joined_BTNE.permute(2, 0, 1, 3).contiguous().transpose(0, 1)
         sizes = [self.heads, self.kv_heads, self.kv_heads]
         q_BHTE, k_BKTE, v_BKTE = joined_BNTE.split(sizes, dim=1)  # type: ignore[no-untyped-call]
@@ -270,16 +272,16 @@ class SharedHeads(MultiHead):
 
     @property
     def rotated(self) -> int:
-        """The whole head is rotated."""
+        """Width of a head: the position scheme rotates all of it."""
         return self.head_dim
 
     @property
     def cached(self) -> CachedShapes:
-        """Keys and values, unexpanded."""
+        """Shapes of keys and values, not repeated for query heads."""
         return dict.fromkeys(("keys", "values"), (self.kv_heads, self.head_dim))
 
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
+        """Count forward FLOPs per token: projections, dense scores and mixing over `context`."""
         keys = context + self.has_sinks
         return 2 * (weights(self) + 2 * keys * self.heads * self.head_dim)
 
@@ -326,9 +328,11 @@ class MQA(SharedHeads):
 class Differential(SharedHeads):
     """Subtract one softmax from another (Ye et al. 2024, arXiv:2410.05258; version 2, 2026).
 
-    Twice as many query heads share the keys and values of `kv_heads`, as many as the model has
-    heads unless given. Of each two that are neighbours the second is subtracted, times the sigmoid
-    of a projection of the layer's input, one number a head and token.
+    There are twice as many query heads as the model has heads. All query heads share `kv_heads`
+    heads of keys and values, by default as many as the model has heads. In each pair of
+    neighbouring query heads, the second head's output is multiplied by a gate, the sigmoid of a
+    projection of the layer's input (one number per pair and token), and subtracted from the first
+    head's output.
     """
 
     maps = 2
@@ -354,7 +358,7 @@ class Differential(SharedHeads):
         self.subtract = Linear(dim, heads, bias=bias)
 
     def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Subtract gated odd heads from even heads, then finish: (B, T, H / 2, P)."""
+        """Subtract gated odd heads from even heads, then finish the rest: (B, T, H / 2, P)."""
         share_BTH1 = self.subtract(x_BTD).sigmoid().unsqueeze(-1)
         less_BTHP = mixed_BTHP[:, :, 0::2] - share_BTH1 * mixed_BTHP[:, :, 1::2]
         return super().finish_heads(less_BTHP, x_BTD, own)
@@ -362,15 +366,16 @@ class Differential(SharedHeads):
 
 @ATTENTIONS.register("mla")
 class MLA(MultiHead):
-    """Make keys and values of one small cached latent (DeepSeek-V2 2024, 2405.04434).
+    """Compute keys and values from one small cached latent (DeepSeek-V2 2024, 2405.04434).
 
-    Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given)
-    and one shared key of `rope_dim` (half a head's) that alone is rotated. The keys and values of
-    all heads are two linear maps, without bias, of the latent. With a cache those maps are moved to
-    the queries and to the mixed values, so that decoding reads the latents alone. `qk_norm`
-    normalises each head's queries and keys as in other attentions, but for the part that is
-    rotated; keys are then made of the cached latents, as a norm cannot be moved to the queries.
-    `qkv_bias` overrides for the projections of the layer's input what the model has.
+    This is multi-head latent attention. For each token the cache has `latent` numbers (by default
+    four times the head width) and one shared key of width `rope_dim` (by default half of the head
+    width), which alone is rotated. The keys and values of all heads are two linear maps of the
+    latent, without bias. With a cache, these maps are applied to the queries and to the mixed
+    values instead, so that decoding reads only the latents. `qk_norm` normalises each head's
+    queries and keys as in other attentions, except for the rotated part; keys are then computed
+    from the cached latents, since a norm cannot be moved to the queries. `qkv_bias` says whether
+    the projections of the layer's input have a bias (null: as the model).
     """
 
     def __init__(
@@ -411,14 +416,17 @@ class MLA(MultiHead):
         self._add_parts(dim, heads, head_dim)
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
-        """Return the mixed values, (B, T, D); L is the latent's width, R the rotated part's."""
+        """Return the output, (B, T, D).
+
+        In names of tensors, L is the width of the latent and R the width of the rotated part.
+        """
         if self.canon_in is not None:
             x_BTD = self.canon_in(x_BTD, ctx)
         T, sizes = x_BTD.shape[1], [self.head_dim, self.rope_dim]
         q_BHTe = self._heads(self.q(x_BTD))
         q_BHTE, turning_BHTR = q_BHTe.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
         latent_BTL, key_BTR = self.down(x_BTD).split([self.latent, self.rope_dim], dim=-1)
-        # A norm's gains may be of higher precision than what autocast projects to.
+        # A norm's gains may have a higher precision than autocast's projections.
         latent_BTL = self.latent_norm(latent_BTL).to(q_BHTe.dtype)
         q_BHTE = self.q_norm(q_BHTE).to(q_BHTe.dtype)
         turning_BHTR, key_B1TR = ctx.rotate(turning_BHTR, key_BTR[:, None], ctx.pos_T)
@@ -451,15 +459,15 @@ class MLA(MultiHead):
 
     @property
     def rotated(self) -> int:
-        """The shared key's width."""
+        """Width of the shared key."""
         return self.rope_dim
 
     @property
     def cached(self) -> CachedShapes:
-        """The latent and the shared key, as one vector."""
+        """Shape of the latent and the shared key, stored as one vector."""
         return {"latents": (1, self.latent + self.rope_dim)}
 
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token without a cache, as in training."""
+        """Count forward FLOPs per token without a cache, as in training."""
         dense = (context + self.has_sinks) * self.heads * (2 * self.head_dim + self.rope_dim)
         return 2 * (weights(self) + dense)

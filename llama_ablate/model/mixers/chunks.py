@@ -1,4 +1,4 @@
-"""A sequence in chunks of equal length, for recurrences that are computed chunk by chunk."""
+"""Sequences in chunks of equal length, for recurrences that are computed chunk by chunk."""
 
 import math
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def chunk_lengths(tokens: int, longest: int) -> tuple[int, int]:
-    """Return how many chunks of at most `longest` tokens hold a sequence, and their length.
+    """Return the number and length of a sequence's chunks, each of at most `longest` tokens.
 
-    Chunks are as short as their number allows, so fewer tokens are padded than there are chunks.
+    Chunks are as short as their number allows, so there are fewer padding tokens than chunks.
 
     >>> chunk_lengths(100, 64), chunk_lengths(24, 64)
     ((2, 50), (1, 24))
@@ -21,7 +21,7 @@ def chunk_lengths(tokens: int, longest: int) -> tuple[int, int]:
 
 
 def in_chunks(x_BTH: Tensor, number: int, length: int) -> Tensor:
-    """Return (B, T, H, ...) as (n, B, H, C, ...), with zeros after the last token if T < n * C."""
+    """Reshape (B, T, H, ...) to (n, B, H, C, ...), with zeros after the last token if T < n * C."""
     batch, tokens, *rest = x_BTH.shape
     if number * length > tokens:
         x_BTH = F.pad(x_BTH, (0, 0) * len(rest) + (0, number * length - tokens))
@@ -29,9 +29,9 @@ def in_chunks(x_BTH: Tensor, number: int, length: int) -> Tensor:
 
 
 class Decays(NamedTuple):
-    """Decay from earlier tokens to later ones, within chunks of C tokens."""
+    """Decay factors from earlier tokens to later tokens, within chunks of C tokens."""
 
-    #: From each token to each later one, (..., C, C): zero above the diagonal.
+    #: From each token to each later token, (..., C, C): zero above the diagonal.
     between_CC: Tensor
     #: From the chunk's start through each token, (..., C).
     since_start_C: Tensor
@@ -40,10 +40,10 @@ class Decays(NamedTuple):
 
 
 def decays(log_C: Tensor, begins_C: Tensor | None = None) -> Decays:
-    """Return the decays of chunks, of the logarithms of the decay at each token, (..., C).
+    """Compute the decay factors within chunks from each token's log decay, (..., C).
 
-    Nothing is left from before a token that `begins` a document. Decays are the exponentials of
-    differences of two sums, and no quotients, so nothing overflows.
+    At a token that `begins` marks as the first of a document, everything from before decays to
+    zero. Factors are exponentials of differences of two sums, not quotients, so nothing overflows.
     """
     length = log_C.shape[-1]
     total_C = log_C.cumsum(-1)

@@ -1,4 +1,4 @@
-"""A short causal convolution of each channel with itself, over a token and the few before it."""
+"""Short causal depthwise convolution over a token and the few tokens before it."""
 
 import math
 from typing import Any
@@ -19,11 +19,12 @@ def causal_convolution(
     tail: Tensor | None = None,
     pos_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return `sum_i weight[:, i] * x[t - (W - 1) + i]`, (B, T, D), and the tail that comes next.
+    """Return `sum_i weight[:, i] * x[t - (W - 1) + i]`, (B, T, D), and the next tail.
 
-    The tail is the inputs of the last W - 1 tokens, (B, W - 1, D), zeros before the first: handed
-    back with the next tokens, it makes the pieces of a sequence give what the whole gives. With
-    `pos`, the place of each token in its document, the sum goes no further back than that.
+    The tail is the inputs of the last W - 1 tokens, (B, W - 1, D), with zeros before the first
+    token. Passed as `tail` with the next tokens, it makes a sequence in pieces give the output of
+    the whole sequence. With `pos_BT`, the position of each token in its document, the sum does not
+    reach back beyond the document's start.
     """
     T, W = x_BTD.shape[1], weight_DW.shape[1]
     if tail is None:
@@ -64,7 +65,7 @@ class _Depthwise(torch.autograd.Function):
 
 
 def _within(x_BTD: Tensor, pos_BT: Tensor | None, back: int) -> Tensor:
-    """Return x with zeros where a token has fewer than `back` before it in its document."""
+    """Set to zero the tokens with fewer than `back` tokens before them in their document."""
     if pos_BT is None or back == 0:
         return x_BTD
     return x_BTD.masked_fill(pos_BT[..., None] < back, 0)
@@ -79,8 +80,8 @@ def convolved(
 ) -> tuple[Tensor, Tensor]:
     """Return the causal convolution in the weights' precision, and the tail after it.
 
-    Padding enters as zeros, and no sum reaches into the document before. Without weights nothing
-    is summed.
+    Padding enters as zeros, and the convolution does not reach into the previous document. Without
+    weights, the input is returned, plus the bias if there is one.
     """
     if ctx.valid_BT is not None:
         x_BTD = x_BTD * ctx.valid_BT[..., None]
@@ -92,15 +93,15 @@ def convolved(
 
 
 def _taps(channels: int, width: int) -> nn.Parameter:
-    """Return weights uniform within 1 / sqrt(width), as torch's convolutions start."""
+    """Return initial convolution weights, uniform within +-1 / sqrt(width) as in torch."""
     bound = 1 / math.sqrt(max(1, width))
     return nn.Parameter(torch.empty(channels, width).uniform_(-bound, bound))
 
 
 class ShortConvolution(nn.Module):
-    """A causal depthwise convolution and a SiLU, as Mamba and Gated DeltaNet have it.
+    """Causal depthwise convolution followed by a SiLU, as in Mamba and Gated DeltaNet.
 
-    With width 0 it is the SiLU alone. Its weights get no weight decay.
+    With width 0 it is the SiLU alone. Its weights have no weight decay.
     """
 
     no_weight_decay = frozenset({"weight"})
@@ -121,11 +122,12 @@ class ShortConvolution(nn.Module):
 
 
 class Canon(Stateful):
-    """Add to each token a weighted sum of itself and the three before it (Allen-Zhu 2025).
+    """Add to each token a weighted sum of itself and the three tokens before (Allen-Zhu 2025).
 
-    Canon layers, arXiv:2512.17351: a causal depthwise convolution beside a residual connection,
-    without activation or bias. A stands before attention, B on its queries, keys and values, C
-    before the feed-forward network, D on its hidden units.
+    This is a canon layer (arXiv:2512.17351): a causal depthwise convolution with a residual
+    connection, without activation or bias. There are four places for canon layers: A is before
+    attention, B on its queries, keys and values, C before the feed-forward network, D on its hidden
+    units.
     """
 
     no_weight_decay = frozenset({"weight"})
@@ -148,12 +150,12 @@ class Canon(Stateful):
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
     ) -> State:
-        """Return the empty tail; it is as large for one token as for many."""
+        """Return the empty tail, whose size does not depend on the number of tokens."""
         del capacity
         shape = batch, self.WIDTH - 1, len(self.weight)
         return RecurrentState({"tail": torch.zeros(shape, dtype=dtype, device=device)})
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes of the inputs of the last three tokens, at any context."""
+        """Compute the bytes of the inputs of the last three tokens, at any context."""
         del context
         return (self.WIDTH - 1) * len(self.weight) * dtype.itemsize

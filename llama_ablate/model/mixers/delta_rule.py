@@ -1,7 +1,8 @@
 """The gated delta rule of Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464).
 
-A head keeps one matrix, which decays, forgets what it holds under the new key, and stores the new
-value there: `S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T`, read as `o_t = S_t q_t`. Here
+The state of a head is one matrix. At each token the matrix decays, the value stored under the new
+key is removed, and the new value is stored under it:
+`S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T`. The output is `o_t = S_t q_t`. Here
 `a_t = exp(decay_t)`, and the state is kept transposed, (E, P), for row vectors.
 
 Shapes: E is the width of a key, P of a value; n chunks of C tokens.
@@ -14,7 +15,7 @@ from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.mixers.chunks import chunk_lengths, decays, in_chunks
 from llama_ablate.model.mixers.flash_linear import flash_kernel
 
-#: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
+#: Largest number of tokens in a chunk: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 32
 
 
@@ -33,13 +34,14 @@ def gated_delta_rule(
     """Compute each token's output, (B, T, H, P), and the final state, (B, H, E, P).
 
     `decay` is a logarithm, 0 or less; `beta` is from 0 to 1; keys are of length 1. A token of decay
-    0 and beta 0 leaves the state as it is. Without a state it starts at zero, and so it does at a
-    token that `begins` a document. All is computed in float32 at least, under autocast too.
+    0 and beta 0 leaves the state unchanged. If no state is given, the state starts at zero; it is
+    reset to zero at each token that `begins` marks as the first of a document. All is computed in
+    float32 or wider, also under autocast.
 
-    Inside a chunk the writes of all tokens are the solution of one triangular system (section 3.3:
-    the WY representation and the UT transform), so that a sequence takes products of matrices and
-    a loop over chunks, and none over tokens. One token after a state is the recurrence itself.
-    `fused` takes the kernels of flash-linear-attention where they can run, and where documents
+    Within a chunk, the updates of all tokens are the solution of one triangular system (section 3.3
+    of the paper: the WY representation and the UT transform). A sequence therefore takes matrix
+    products and a loop over chunks, not over tokens. One token after a state is computed by the
+    recurrence itself. The kernel `fused` uses flash-linear-attention if it can run and documents
     are not kept apart.
     """
     B, T, H, E = q_BTHE.shape
@@ -70,8 +72,8 @@ def gated_delta_rule(
         since_start_nbC1, to_end_nbC1 = since_start_nbC[..., None], to_end_nbC[..., None]
         whole_nb11 = since_start_nbC1[..., -1:, :]
 
-        # What token i writes is its value less what earlier tokens of the chunk, and the state at
-        # its start, hold under its key: (I + L) writes = values - keys @ state.
+        # Token i writes its value minus the value that the state at the chunk's start and earlier
+        # tokens of the chunk have stored under its key: (I + L) writes = values - keys @ state.
         beta_k_nbCE = k_nbCE * beta_nbC[..., None]
         overlap_nbCC = (beta_k_nbCE @ k_nbCE.mT) * between_nbCC
         right_nbCe = torch.cat([v_nbCP * beta_nbC[..., None], beta_k_nbCE * since_start_nbC1], -1)
@@ -108,7 +110,7 @@ def gated_delta_step(
     beta_BH: Tensor,
     state_BHEP: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return what one token reads, (B, H, P), and the state after it: the recurrence itself."""
+    """Compute one token's output, (B, H, P), and the state after it, by the recurrence."""
     dtype = state_BHEP.dtype
     with torch.autocast(v_BHP.device.type, enabled=False):
         q_BH1E, k_BH1E, v_BH1P = (x[:, :, None].to(dtype) for x in (q_BHE, k_BHE, v_BHP))
@@ -121,8 +123,8 @@ def gated_delta_step(
 def products(tokens: int, heads: int, key: int, value: int, chunk: int = CHUNK) -> int:
     """Return the multiply-adds of the chunked form's matrix products for one sequence.
 
-    The triangular system of a chunk is no product and is left out, as torch's counter leaves it
-    out: C / 2 * (E + P) multiply-adds a token and head.
+    The triangular system of a chunk is not counted, nor does torch's FLOP counter count it: it
+    takes C / 2 * (E + P) multiply-adds per token and head.
     """
     n, C = chunk_lengths(tokens, chunk)
     return n * C * heads * (C * (2 * key + value) + 3 * key * value)

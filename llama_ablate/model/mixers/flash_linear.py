@@ -1,4 +1,4 @@
-"""The kernels of flash-linear-attention, where there are a GPU and the package (the extra `fla`).
+"""Kernels of flash-linear-attention, for a GPU with that package (the extra `fla`).
 
 Yang & Zhang 2024, https://github.com/fla-org/flash-linear-attention. They are Triton kernels for
 16-bit inputs, with states in float32. Elsewhere the same functions are computed in plain torch.
@@ -13,14 +13,15 @@ from torch import Tensor
 
 from llama_ablate.model.kernels import Kernel
 
-#: From tokens' tensors, their gates and a state to what they read, and the state after them.
+#: Function from tokens' tensors, gates and a state to the tokens' outputs and the next state.
 FlashKernel = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 
 
 def flash_kernel(name: str, kernel: Kernel, x: Tensor) -> FlashKernel | None:
-    """Return a function of the package `fla.ops` for inputs like `x`; None to use plain torch.
+    """Return a kernel of the package `fla.ops` for inputs like `x`, or None to use plain torch.
 
-    It is taken with the kernel `fused`, on a GPU, where products are computed in 16 bits.
+    A kernel is returned only for the setting `fused`, on a GPU, if products are computed in 16 bits
+    and the package is installed.
     """
     if kernel != "fused" or not on_gpu(x):
         return None
@@ -43,7 +44,7 @@ def flash_kernel(name: str, kernel: Kernel, x: Tensor) -> FlashKernel | None:
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether Triton can compute on a tensor where it lies."""
+    """Return whether a tensor is on a GPU, where Triton can compute with it."""
     return x.is_cuda
 
 

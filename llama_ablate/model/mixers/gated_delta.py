@@ -1,4 +1,4 @@
-"""Gated DeltaNet in the slot of attention."""
+"""Gated DeltaNet as a token mixer, a component of the slot `attention`."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,20 @@ from llama_ablate.model.mixers.delta_rule import gated_delta_rule, products
 from llama_ablate.model.mixers.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
 
-_UNIT_EPS = 1e-6  # of the lengths of queries and keys
+_UNIT_EPS = 1e-6  # added to the squared lengths of queries and keys
 
 
 @ATTENTIONS.register("gated_delta")
 class GatedDelta(Recurrent):
-    """Rewrite a decaying matrix by the delta rule (Yang et al. 2024, Gated DeltaNet, 2412.06464).
+    """Update a decaying matrix by the delta rule (Yang et al. 2024, Gated DeltaNet, 2412.06464).
 
     Queries, keys and values pass through a causal convolution of `conv` tokens, 0 for none, and a
-    SiLU; queries and keys have length 1. What is read is normalised by head (RMS) and gated
-    (SiLU). All heads' values are as wide as the model's attention, each `value_dim`: twice a head
-    of the model unless given, so that there are half as many, and `key_dim` half of that. So it
-    has about the parameters of `mha`, 4 dim^2.
+    SiLU; queries and keys are then scaled to length 1. The output of each head is normalised (RMS)
+    and gated (SiLU). `value_dim` is the width of a head's values: by default twice the model's head
+    width, or once if its number of heads is odd. The values of all heads together are as wide as
+    the model's attention, so wider values mean fewer heads. `key_dim` is the width of a head's
+    keys, by default half of the values' width. By default the mixer has about as many parameters as
+    `mha`, 4 dim^2.
     """
 
     slowest = 0.01  # the paper's code has 0, whose logarithm is infinite
@@ -61,11 +63,11 @@ class GatedDelta(Recurrent):
 
     @property
     def projections(self) -> Sequence[Linear]:
-        """Queries, keys and values, which are convolved; gate, time step and beta."""
+        """Projections to queries, keys and values (convolved), then to gate, time step and beta."""
         return self.q, self.k, self.v, self.gate, self.step, self.beta
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: RecurrentState | None = None) -> Tensor:
-        """Read the matrix for each token, gate and project it, (B, T, D)."""
+        """Compute each token's output of the delta rule, then gate and project it, (B, T, D)."""
         B, T, _ = x_BTD.shape
         H, E, P = self.heads, self.key, self.value
         joined_BTe = project_fused(x_BTD, self.projections)
@@ -93,10 +95,10 @@ class GatedDelta(Recurrent):
         return out_BTD
 
     def products(self, tokens: int) -> int:
-        """Multiply-adds of the chunked delta rule over a sequence."""
+        """Return the multiply-adds of the chunked delta rule over a sequence."""
         return products(tokens, self.heads, self.key, self.value)
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return vectors of length 1; a zero stays zero."""
+    """Scale vectors to length 1; a zero vector stays zero."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _UNIT_EPS)

@@ -1,4 +1,4 @@
-"""Base class of recurrent mixers: a matrix for each head, and a short convolution."""
+"""Base class of recurrent token mixers: a state matrix for each head, and a short convolution."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from llama_ablate.model.mixers.convolution import ShortConvolution
 from llama_ablate.model.state import RecurrentState, State
 
 _WIDEST = 1 << 20
-_STEPS = 1e-3, 0.1  # what time steps start between
+_STEPS = 1e-3, 0.1  # range of the initial time steps
 NORM_EPS = 1e-5  # of the norm after the recurrence, in both papers' code
 
 
 def check_widths(**widths: int) -> None:
-    """Raise ConfigError for an option that is no width."""
+    """Raise ConfigError for a width option that is out of range."""
     for name, width in widths.items():
         least = 0 if name == "conv" else 1
         if not least <= width <= _WIDEST:
@@ -28,16 +28,17 @@ def check_widths(**widths: int) -> None:
 
 
 class Recurrent(nn.Module, ABC):
-    """A mixer whose state is a matrix for each head and the tail of a short convolution.
+    """Token mixer whose state is a matrix for each head and the last inputs of a convolution.
 
-    A token has a time step, `softplus(step + dt_bias)`, for which the matrix of a head decays at
-    the rate `exp(A_log)`. As in the code of Mamba-2 rates start uniform, at most 16, and the time
-    steps of `dt_bias` log-uniform from 0.001 to 0.1; like all vectors they take no weight decay.
+    Over the time step of a token, `softplus(step + dt_bias)`, the matrix of a head decays at the
+    rate `exp(A_log)`. As in the code of Mamba-2, initial rates are uniform, at most 16, and initial
+    time steps of `dt_bias` log-uniform from 0.001 to 0.1. Like all vectors, both parameters have no
+    weight decay.
     """
 
-    rotated = 0  # positions are in the order of the tokens
+    rotated = 0  # the recurrence itself depends on the order of the tokens
 
-    #: The least rate at the start.
+    #: Lowest initial decay rate.
     slowest: float
     out: Linear
 
@@ -50,22 +51,22 @@ class Recurrent(nn.Module, ABC):
         shortest, longest = map(math.log, _STEPS)
         step_H = torch.empty(heads).uniform_(shortest, longest).exp()
         self.dt_bias = nn.Parameter(step_H + torch.log(-torch.expm1(-step_H)))  # softplus inverted
-        # Drawn last: another convolution leaves the rates and steps as they are.
+        # Drawn last, so that the convolution's options do not change the initial rates and steps.
         self.conv = ShortConvolution(channels, conv, bias=conv_bias)
 
     @property
     @abstractmethod
     def projections(self) -> Sequence[Linear]:
-        """The projections of a token: first those that are convolved."""
+        """Projections of a token's input; the convolved projections come first."""
 
     @abstractmethod
     def products(self, tokens: int) -> int:
-        """Multiply-adds of the recurrence's matrix products over a sequence."""
+        """Return the multiply-adds of the recurrence's matrix products over a sequence."""
 
     def _time_steps(self, step_BTH: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Return the time step of each token and head, and the logarithm of the decay over it.
 
-        Both are zero for padding, so that it leaves the matrix as it is.
+        Both are zero for padding, which therefore leaves the matrix unchanged.
         """
         dtype = torch.promote_types(step_BTH.dtype, torch.float32)
         step_BTH = F.softplus(step_BTH.to(dtype) + self.dt_bias.to(dtype))
@@ -76,7 +77,7 @@ class Recurrent(nn.Module, ABC):
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
     ) -> State:
-        """Return the empty state; it is as large for one token as for many."""
+        """Return the empty state, whose size does not depend on the number of tokens."""
         del capacity
         exact = torch.promote_types(dtype, torch.float32)
         tail = batch, self.conv.held, self.conv.channels
@@ -89,17 +90,20 @@ class Recurrent(nn.Module, ABC):
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Bytes of the matrices, in float32, and of the convolution's tail, at any context."""
+        """Compute the bytes of the matrices (float32) and of the convolution's last inputs.
+
+        They do not depend on the context.
+        """
         del context
         exact = torch.promote_types(dtype, torch.float32)
         matrices = self.heads * self.key * self.value * exact.itemsize
         return int(matrices + self.conv.held * self.conv.channels * dtype.itemsize)
 
     def flops(self, context: int) -> int:
-        """Forward FLOPs per token of the matrix products: projections, and the chunked recurrence.
+        """Count forward FLOPs per token of the projections and of the chunked recurrence.
 
-        The convolution, 2 a channel and tap, is computed by elements and counts as little as norms
-        and activations do.
+        The convolution takes 2 FLOPs per channel and tap. It is elementwise and not counted, as
+        norms and activations are not.
         """
         weights = sum(part.weight.numel() for part in (*self.projections, self.out))
         return int(2 * weights + 2 * self.products(context) // context)

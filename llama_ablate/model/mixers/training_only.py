@@ -1,7 +1,8 @@
-"""Mixers with `forward(x)` alone: they train, and refuse the rest of the interface by name.
+"""Adapter for token mixers that define only `forward(x)`: they can train, but not decode.
 
-A user's attention of twenty lines keeps no state to decode with, and counts no FLOPs. Registered,
-it becomes a class that is called as the model calls a mixer, and refuses the rest.
+A user's mixer of twenty lines keeps no state for decoding and counts no FLOPs. When it is
+registered, it becomes a class with the interface of a mixer; the methods that it lacks raise
+NotProvidedError with its name.
 """
 
 import inspect
@@ -16,11 +17,11 @@ _UNTOLD = "Mix tokens as a class without a description does."
 
 
 class TrainingOnly(nn.Module):
-    """Fallback of mixers without a cache or a count of FLOPs: raises NotProvidedError."""
+    """Base class without decoding state or FLOP counts: these methods raise NotProvidedError."""
 
-    #: What the class is registered as.
+    #: Name under which the class is registered.
     registered: str
-    rotated = 0  # it is given no positions
+    rotated = 0  # no position scheme applies to it
 
     def flops(self, _context: int) -> int:
         """Raise NotProvidedError."""
@@ -36,7 +37,7 @@ class TrainingOnly(nn.Module):
 def adapt(component: Any, name: str) -> Any:
     """Adapt a class whose `forward` takes `x` alone to the interface of a mixer.
 
-    Any other is returned as it is. Names of parameters, sizes and options stay what they were.
+    Any other component is returned unchanged. Names of parameters, sizes and options do not change.
     """
     class_forward = getattr(component, "forward", nn.Module.forward)
     needed = sum(p.default is p.empty for p in inspect.signature(class_forward).parameters.values())
