@@ -4,6 +4,7 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 TORTURE := $(CURDIR)/build/torture.jsonl
+CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
 
 .PHONY: help install quickstart test test-all tests types style launchers torture lint claims claims-small docs docs-check site bench clean
@@ -11,23 +12,27 @@ STAMP  := $(VENV)/.installed
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## make .venv with the package and everything that its tests need
+install: $(STAMP) ## make .venv with the package and all that its tests need
 
 # A torch that $(PYTHON) has already (a CUDA build, say) is used as it is: the environment then sees
 # the packages around it. Elsewhere the pinned one comes first, so that no index is asked for "the
 # newest torch" and its gigabytes of CUDA packages.
 HAS_TORCH = -c "import torch, sys; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 10))"
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 	  if $(PYTHON) $(HAS_TORCH) 2>/dev/null; then \
 	    echo "using the torch of $(PYTHON)"; $(PYTHON) -m venv --system-site-packages $(VENV); \
 	  else $(PYTHON) -m venv $(VENV); fi; }
 	$(BIN)/python $(HAS_TORCH) 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(STAMP): $(CORE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-quickstart: $(STAMP) ## run experiments/quickstart.yaml and write its report
+quickstart: $(CORE) ## make .venv with the package alone, run a first experiment, write its report
 	$(BIN)/llama-ablate run experiments/quickstart.yaml
 
 test: style      ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)

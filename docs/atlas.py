@@ -1,7 +1,8 @@
-"""The atlas: contested questions, who says what, and what the packs say, written from atlas.yaml.
+"""Generated parts and figures of docs/atlas.md: contested questions, sources and results.
 
-Numbers come from the packs alone. Each row of atlas.yaml states what its interval says (`is`), so
-that no sentence outlives the result that it speaks of.
+Questions and sources come from atlas.yaml, and all numbers from packs (stored results). Each row of
+atlas.yaml states the verdict of its interval (`is`), which is checked against the results, so that
+no sentence remains after its result has changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,22 +32,22 @@ PANELS_ACROSS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """A difference at one size, at every length of training."""
+    """Difference between two variants at one model size, at all training lengths."""
 
     name: str
     parameters: int
-    #: Differences in nats by training tokens; the last is the whole length.
+    #: Differences in nats by training tokens; the last entry is the full length.
     at: Mapping[int, Estimate]
     word: str
 
     @property
     def end(self) -> Estimate:
-        """The difference at the whole length."""
+        """Difference at the full training length."""
         return [*self.at.values()][-1]
 
 
 def parts() -> dict[str, str]:
-    """Write the generated parts of docs/atlas.md: the summary, and a section a question."""
+    """Return the generated parts of docs/atlas.md: a summary, and a section per question."""
     asked = questions()
     summary = ["| question | answer |", "|---|---|"]
     summary += [f"| [{one['title']}](#{anchor(one)}) | {one['answer']} |" for one in asked]
@@ -55,7 +56,7 @@ def parts() -> dict[str, str]:
 
 
 def draw() -> None:
-    """Draw each question's differences against the length of training."""
+    """Draw the figure of each question: its differences against the training length."""
     for one in questions():
         rows = [read_row(row, row.get("pack", one["pack"])) for row in one["rows"]]
         longer = [row for row in rows if len(row.at) > 1]
@@ -64,13 +65,13 @@ def draw() -> None:
 
 
 def questions() -> list[dict[str, Any]]:
-    """Read atlas.yaml."""
+    """Read the questions in atlas.yaml."""
     found: list[dict[str, Any]] = yaml.safe_load((HERE / "atlas.yaml").read_text("utf-8"))
     return found
 
 
 def section(one: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a question's section."""
+    """Yield the Markdown lines of a question's section."""
     rows = [read_row(row, row.get("pack", one["pack"])) for row in one["rows"]]
     pack = f"../results/reference/{one['pack']}/report.md"
     yield f"## {one['title']}\n"
@@ -94,10 +95,11 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_row(stated: Mapping[str, Any], pack: str) -> Row:
-    """Read the row of a pack that atlas.yaml names.
+    """Read the row of a pack that an entry of atlas.yaml names.
 
-    By the place of its `hypothesis`, by the `effect` of a factor, or by the `label` of a variant.
-    Raises ValueError where its interval does not say what is stated.
+    The entry names it by the index of a `hypothesis`, by the `effect` of a factor, or by the
+    `label` of a variant. Raises ValueError if the verdict of its interval differs from the stated
+    one.
     """
     frames = open_pack(pack)
     table = frames.named(stated["table"]) if "table" in stated else frames.table
@@ -124,7 +126,11 @@ def read_row(stated: Mapping[str, Any], pack: str) -> Row:
 
 
 def what_it_says(row: HypothesisRow) -> str:
-    """Say what a difference says, whatever was stated of it; why it says nothing, where so."""
+    """Return the verdict on a hypothesis' difference, independent of the stated direction.
+
+    The verdict is `better`, `worse` or `inconclusive`, or the result of a hypothesis that could not
+    be tested.
+    """
     if row.result not in ("supported", "refuted", "undecided"):
         return row.result
     return "better" if row.high < 0 else "worse" if row.low > 0 else "inconclusive"
@@ -132,19 +138,19 @@ def what_it_says(row: HypothesisRow) -> str:
 
 @cache
 def open_pack(pack: str) -> Frames:
-    """Open a pack of results/reference."""
+    """Open a pack in results/reference."""
     return Frames.of(Results.open(REFERENCE / pack))
 
 
 @cache
 def results(pack: str) -> Sequence[HypothesisRow]:
-    """Test the hypotheses of a pack."""
+    """Return the test results of a pack's hypotheses."""
     return hypotheses.results(open_pack(pack))
 
 
 @cache
 def by_length(pack: str) -> Mapping[int, Sequence[HypothesisRow]]:
-    """Test the hypotheses of a pack at each branch of its runs."""
+    """Test the hypotheses of a pack at each shorter training length, by training tokens."""
     return results_by_length(open_pack(pack))
 
 
@@ -163,7 +169,7 @@ def draw_ends(rows: Sequence[Row]) -> Figure:
 
 
 def draw_lengths(rows: Sequence[Row]) -> Figure:
-    """Draw a panel a row: its difference and interval against tokens."""
+    """Draw each row in a panel: difference and interval against training tokens."""
     across = min(PANELS_ACROSS, len(rows))
     down = -(-len(rows) // across)
     size = PANEL_INCHES[0] * across, PANEL_INCHES[1] * down
@@ -184,23 +190,23 @@ def draw_lengths(rows: Sequence[Row]) -> Figure:
 
 
 def error_bars(estimates: Sequence[Estimate]) -> tuple[list[float], list[list[float]]]:
-    """Return the means, and how far the intervals reach below and above them."""
+    """Return means, and the lengths of error bars below and above them."""
     below = [one.value - one.low for one in estimates]
     above = [one.high - one.value for one in estimates]
     return [one.value for one in estimates], [below, above]
 
 
 def image(one: Mapping[str, Any]) -> Path:
-    """Return the file of a question's figure."""
+    """Return the path of a question's figure."""
     return HERE / "images" / f"atlas-{one['pack'].rpartition('/')[2]}.png"
 
 
 def anchor(one: Mapping[str, Any]) -> str:
-    """Return the anchor of a question's heading."""
+    """Return the Markdown anchor of a question's heading."""
     kept = "".join(c for c in one["title"].lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
 
 
 def millions(number: int) -> str:
-    """Write a number in millions."""
+    """Format a number in millions, such as `1.2M`."""
     return f"{number / 1e6:.2g}M"

@@ -1,4 +1,4 @@
-"""What the reliability battery found, on which version: for results/reference/reliability.md."""
+"""Table of reliability tests and their failures, for results/reference/reliability.md."""
 
 from collections import Counter, defaultdict
 
@@ -7,7 +7,10 @@ from tests import tally
 
 
 def table() -> str:
-    """Return each row with the bound that its count gives, and which versions they were run on."""
+    """Return Markdown tables of reliability tests, and of the tested versions.
+
+    The last column but one bounds the probability of a failure per trial, at 95% confidence.
+    """
     lines = [
         "| row | what was tried | trials | failures | chance of one, 95% | version |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,8 @@
-"""The table of believed files in results/reference/reliability.md, from believed_files.yaml."""
+"""Table of files that are read back, with their checksums, for reliability.md.
+
+It is made from believed_files.yaml, and is part of results/reference/reliability.md. A file is
+"believed" if the package reads it in a later command.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,7 +19,10 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Believed:
-    """Files of one kind, by their names below a results folder, a pack or the cache."""
+    """Files of one kind: name patterns, checksum, and reaction to a mismatch.
+
+    Names are relative to a results folder, a pack or the cache.
+    """
 
     files: list[str]
     checksum: str
@@ -24,7 +31,7 @@ class Believed:
     unread: str = ""
 
     def holds(self, name: str) -> bool:
-        """Return whether a name is one of these: `*` stands for a part of one level."""
+        """Return whether a name matches a pattern, in which `*` does not match slashes."""
         path = PurePosixPath(name)
         return any(
             len(path.parts) == pattern.count("/") + 1 and path.match(pattern)
@@ -37,7 +44,7 @@ KINDS = {place: [Believed(**kind) for kind in kinds] for place, kinds in _STATED
 
 
 def table() -> str:
-    """Write the table, a line for each kind of file."""
+    """Return the Markdown table, with a line per kind of file."""
     lines = ["| file | checksum | where it does not match |", "|---|---|---|"]
     for place, kinds in KINDS.items():
         lines.append(f"| **{HEADS[place]}** | | |")

@@ -1,9 +1,10 @@
-"""The generated pages: what registries, the schema, the commands and the glossary declare."""
+"""Generated reference pages on registries, experiment-file keys, commands and glossary."""
 
 import inspect
+import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
 from llama_ablate.config import schema as sections
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.report.glossary import GLOSSARY
+from llama_ablate.report import columns
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
 
-#: Sections of the file with their models, in reading order.
+#: Sections of an experiment file with their pydantic models, in reading order.
 SECTIONS: dict[str, type[BaseModel]] = {
     "The file": schema.Experiment,
     "`model`": sections.Model,
@@ -65,24 +66,18 @@ def pages() -> dict[Path, str]:
         "data": _data(),
         "commands": _commands(),
         "experiments": _experiments(),
+        "columns": _columns(),
     }
-    reference = {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
-    return {**reference, DOCS / "glossary.md": _glossary()}
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    lines = [head, ["---"] * len(head), *escaped]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
 
 
 def _list(rows: Iterable[Sequence[str]]) -> str:
-    """Write words and what they mean."""
+    """Return a Markdown list of words and their meanings."""
     return "".join(f"- {word}: {' '.join(meaning.split())}\n" for word, meaning in rows)
 
 
 def keys() -> dict[str, dict[str, str]]:
-    """Return what each key is for, by model of the schema."""
+    """Return the descriptions of an experiment file's keys, by model of the schema."""
     found: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "keys.yaml").read_text("utf-8"))
     return found
 
@@ -91,13 +86,13 @@ def _experiment_file() -> str:
     about = keys()
     parts = [
         "# Keys of an experiment file",
-        "An experiment is one YAML file. Keys that are left out have the defaults below, or those "
-        "of `base`. An entry of a registry is a name, or a mapping of a `name` and options: "
-        "`rope` or `{name: rope, theta: 5.0e+5}`. A component slot also takes a pattern over "
-        "depth: `{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: mha}}`. Its list "
-        "repeats down the layers; `layers` sets single ones, counted from 0, or from -1 at the "
-        "end.\n\n`--set KEY=VALUE` overrides any key on the command line, as in "
-        "`--set train.lr=3e-4`. A mistake is reported in one line with its place in the file.",
+        "A file with all of its sections; most files need ten lines of it:",
+        f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
+        "Keys that are left out have the defaults below, or those of `base`. `--set train.lr=3e-4` "
+        "overrides a key on the command line. An entry is a name, or a mapping of a `name` and "
+        "options: `{name: rope, theta: 5.0e+5}`. A slot also takes a pattern over depth: "
+        "`{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: mha}}` repeats its list "
+        "down the layers, and `layers` sets single ones.",
     ]
     for title, model in SECTIONS.items():
         described = about[model.__name__]
@@ -109,27 +104,27 @@ def _experiment_file() -> str:
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-#: What a key of a JSON type takes: one, and several.
+#: Names of the values that a key takes by JSON type, in singular and plural.
 _KINDS = {
-    "integer": ("an integer", "integers"),
-    "number": ("a number", "numbers"),
+    "integer": ("integer", "integers"),
+    "number": ("number", "numbers"),
     "string": ("text", "texts"),
     "boolean": ("true or false", "true or false"),
-    "object": ("a mapping", "mappings"),
-    "section": ("a section", "sections"),
-    "entry": ("an entry", "entries"),
-    "any": ("any value", "values"),
+    "object": ("mapping", "mappings"),
+    "section": ("section", "sections"),
+    "entry": ("entry", "entries"),
+    "any": ("value", "values"),
 }
 _LIMITS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
 }
 
 
 def _takes(field: dict[str, Any]) -> str:
-    """Write what a key takes, from its JSON schema."""
+    """Describe the values that a key takes, from its JSON schema."""
     kind = _kind(field)
     if kind == "one of":
         kinds = [_takes(one) for one in field["anyOf"] if one.get("type") != "null"]
@@ -142,13 +137,13 @@ def _takes(field: dict[str, Any]) -> str:
             return "two numbers"
         if _kind(items) == "words":
             return f"one or several of {_takes(items)}"
-        return f"a list of {_KINDS[_kind(items)][1]}"
+        return f"list of {_KINDS[_kind(items)][1]}"
     limits = [
         f"{word} {field[name]:g}"
         for name, word in _LIMITS.items()
-        if abs(field.get(name, 1e9)) < 1e4  # larger ones only keep out what no machine can do
+        if abs(field.get(name, 1e9)) < 1e4  # larger limits only exclude unreasonable values
     ]
-    return _KINDS[kind][0] + (f", {' and '.join(limits)}" if limits else "")
+    return " ".join([_KINDS[kind][0], ", ".join(limits)]).strip()
 
 
 def _kind(field: dict[str, Any]) -> str:
@@ -175,7 +170,10 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _entries(slot: str) -> str:
-    """Return a table of components, and below it what several inherit: options of a base class."""
+    """Return a Markdown list of a slot's components with options.
+
+    Options that several components inherit from a base class are described once, below the list.
+    """
     rows, inherited = [], {}
     for row in components.listing(slot):
         own, bases = {}, _bases(slot, row["name"])
@@ -188,11 +186,16 @@ def _entries(slot: str) -> str:
         options = f" Options: {_defaults(own)}." if own else ""
         rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
-        f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n"
-        + " ".join((inspect.getdoc(base) or "").split("\n\n", 1)[-1].split())
+        f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
+        + _one_a_line((inspect.getdoc(base) or "").split("\n\n", 1)[-1])
         for base, (options, names) in inherited.items()
     ]
     return _list(rows) + "".join(f"\n{text}\n" for text in shared)
+
+
+def _one_a_line(text: str) -> str:
+    """Begin a list item at each sentence that begins with the name of an option."""
+    return re.sub(r"(?<=\.) (?=`)", "\n- ", " ".join(text.split()))
 
 
 def _defaults(options: Mapping[str, str]) -> str:
@@ -200,7 +203,10 @@ def _defaults(options: Mapping[str, str]) -> str:
 
 
 def _bases(slot: str, name: str) -> dict[str, type]:
-    """Return the class that declares each option of a component, where that is no component."""
+    """Return the base classes that declare options of a component, by option.
+
+    Options that the component itself, or another registered component, declares are left out.
+    """
     registry: Any = REGISTRIES.get(slot)
     component = registry.get(name) if registry else None
     if not inspect.isclass(component):
@@ -219,7 +225,7 @@ def _components() -> str:
     parts = [
         "# Components",
         "What a model is made of and trained with. `llama-ablate components SLOT` prints the same "
-        "with the types of options. [How to add one](../howto.md#my-component).",
+        "with the types of options. [How to add one](../component.md).",
     ]
     for slot, title in _SLOTS.items():
         parts += [f"## `{slot}`", title, _entries(slot)]
@@ -256,31 +262,36 @@ def _commands() -> str:
         "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
         "JSON document) and `--plugin FILE` (a Python file that registers components; "
         "repeatable); those that print tables `--wide` (all columns), those that compute "
-        "`--device {auto,cpu,cuda}`.\n\n" + _exit_codes() + "\n`MODEL` arguments are "
-        "a run or variant (`results/first/rope`), a "
-        "Hugging Face folder (Llama, Mistral, Qwen 2 and 3, GPT-2), Meta's `params.json` with "
-        "`consolidated.NN.pth`, a llama2.c `.bin`, or a preset's name (untrained, with the "
-        "initial weights of `--init-seed`). Nothing in a checkpoint is ever executed.",
+        "`--device {auto,cpu,cuda}`.",
+        _exit_codes(),
     ]
     (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
+    arguments = {
+        name: [(_written(a), _explained(a)) for a in _arguments(chosen.choices[name])]
+        for name in COMMANDS
+    }
+    places = _places(arguments)
     for name, command in COMMANDS.items():
         parts += [f"## `{name}`", f"{_sentence(command.HELP)} For example:"]
         parts += [f"    llama-ablate {command.EXAMPLE}"]
-        for prefix, sub in _leaves(chosen.choices[name]):
-            if prefix:
-                parts.append(f"### `{name} {prefix}`")
-            rows = [[_written(a), _explained(a)] for a in _arguments(sub)]
-            if rows:
-                parts.append(_list(rows))
+        if own := [row for row in arguments[name] if len(places[row]) == 1]:
+            parts.append(_list(own))
+    shared = [
+        (f"{argument} ({', '.join(found)})", about)
+        for (argument, about), found in places.items()
+        if len(found) > 1
+    ]
+    parts += ["## Options of several commands", _list(shared)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _leaves(command: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
-    """Yield a command's parser, and those of its sub-commands."""
-    yield "", command
-    for action in command._actions:  # noqa: SLF001
-        if isinstance(action, _SubParsersAction):
-            yield from action.choices.items()
+def _places(rows: Mapping[str, Iterable[tuple[str, str]]]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the lists in which each row stands."""
+    places = defaultdict(list)
+    for name, listed in rows.items():
+        for row in listed:
+            places[row].append(name)
+    return places
 
 
 def _arguments(command: ArgumentParser) -> list[Action]:
@@ -293,7 +304,7 @@ def _arguments(command: ArgumentParser) -> list[Action]:
 
 
 def _written(action: Action) -> str:
-    """Write an argument as one types it."""
+    """Return an argument as typed on a command line, such as `--seed N`, in backticks."""
     shown = action.metavar or (
         "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
     )
@@ -313,30 +324,58 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _glossary() -> str:
-    """Return the words of a report; those of the program stand in docs/architecture.md."""
-    report = [(f"**{word}**", meaning) for word, meaning in GLOSSARY.items()]
-    return (
-        "# Glossary\n\nThe words of a report, in the order in which a reader meets them; "
-        "[reading a report](reading-a-report.md) uses them. Those of code, experiment files and "
-        "messages (slot, spec, lease, race ...) are in [architecture](architecture.md#words).\n\n"
-        + _list(report)
-    )
+def _columns() -> str:
+    """Return the columns of the frames that `llama_ablate.open` gives; those of several, once."""
+    frames = {
+        "tables": columns.TABLES,
+        "runs": columns.RUNS,
+        "curves": columns.CURVES,
+        "metrics": columns.METRICS,
+        "comparison()": columns.COMPARISON,
+    }
+    places = _places({name: frame.items() for name, frame in frames.items()})
+    shared = [
+        (f"`{column}` ({', '.join(found)})", about)
+        for (column, about), found in places.items()
+        if len(found) > 1
+    ]
+    parts = [
+        "# Columns of data frames",
+        "Columns of the frames of `llama_ablate.open` and of `runs.csv` and `curves.csv`. Names "
+        "stay; others may be added behind them. Units stand at the end of a name: `_nats` per "
+        "token, `_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A "
+        "number that was not measured is missing (NaN).\n\n`runs` has a further column for each "
+        "number that was measured of a run (`test_loss_nats`, `spikes`), `metrics` for each "
+        "coordinate of a value (`split`, `context`), `curves` for each further loss.",
+        "## In several frames",
+        _list(shared),
+    ]
+    for name, frame in frames.items():
+        alike = defaultdict(list)  # columns of one difference: its value, and the interval's ends
+        for column, about in frame.items():
+            if places[column, about] == [name]:
+                alike[about.rpartition(": ")[0] or about].append((column, about))
+        rows = [
+            (", ".join(f"`{column}`" for column, _ in same), about if len(same) > 1 else same[0][1])
+            for about, same in alike.items()
+        ]
+        parts += [f"## `{name}`", _list(rows)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def _experiments() -> str:
     files = defaultdict(list)
     for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
-        if {"atlas", "claims", "templates"} & {*path.parts}:  # which are listed elsewhere
+        if {"atlas", "claims", "templates"} & {*path.parts}:  # these are listed elsewhere
             continue
         values = yaml.safe_load(path.read_text("utf-8"))
         question = values.get("question", "")
         files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
     rows = [(", ".join(same), question) for question, same in files.items()]
     return (
-        "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. Those of "
-        "`experiments/small` have about 0.1M parameters, for two cores. What was found with some "
-        "of them is in [`results/reference`](../../results/reference/README.md). Those of "
-        "`experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` in the "
-        "[claims](../claims.md); `llama-ablate init --list` has the templates.\n\n" + _list(rows)
+        "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. What was "
+        "found with some of them is in [`results/reference`](../../results/reference/README.md). "
+        "Those of `experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` "
+        "in the [claims](../claims.md); `llama-ablate init --list` has the templates.\n\n"
+        + _list(rows)
     )

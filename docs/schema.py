@@ -1,8 +1,8 @@
-"""The JSON Schema of an experiment file, by which editors complete keys and mark mistakes.
+"""JSON Schema of experiment files, with which editors complete keys and mark mistakes.
 
-It is made from the models that check a file, and says no more than they do: what it refuses, they
-refuse. What only a registry or several keys together can tell is left to `llama-ablate plan`.
-Draft 7 of JSON Schema is what editors of YAML know in full.
+It is made from the pydantic models that check a file, and is not stricter than these models. Checks
+that need a registry, or several keys together, are left to `llama-ablate plan`. It is written in
+draft 7 of JSON Schema, which YAML editors support completely.
 """
 
 import json
@@ -19,11 +19,11 @@ from llama_ablate.judge import ledger_page
 
 FILE = Path(schema.__file__).with_name("experiment.schema.json")
 JUDGE = FILE.parents[1] / "commands" / "judge.schema.json"
-#: Keys whose entries are of another registry than they are called.
+#: Registries of keys whose name differs from that of their registry.
 _REGISTRIES = {"measure": "metric"}
-#: Sections for which one value may stand alone, with its type.
+#: Sections that a single value may replace, with the JSON type of this value.
 _ALONE = {"Portion": "number", "Data": "string"}
-#: A number as people write it: an editor that reads YAML 1.2 takes `300_000` for a text.
+#: Patterns of numbers with underscores: an editor that reads YAML 1.2 takes `300_000` for a string.
 _GROUPED = {
     "integer": r"^[-+]?\d+(_\d+)+$",
     "number": r"^[-+]?\d+(_\d+)*(\.\d*)?([eE][-+]?\d+)?$",
@@ -31,7 +31,7 @@ _GROUPED = {
 
 
 def text() -> str:
-    """Return what the file holds."""
+    """Return the text of the schema file for experiment files."""
     about, models = (
         reference_pages.keys(),
         {m.__name__: m for m in reference_pages.SECTIONS.values()},
@@ -51,7 +51,7 @@ def text() -> str:
             if not isinstance(field.get("default", {}), dict | list):
                 taken["default"] = field["default"]
             found["properties"][key] = {**taken, "description": plain}
-    assert whole["required"] == ["name"]  # which is the file's own unless given
+    assert whole["required"] == ["name"]  # by default the file's own name, so not required
     kept = {name: _bare(found) for name, found in sections.items() if found is not whole}
     made = {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -65,7 +65,10 @@ def text() -> str:
 
 
 def of_judge() -> str:
-    """Return the JSON Schema of what `judge --json` prints; a number that JSON lacks is null."""
+    """Return the JSON Schema of the output of `judge --json`.
+
+    NaN and infinities are null in this output.
+    """
     made = TypeAdapter(ledger_page.LedgerState).json_schema()
     return json.dumps({"title": "A ledger of llama_ablate", **made}, indent=1) + "\n"
 
@@ -75,9 +78,9 @@ def _bare(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _single(model: Any) -> set[str]:
-    """Return the keys of a model where one value stands for a list of one.
+    """Return a model's keys that accept a single value in place of a list.
 
-    A list that a validator sees before its type is checked is one of those, but for a pair.
+    These are the keys with a list type and a validator of mode `before`, except for pairs.
     """
     before = {
         name
@@ -90,12 +93,16 @@ def _single(model: Any) -> set[str]:
 
 
 def _written(field: Any, names: list[str]) -> Any:
-    """Return a part of a schema for what people write and editors know."""
+    """Convert a part of a pydantic schema to JSON Schema draft 7.
+
+    Numbers may be written with underscores. `names` are the registered names that editors suggest
+    for strings.
+    """
     if isinstance(field, list):
         return [_written(one, names) for one in field]
     if not isinstance(field, dict):
         return field
-    if "$ref" in field:  # beside which draft 7 reads nothing
+    if "$ref" in field:  # draft 7 ignores the siblings of $ref
         alone = _ALONE.get(field["$ref"].rpartition("/")[2])
         own = {"$ref": field["$ref"]}
         return {"anyOf": [own, {"type": alone}]} if alone else {"allOf": [own]}

@@ -2,9 +2,9 @@
 
     python -m docs.site
 
-The pages are those that README links to, those that these link to, and so on, with every other file
-that they link to. They are copied to build/pages, laid out as in the repository, so that each link
-means the same there, and MkDocs makes build/site of them. Warnings are errors.
+The site contains all pages and other files that README.md links to, directly or through other
+pages. They are copied to build/pages in the layout of the repository, so that all links stay valid,
+and MkDocs builds build/site from them. Warnings are errors.
 """
 
 import re
@@ -18,7 +18,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def reached(start: Path) -> set[Path]:
-    """Return the page `start` and every file that it links to, directly or through others."""
+    """Return the page `start` and all files that it links to, directly or indirectly."""
     found, waiting = {start}, [start]
     while waiting:
         page = waiting.pop()
@@ -35,7 +35,7 @@ def reached(start: Path) -> set[Path]:
 
 
 def copy() -> None:
-    """Lay the pages out in build/pages."""
+    """Copy all pages of the site to build/pages, in the layout of the repository."""
     shutil.rmtree(PAGES, ignore_errors=True)
     for file in reached(ROOT / "README.md"):
         target = PAGES / file.relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""The generated parts of results/reference/systems.md, from packs and benchmarks."""
+"""Generated parts of results/reference/systems.md, from stored results and benchmarks."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,15 @@ from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.report import tables
 from llama_ablate.results import Results
 
-#: Columns as the report has them; speeds only where they were measured.
+#: Beginnings of the titles of a report's columns to show; speeds only if they were measured.
 MEASURED_COLUMNS = ("verdict", "train speed", "decode speed", "parameters", "bytes/token at")
 
 
 def parts(reference: Path) -> dict[str, str]:
-    """Write what sources say of variants and of timings, beside what was measured of them."""
+    """Return Markdown tables that compare sources' statements with measurements.
+
+    `compared` is on variants of experiments, and `benches` on timings of components.
+    """
     ledger, lines = read_ledger(), []
     for name, sources in ledger["systems"].items():
         frames = Frames.of(Results.open(reference / "systems" / name))
@@ -31,7 +34,10 @@ def parts(reference: Path) -> dict[str, str]:
 
 
 def beside(sources: Mapping[str, str], frames: Frames) -> pd.DataFrame:
-    """Lay out a row for each variant: what sources say of its label, and what was measured."""
+    """Return a row per variant with its source's statement and the measured values.
+
+    `sources` has the statements by variant label.
+    """
     rows = frames.table.comparison
     shown = cells(rows)
     base = next(row for row in rows if row.baseline)
@@ -55,7 +61,7 @@ def beside(sources: Mapping[str, str], frames: Frames) -> pd.DataFrame:
 
 
 def benches(folder: Path, sources: Mapping[str, str]) -> str:
-    """Write a table for each stored benchmark of components."""
+    """Return a Markdown table for each stored benchmark of components."""
     lines = []
     for file in sorted(folder.glob("*.json")):
         values = json.loads(file.read_text("utf-8"))

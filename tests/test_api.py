@@ -110,14 +110,6 @@ def test_the_comparison_has_the_columns_that_are_documented_and_no_other(root):
     assert list(la.open(root).comparison()) == list(columns.COMPARISON)
 
 
-@pytest.mark.parametrize("frame", [*FRAMES.values(), columns.COMPARISON], ids=str)
-def test_the_page_describes_every_column(frame):
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
-    for column, what in frame.items():
-        line = rf"^- `{column}`( \(.*\))?: {re.escape(what)}$"
-        assert re.search(line, page, re.MULTILINE), "run make docs"
-
-
 def test_the_page_names_everything_that_opened_results_have():
     page = (ROOT / "docs" / "python.md").read_text("utf-8")
     public = [name for name in vars(api.OpenedResults) if not name.startswith("_")]
