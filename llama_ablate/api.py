@@ -117,8 +117,8 @@ class OpenedResults:
     def comparison(self, table: str | None = None) -> pd.DataFrame:
         """Return a data frame of variants: loss, difference from the baseline, and costs.
 
-        It has the rows of one comparison table, or by default of all. Raises ConfigError if no
-        table has the name.
+        The frame has the rows of one comparison table, or by default of all tables. Raises
+        ConfigError if no table has the name.
         """
         return columns.comparison(self.frames if table is None else self.only(table).frames)
 

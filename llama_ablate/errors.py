@@ -16,9 +16,9 @@ _OTHER_WORDS = Path(__file__).parent / "config" / "other_words.yaml"
 class ConfigError(ValueError):
     """Error in the user's input.
 
-    The command line prints it in one line, and exits with code 2. `where` is the path of keys to
-    the wrong value in an experiment file, from which the caller that has the file computes line and
-    column. It is empty for mistakes outside an experiment file.
+    The command line prints the message in one line, and exits with code 2. `where` is the path of
+    keys to the wrong value in an experiment file, and is empty for other mistakes. Code that has
+    loaded the file looks up line and column by this path.
     """
 
     def __init__(self, message: str, where: Where = ()) -> None:
@@ -112,7 +112,10 @@ def _meant(text: str, names: Sequence[str]) -> list[str]:
 
 @cache
 def _other_words() -> Mapping[str, str]:
-    """Return other projects' and papers' words, separated by spaces, by this project's name."""
+    """Map this project's names to the words of other projects and papers.
+
+    The words for a name are separated by spaces.
+    """
     import yaml
 
     words: dict[str, str] = yaml.safe_load(_OTHER_WORDS.read_text("utf-8"))

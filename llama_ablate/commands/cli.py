@@ -131,7 +131,11 @@ def _done(command: str, options: Options) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return an error's message; for system errors, with the path and the allowed actions."""
+    """Return the message of an error.
+
+    For an error of the operating system, the message names the path, and if permission was refused
+    also the allowed actions.
+    """
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
     place = Path(os.fsdecode(error.filename2 or error.filename))  # the target of a rename

@@ -75,7 +75,10 @@ def run(options: InitOptions) -> Answer:
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Write new files; if one cannot be written, delete the others and raise ConfigError."""
+    """Write new files; if a file cannot be written, delete the files written so far.
+
+    Raises ConfigError for a file that cannot be written.
+    """
     files: list[Path] = []
     try:
         for file, text in texts.items():

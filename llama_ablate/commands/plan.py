@@ -151,7 +151,7 @@ def _margin(
 ) -> tuple[dict[str, Any], str]:
     """Predict the half width of a variant's confidence interval, as values and as text.
 
-    The text compares it with the equivalence margin that the experiment states.
+    The text compares the half width with the equivalence margin that the experiment states.
     """
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
@@ -174,7 +174,7 @@ def _margin(
 
 
 def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
-    """Raise ConfigError for hypotheses of equal loss that the pilot's noise makes unprovable."""
+    """Raise ConfigError for hypotheses of equal loss that cannot be shown at the pilot's noise."""
     from llama_ablate.findings import power
 
     for i, entry in enumerate(plan.hypotheses):
@@ -194,8 +194,8 @@ def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
 def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":
     """Return the noise estimate and folder of the pilot results.
 
-    The pilot is the stated folder, or by default the experiment's own results; None if neither
-    exists. Raises ConfigError for a stated pilot without an estimate of
+    The pilot is the stated folder, or by default the folder of the experiment's own results. Return
+    None if neither folder exists. Raises ConfigError for a stated pilot without an estimate of
     noise, and for a pilot whose losses have another unit.
     """
     from llama_ablate.findings.frames import Frames

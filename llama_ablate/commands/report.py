@@ -64,10 +64,11 @@ def run(options: ReportOptions) -> Answer:
 
 
 def _watch(results: "Results") -> "Results":
-    """Write the page after each tenth of the runs, until all have ended.
+    """Write the HTML page each time a further tenth of the runs has ended.
 
-    Returns the last state of the results. The process takes the lowest priority and at most 1% of
-    the machine's CPU time, so that pages are delayed or skipped while runs use all cores.
+    Returns the last state of the results once all runs have ended. The process takes the lowest
+    priority and at most 1% of the machine's CPU time, so that pages are delayed or skipped while
+    runs use all cores.
     """
     from llama_ablate.launch.environment import cores
     from llama_ablate.launch.live_page import LIVE_SHARE
@@ -97,7 +98,7 @@ def _watch(results: "Results") -> "Results":
 
 
 def describe_progress(results: "Results") -> tuple[int, int, str]:
-    """Return the counts of ended and of needed runs, and a sentence on both."""
+    """Return the counts of ended and of needed runs, and a sentence on progress."""
     from llama_ablate.commands.shared import progress
     from llama_ablate.commands.status import find_asked, list_needed
 

@@ -184,9 +184,9 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
-    """Move damaged runs, and the runs of `redo`, aside to be trained again.
+    """Move damaged runs, and the runs that `redo` lists, aside to be trained again.
 
-    Prints a note for each.
+    Prints a note for each moved run.
     """
     from llama_ablate.commands.shared import notes
     from llama_ablate.terminal import Bar
@@ -228,7 +228,7 @@ def _work(
     """Train the runs, in one or several stages, until no further run is needed.
 
     In an experiment with stages, the results so far decide which runs are needed. `only` restricts
-    the runs to the given ids; None does not.
+    training to the given run ids; None allows all runs.
     """
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results

@@ -73,7 +73,7 @@ def run(options: ShowOptions) -> Answer:
 
 
 def _are_folders(results: "Results", names: Sequence[str]) -> bool:
-    """Return whether all names are existing folders, and none names a variant or run."""
+    """Return whether all names are existing folders, and no name is a variant or run."""
     plan = results.plan
     known_names = [name for name in names if plan.called(name) or name in plan.runs]
     return not known_names and all(Path(name).is_dir() for name in names)
@@ -138,9 +138,9 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
 def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":
     """Restrict results to the runs needed to describe a variant, to avoid reading thousands.
 
-    These are the variant's own runs and, for each seed of which a run diverged or collapsed, all
-    runs of that seed, since the outcome is judged in comparison with them. In an experiment with
-    stages, all runs are needed, since they decide which runs are reported.
+    The needed runs are the variant's own runs. If a run diverged or collapsed, all runs of its seed
+    are needed, too, since the outcome is judged in comparison with them. In an experiment with
+    stages, all runs are needed, since the results decide which runs are reported.
     """
     from llama_ablate.findings.values import UNSTABLE
 

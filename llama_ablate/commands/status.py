@@ -100,7 +100,10 @@ def find_asked(results: "Results") -> Collection[str]:
 
 
 def list_needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
-    """Return the status of needed and finished runs, with outcomes as in reports."""
+    """Return the status of every run that is needed or has started.
+
+    `asked` are the ids of the needed runs. The outcomes are the same as in reports.
+    """
     runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
     if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
         return runs

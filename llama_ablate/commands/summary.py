@@ -1,6 +1,6 @@
 """The command `summary`: count an architecture's parameters, FLOPs and KV-cache bytes.
 
-One architecture is shown part by part, several in one table.
+One architecture is shown part by part, several architectures in one table.
 """
 
 from collections.abc import Mapping, Sequence

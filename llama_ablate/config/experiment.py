@@ -61,11 +61,14 @@ class ExperimentFile:
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentFile":
-        """Wrap an experiment that comes from no file; its errors name keys only."""
+        """Wrap an experiment that was not read from a file.
+
+        Error messages then name the key, without file, line and column.
+        """
         return cls(experiment, Marked({}), "")
 
     def locate(self, error: ConfigError) -> ConfigError:
-        """Return the error with its file, line and column."""
+        """Return the error with file, line and column of the wrong key or value."""
         return self.marked.locate(error)
 
     def located(self) -> AbstractContextManager[None]:
@@ -82,15 +85,18 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> ExperimentFile:
 
 
 def read(text: str, path: Path) -> ExperimentFile:
-    """Parse the text of an experiment file. Raises as `load` does, for errors at `path`."""
+    """Parse the text of an experiment file; error messages name `path` as the file.
+
+    Raises ConfigError as `load` does.
+    """
     return _source(parse(text, str(path)), path, ())
 
 
 def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> ExperimentFile:
-    """Read an experiment from plain values with a file's keys. Raises as `load` does.
+    """Read an experiment from a mapping with the keys of an experiment file.
 
-    A relative path in `base` starts from the working directory. The experiment's text is these
-    values as YAML.
+    A relative path in `base` starts from the working directory. The text of the returned experiment
+    is the mapping as YAML. Raises ConfigError as `load` does.
     """
     if "name" not in values:
         raise ConfigError("needs a name, which its results are kept under", ("name",))
@@ -121,7 +127,7 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile
 
 
 def presets() -> dict[str, str]:
-    """List the presets that `base` may name: name -> the YAML text."""
+    """Return the YAML text of each preset that the key `base` may name, by name."""
     folder = resources.files("llama_ablate.config") / "presets"
     files = sorted(folder.iterdir(), key=lambda f: f.name)
     return {f.name.removesuffix(".yaml"): f.read_text() for f in files if f.name.endswith(".yaml")}
@@ -145,10 +151,11 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
 def _over_base(
     marked: Marked, path: Path, seen: tuple[Path, ...]
 ) -> tuple[Marked, Mapping[str, Any]]:
-    """Merge a file's values and marks over its base's; return the base's `model`, too.
+    """Merge an experiment file over its base; return the result and the base's `model`.
 
-    `seen` are the files whose bases are being merged, in order to refuse a cycle. Raises
-    ConfigError for a base that does not exist.
+    The marks (line and column of each value) are merged, too. `seen` are the files whose bases are
+    being merged, so that a file that is based on itself is refused. Raises ConfigError for a base
+    that does not exist.
     """
     name = marked.values.get("base", "llama2-tiny")
     if not isinstance(name, str):
@@ -191,9 +198,10 @@ def _over_base(
 
 
 def _override(marked: Marked, text: str) -> None:
-    """Apply the override of a `--set`, and mark its key with its origin.
+    """Apply one `--set KEY=VALUE` to the parsed experiment file.
 
-    Raises ConfigError for an override that is not KEY=VALUE, or whose key cannot be set.
+    Errors about the new value then name this `--set` instead of a line of the file. Raises
+    ConfigError for a text that is not KEY=VALUE, and for a key that cannot be set.
     """
     key, equals, value = text.partition("=")
     where = _path_of(key)
@@ -224,7 +232,8 @@ def _override(marked: Marked, text: str) -> None:
 def _section(values: Any, key: Any) -> Any:
     """Return the section at a key; add an empty section if the key is missing.
 
-    A component that is given by its bare name becomes a mapping, so that it can have options.
+    A component that is given as a bare name is first converted to a mapping, to which options can
+    be added.
     """
     section = values[key] if isinstance(values, list) else values.setdefault(key, {})
     if isinstance(section, str):
@@ -233,10 +242,11 @@ def _section(values: Any, key: Any) -> Any:
 
 
 def _path_of(key: str) -> Where:
-    """Parse the key of a `--set` to a path; numbers are indices into lists.
+    """Parse the KEY of a `--set` to a path of keys and list indices.
 
-    After `variants.axes` or `controls.positive`, all parts up to a number form one key, such as
-    `train.lr`. A key of the `model` section may be given without `model`, such as `position.theta`.
+    Whole numbers are list indices. A key of the `model` section may be given without `model`, such
+    as `position.theta`. The sections `variants.axes` and `controls.positive` have keys with dots,
+    such as `train.lr`: after these sections, all parts up to a list index form one key.
     """
     parts: Where = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
     if parts[0] in Model.model_fields:
@@ -258,7 +268,10 @@ def _holds(values: Any, where: Where) -> bool:
 
 
 def _drop_others(values: dict[Any, Any], named: set[Where]) -> None:
-    """Remove the alternatives (see `_ONE_OF`) of the named keys."""
+    """Remove the keys that the named keys replace, as listed in `_ONE_OF`.
+
+    For example, `train.steps` replaces `train.tokens`.
+    """
     for group in _ONE_OF:
         for where in {*group} - named if named & {*group} else ():
             if _holds(values, where):

@@ -84,10 +84,10 @@ def _name_component(slot: str, entry: Entry) -> str:
 
 
 def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tuple[str, ...]:
-    """Name a model's value on each axis: `gelu`, `kv_heads=2`, `lr=0.003`.
+    """Name the value that a model has on each axis: `gelu`, `kv_heads=2`, `lr=0.003`.
 
-    `model` is the model's architecture with every default filled in, `data` the `data` section of
-    its table.
+    `model` is the model's architecture with every default filled in, and `data` is the `data`
+    section of the comparison table.
     """
     names = []
     for key, axis in experiment.variants.axes.items():
@@ -107,10 +107,10 @@ def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) ->
 
 
 def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
-    """Return a baseline's component without the options that its axis does not vary.
+    """Return the baseline's component without the options that the axis does not vary.
 
-    If the axis varies a single option of this component, that option is kept; otherwise none is
-    kept.
+    If the axis varies exactly one option of this component, the component keeps that option;
+    otherwise it keeps no option.
     """
     if isinstance(entry, str):
         return entry
@@ -127,10 +127,10 @@ def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
 def name_baseline(
     experiment: Experiment, model: Mapping[str, Any], data: Data, *, compared: bool = True
 ) -> str:
-    """Name a model in which no axis is changed by its axis values: `gelu (baseline)`.
+    """Name the model that has the file's own value on every axis: `gelu (baseline)`.
 
-    If the file chooses another baseline (`compared` is False), the name is `gelu` alone. A name
-    that is too long is replaced by `baseline` or `unchanged`.
+    If the experiment file chooses another baseline (`compared` is False), the name is `gelu` alone.
+    A name that is too long is replaced by `baseline`, or by `unchanged` if `compared` is False.
     """
     name = " ".join(dict.fromkeys(name_levels(experiment, model, data)))  # without repeated names
     if not name or len(name) > _MAX_CHARACTERS:
@@ -139,7 +139,11 @@ def name_baseline(
 
 
 def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
-    """Return the names that refer to a baseline, in addition to its label and id."""
+    """Return the names, other than label and id, that refer to the baseline.
+
+    The names are `baseline`, the baseline's value on each axis, and the names of its components on
+    the axes.
+    """
     slots = {key.partition(".")[0] for key in experiment.variants.axes}
     parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
     names = {str(part["name"]) for part in parts if "name" in part}
@@ -166,7 +170,7 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 
 
 def name_corpus(data: Data) -> str:
-    """Return the name of a `data` section's text for sentences: its file or its corpus."""
+    """Return a short name of a `data` section's text: its file name or its corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
     path = entry.get("path") or entry.get("train")
     file_name = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""

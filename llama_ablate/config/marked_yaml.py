@@ -182,7 +182,10 @@ def _composed(text: str, file: str) -> yaml.MappingNode:
 
 
 def _value(node: Any, where: Where, file: str, marks: dict[Where, Mark]) -> Any:
-    """Convert a node to a plain value; add the marks of all its nodes to `marks`."""
+    """Convert a YAML node to a plain value, and record its marks.
+
+    `marks` gets the line and column of the node and of every node inside, by the path of keys.
+    """
     marks[where] = _mark(file, node)
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node, file)

@@ -62,7 +62,10 @@ def list_flags() -> list[str]:
 
 
 def source(name: str) -> bytes:
-    """Return the source of a loaded plug-in file. Raises ConfigError if it has changed since."""
+    """Return the source code of a loaded plug-in file.
+
+    Raises ConfigError if the file has changed since it was loaded.
+    """
     content = Path(name).read_bytes()
     if hashlib.sha256(content).hexdigest() != _loaded[name]:
         raise _changed(name)
@@ -92,9 +95,10 @@ def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -
 
 
 def missing(recorded: Iterable[str]) -> str:
-    """Name recorded plug-ins that are not loaded, in words that end a message.
+    """Return the end of an error message that names the plug-ins that are not loaded.
 
-    Return "" if all are loaded.
+    `recorded` are the plug-ins that were loaded when results were made. Return "" if all are
+    loaded.
     """
     names = [name for name in recorded if name not in _loaded]
     flags = [name if name.startswith(INSTALLED) else f"--plugin {name}" for name in names]

@@ -61,11 +61,11 @@ class Choice:
 
     @property
     def choices(self) -> "tuple[Choice, ...]":
-        """Components over depth: this component alone; a `Pattern` has several."""
+        """Components that the layers use in turn: only this component (a `Pattern` has several)."""
         return (self,)
 
     def at(self, layer: int) -> "Choice":
-        """Return the component of a layer, which is this component in every layer."""
+        """Return the component of a layer, which is this component for every layer."""
         del layer
         return self
 
@@ -104,13 +104,13 @@ class Option:
 
 
 class Registry:
-    """Registry of one slot's components by name, with the interface that each must have.
+    """Registry of the components of one slot, such as `norm`, by name.
 
-    `sizes` are the names that positional parameters of components may have; None allows any.
-    `interface` is a Protocol: its methods are checked when a component is registered, its
-    properties and annotated attributes when a component is built. `options` are the options that
-    every component must have. `adapt(component, name)` wraps a component that has only a part of
-    the interface.
+    `sizes` are the names that positional parameters of components may have; None allows any name.
+    `interface` is a Protocol that every component must implement: its methods are checked when a
+    component is registered, its properties and annotated attributes when a component is built.
+    `options` are the options that every component must have. `adapt(component, name)` wraps a
+    component that has only a part of the interface.
     """
 
     def __init__(
@@ -266,8 +266,8 @@ class Registry:
 def laid_over(base: Entry, level: Any) -> Any:
     """Merge a component's entry over the base's entry.
 
-    If both name the same component, options that `level` does not give keep the base's values.
-    Otherwise `level` replaces the base's entry.
+    If `base` and `level` name the same component, options that `level` does not give keep the
+    values in `base`. Otherwise `level` replaces the base's entry.
     """
     base_entry, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
     same = isinstance(entry, dict) and entry.get("name", "") == base_entry.get("name")
@@ -325,7 +325,8 @@ def _general_options() -> dict[str, str]:
 def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """Yield the functions whose signatures declare a component's options.
 
-    An `__init__` with `**options` passes them on to the base class, which declares options, too.
+    An `__init__` with `**options` passes options on to the base class, so the options that the base
+    class declares count, too.
     """
     if not inspect.isclass(component):
         yield component
@@ -339,7 +340,7 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 
 def _lacks(part: object, name: str) -> bool:
-    """Return whether an attribute is missing, or is torch's placeholder for `forward`."""
+    """Return whether `part` lacks an attribute, or has only torch's placeholder for `forward`."""
     member = getattr(part, name, None)
     return not hasattr(part, name) or getattr(member, "__name__", "") == "_forward_unimplemented"
 
@@ -371,7 +372,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_words(hint: Any) -> str:
-    """Describe a type in the words of messages: `whole number or null`, `list of numbers`."""
+    """Describe a type for error messages: `whole number or null`, `list of numbers`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _in_words(inner[0])  # without the bounds of its values

@@ -199,7 +199,7 @@ class Data(Keys):
         return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Data":
-        """Return this section with some keys changed, as a variant does. Raises ConfigError."""
+        """Return this section with some keys changed by a variant. Raises ConfigError."""
         return Data.check({**self.model_dump(mode="json"), **changes})
 
     @model_validator(mode="before")
@@ -306,7 +306,10 @@ class Train(Keys):
         return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Train":
-        """Return this train config with some keys changed, as a variant or tuned point does."""
+        """Return this train config with some keys changed.
+
+        The changes come from a variant or from a combination of tuned values.
+        """
         return Train.model_validate({**self.model_dump(), **changes})
 
     def identity(self, *without: str) -> dict[str, Any]:
@@ -474,7 +477,7 @@ class Guard(Keys):
 
 
 class Size(Keys):
-    """Model size at which a comparison is repeated: its changes of `model`."""
+    """Model size at which a comparison is repeated: changed keys of the `model` section."""
 
     dim: int | None = Field(None, gt=0, le=65536)
     layers: int | None = Field(None, gt=0, le=1024)
@@ -589,7 +592,8 @@ class AnswerKeys(Keys):
     """Settings of the sentence at the top of a report that answers its question."""
 
     #: Cost that is reported together with differences in loss: "needs 1/4 of it and is equivalent".
-    #: Unless given, the state bytes if `kv_cache` has a `context` and there is a margin.
+    #: Unless given, the state bytes if there is a margin, and either `kv_cache` has a `context` or
+    #: only the attention is varied.
     cost: CostName | None = None
 
 
@@ -793,9 +797,9 @@ class Experiment(Keys):
 
     @property
     def state_contexts(self) -> tuple[int, ...]:
-        """Contexts for which state bytes are reported, the training context first.
+        """Context lengths at which state bytes (KV cache, recurrent state) are reported.
 
-        The others are the contexts that `kv_cache` and `match_context` name.
+        The training context is first, followed by the contexts in `kv_cache` and `match_context`.
         """
         options = [entry for entry in self.measure if isinstance(entry, dict)]
         asked_contexts = (
@@ -806,7 +810,7 @@ class Experiment(Keys):
 
     @property
     def race_seeds(self) -> tuple[int, ...]:
-        """Seeds on which tuned points are compared; empty without `race`."""
+        """Seeds on which combinations of tuned values are compared; empty without `race`."""
         return tuple(range(RACE_SEED, RACE_SEED + (self.race or 0)))
 
     @property

@@ -78,7 +78,7 @@ Slot = Choice | Pattern
 
 @dataclass(frozen=True)
 class DropoutRates:
-    """Dropout rates in training, one for each kind of place. Hashable."""
+    """Dropout rates of embeddings, attention weights and sublayer outputs. Hashable."""
 
     #: Rate for the token embeddings with their positions.
     embedding: float = 0.0
@@ -90,7 +90,7 @@ class DropoutRates:
 
     @classmethod
     def of(cls, entry: float | Mapping[str, float]) -> "DropoutRates":
-        """Parse an entry: one rate for all places, or a mapping of rates by place."""
+        """Parse a YAML entry: one rate, or a mapping from place to rate."""
         return cls(**entry) if isinstance(entry, Mapping) else cls(entry, entry, entry)
 
     def entry(self) -> float | dict[str, float]:

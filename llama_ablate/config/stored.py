@@ -67,7 +67,10 @@ def _place(values: Any, error: ErrorDetails) -> Where:
 
 
 def _remove(values: Any, places: Iterable[Where]) -> Iterable[Refusal]:
-    """Remove the values at some paths, and yield them; a path into a scalar removes the scalar."""
+    """Remove the values at some paths from a section; yield each removed path and value.
+
+    If a path continues below a scalar, the scalar is removed.
+    """
     # The order is from the last, since a removed entry shifts the later entries of its list.
     order = sorted(places, key=lambda where: [(isinstance(k, str), k) for k in where])
     for where in reversed(order):

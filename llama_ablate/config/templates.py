@@ -1,6 +1,7 @@
 """Templates shipped with the package: commented experiments to start from, and plug-ins.
 
-They come from `experiments/` of the repository, which is copied into a wheel when it is built.
+The templates come from `experiments/` of the repository, which is copied into a wheel when it is
+built.
 """
 
 import ast
@@ -26,10 +27,10 @@ PLUGIN = "plugin"
 
 
 def text(name: str) -> str:
-    """Return a template's YAML text without its `name`; a copy is named after its file.
+    """Return a template's YAML text without the key `name`, since copies have other names.
 
-    Its `$schema` line, which editors read, gets the schema's path on this machine. Raises
-    ConfigError for an unknown name.
+    A copy is named after its file. The line `$schema`, which editors read, gets the schema's path
+    on this machine. Raises ConfigError for an unknown name.
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")

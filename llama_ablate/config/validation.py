@@ -57,7 +57,7 @@ class Keys(BaseModel):
 
 
 def at(message: str, *where: str | int) -> ConfigError:
-    """Return the error of a validator, located at a key of its section."""
+    """Return a ConfigError that a section's validator raises for one of the section's keys."""
     return ConfigError(message, where)
 
 

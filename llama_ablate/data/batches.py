@@ -25,8 +25,8 @@ class DocumentStreams:
     At each step, every stream supplies its next `span` tokens; a batch of `size` windows of
     `context` tokens has `size * context / span` streams. The documents of a stream depend only on
     the seed and the stream's number. So models with a shorter context, for which `span` is cut into
-    several windows, read the same tokens in the same step, and models with another tokenizer read
-    the same documents in the same order.
+    several windows, read the same tokens in the same step as other models, and models with another
+    tokenizer read the same documents in the same order.
     """
 
     tokens: Tokens
@@ -60,7 +60,7 @@ class DocumentStreams:
 
     @cached_property
     def _bounds(self) -> NDArray[np.int64]:
-        """Start index of each document, then the end of the last document with its separator."""
+        """Start index of each document, then the end of the last document, separator included."""
         ids, begins = self.tokens.training, self.tokens.documents("train")
         ended = begins[-1] == len(ids)
         return begins if ended else np.append(begins, len(ids) + 1)
@@ -97,10 +97,11 @@ class _Stream:
 class TextMixture:
     """Batch sampler that draws each row from a randomly chosen corpus.
 
-    Each part has a corpus' tokens, its share of the rows, and the number of tokens, from its
-    beginning, to which its windows are limited. Row i of a batch is row i of the chosen corpus' own
-    batch. So a single corpus with a share of 1 gives that corpus' batches, and two mixtures have
-    equal rows wherever both have drawn the same corpus.
+    Each of `parts` has the tokens of a corpus, the corpus' share of the rows, and a number of
+    tokens: windows are drawn only from so many tokens at the beginning of the corpus. Row i of a
+    batch is row i of the chosen corpus' own batch. So a single corpus with a share of 1 gives the
+    batches of the corpus itself, and two mixtures have equal rows wherever both have drawn the same
+    corpus.
     """
 
     parts: Sequence[tuple[Tokens, float, int]]

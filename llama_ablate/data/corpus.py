@@ -66,9 +66,10 @@ class Corpus:
             )
 
     def shares(self, count: int) -> Sequence[float]:
-        """Return the shares of train, validation and test for a corpus of `count` documents.
+        """Return the shares of train, validation and test text for a corpus of `count` documents.
 
-        `count` may stop at `peeked`, since more documents do not change the shares.
+        Callers may stop counting documents at `peeked`, since more documents do not change the
+        shares.
         """
         if self.splits is not None:
             return self.splits
@@ -86,10 +87,10 @@ class Corpus:
 def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None) -> Corpus:
     """Read the source code of the running Python's standard library, human-written text.
 
-    It is available on every machine; text and fingerprint differ between versions of Python. Tests
-    and generated tables are left out, and paragraphs that repeat an earlier paragraph are dropped.
-    Each file is one document, and belongs to one split; a held-out file is cut after its first
-    `longest` bytes (`8kB`). By default about 50 files are validation text and 50 test text;
+    The corpus is available on every machine; its text and fingerprint depend on the version of
+    Python. Tests and generated tables are left out, and paragraphs that repeat an earlier paragraph
+    are dropped. Each file is one document in one split; a held-out file is cut after `longest`
+    bytes (`8kB`). By default about 50 files are validation text and 50 test text;
     `splits: [0.9, 0.05, 0.05]` states other shares.
     """
     root = Path(sysconfig.get_path("stdlib"))
@@ -127,7 +128,7 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
 def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
     """Yield documents without repeated paragraphs of 80 characters or more.
 
-    A paragraph is dropped if an earlier document, or the same document, has it already.
+    A paragraph is dropped if an equal paragraph comes before, in the same or another document.
     """
     keys: set[str] = set()
     for name, text in texts:
@@ -183,7 +184,7 @@ def files(
 def _named(
     path: str, train: str | None, validation: str | None, test: str | None
 ) -> dict[str | None, list[Path]]:
-    """Return files by split name; the key None has files still to be split."""
+    """Return files by split name; the key None has files to be divided into splits."""
     if train is None and validation is None and test is None:
         paths = _expand(path)
         readers.check_alike(paths, path, "path")
@@ -260,8 +261,8 @@ def hub(
     `split` names one, that split is divided by `splits` (default: a twentieth each for validation
     and test, or about 50 rows each). `limit` (`200MB`) keeps the first bytes of each split, after
     `shuffle` (a seed) has put its rows in random order. With `streaming`, the text is read over the
-    network, and no more of it than `limit`; otherwise the whole data set is downloaded once. Each
-    held-out document is cut after its first `longest` bytes.
+    network, up to `limit`; otherwise the whole data set is downloaded once. Each held-out document
+    is cut after `longest` bytes.
     """
     if not dataset:
         raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
@@ -295,8 +296,8 @@ def _refuse(error: ConfigError) -> Iterator[Document]:
 def check_reachable(dataset: str) -> None:
     """Raise ConfigError if the Hugging Face hub cannot be reached.
 
-    The check is made since the hub's library would retry for 30 s. A local folder, or
-    HF_HUB_OFFLINE, needs no hub. Raises ConfigError also for a missing local folder.
+    Without this check, the hub's library would retry for 30 s. A local folder needs no hub, nor
+    does a session with HF_HUB_OFFLINE. Raises ConfigError also for a missing local folder.
     """
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session
@@ -342,7 +343,7 @@ def _builder(
 
 
 def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
-    """List a data set's subsets, if the `reason` of an error is a missing subset."""
+    """List a data set's subsets, if the error message `reason` is about a missing subset."""
     import datasets
 
     if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
@@ -356,7 +357,7 @@ def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
 def _loaded(
     builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
 ) -> "dict[str, Any]":
-    """Return the rows of each split by its name, streamed or downloaded."""
+    """Return the rows of each split, streamed or downloaded, by split name."""
     import datasets
 
     try:
@@ -373,7 +374,7 @@ def _loaded(
 
 
 def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str | None, Any]:
-    """Return rows by split name; the key None has rows still to be split.
+    """Return rows by split name; the key None has rows to be divided into splits.
 
     Raises ConfigError if there is no such `split`, or if the data set's splits are ambiguous.
     """

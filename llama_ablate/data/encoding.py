@@ -70,7 +70,7 @@ def encode(text: Text, split: str, file: Path) -> Iterator[Chunk]:
 
 
 def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
-    """Describe the first difference between texts and their decoded tokens; "" if none differs."""
+    """Describe the first change of a text by encoding and decoding; "" if no text changes."""
     for part in parts:
         back = tokenizer.decode(tokenizer.encode(part))
         if back != part:
@@ -79,7 +79,7 @@ def difference(tokenizer: Tokenizer, parts: Iterable[str]) -> str:
 
 
 def changed(text: str, back: str) -> str:
-    """Describe the first difference between a text and its decoded tokens."""
+    """Describe the first difference between a text and `back`, the text of its tokens."""
     at = max(0, next(i for i, (a, b) in enumerate(zip_longest(text, back)) if a != b) - 8)
     return f"{text[at : at + 24]!r} becomes {back[at : at + 24]!r}"
 

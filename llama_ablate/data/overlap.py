@@ -11,7 +11,7 @@ from llama_ablate.data.tokens import Tokens
 
 @dataclass(frozen=True)
 class Overlap:
-    """Amount of a corpus' held-out text that a training text contains, too."""
+    """Amount of a corpus' held-out text that a training text also contains."""
 
     #: Number of held-out documents that the training text contains whole (ignoring white space),
     #: and their number of tokens.
@@ -30,9 +30,8 @@ class Overlap:
 def find_overlaps(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, Overlap]:
     """Return the overlap of a corpus' held-out text with each training text, by name.
 
-    The additional key `test` has the overlap of the test split with the validation split. A
-    synthetic corpus, whose `source` is known, is drawn at random; it has no overlaps, and the
-    result is empty.
+    The additional key `test` has the overlap of the test split with the validation split. For a
+    synthetic corpus, which is drawn at random, the result is empty.
     """
     if own.source:
         return {}
@@ -59,7 +58,7 @@ def find_repeated(own: Tokens, trained: Mapping[str, Tokens]) -> dict[str, NDArr
 
 
 def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str, frozenset[int]]:
-    """Return the hashes of chosen documents by split; `chosen` has a mask per split."""
+    """Return the hashes of documents by split; `chosen` has a mask of the documents per split."""
     return {
         split: frozenset(map(int, own.hashes(split)[documents]))
         for split, documents in chosen.items()
@@ -67,7 +66,10 @@ def hashes_of(own: Tokens, chosen: Mapping[str, NDArray[np.bool_]]) -> dict[str,
 
 
 def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
-    """Return the index of the first equal document for each of a split's documents."""
+    """Return the index of the first document with the same text, for each document of a split.
+
+    White space is ignored. A blank document has its own index.
+    """
     count, hashes = own.document_counts[split], own.hashes(split)
     if count == 1 or len(hashes) != count:
         return np.arange(count)
@@ -78,14 +80,14 @@ def find_first_equal(own: Tokens, split: str) -> NDArray[np.int64]:
 def _is_in(own: Tokens, split: str, other: Tokens, there: str) -> NDArray[np.bool_]:
     """Return a mask of the documents of `split` that the split `there` of `other` contains.
 
-    Blank documents are never masked.
+    The mask is False for blank documents.
     """
     hashes = own.hashes(split)
     return np.asarray(np.isin(hashes, other.hashes(there)) & (hashes != 0))
 
 
 def _count(own: Tokens, masks: Mapping[str, NDArray[np.bool_]]) -> Overlap:
-    """Count the documents and tokens of held-out splits that another text contains."""
+    """Count the documents and tokens that the masks of held-out splits select."""
     documents, tokens = 0, 0.0
     for split, is_there in masks.items():
         documents += int(is_there.sum())

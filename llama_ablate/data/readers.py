@@ -84,10 +84,10 @@ Size = Annotated[str | None, BeforeValidator(_check_size)]
 
 @dataclass(frozen=True)
 class Document:
-    """Document of a corpus: its text in pieces, with its split or a key.
+    """Document of a corpus: the text in pieces, with a split or a key.
 
-    The pieces can be iterated repeatedly. If `split` is None, the hash of `key` decides the split;
-    if `key` is None, too, the hash of the text decides it.
+    The pieces can be iterated repeatedly. If `split` is None, the hash of `key` determines the
+    split; if `key` is None, too, the hash of the text determines the split.
     """
 
     pieces: Iterable[str]
@@ -100,7 +100,7 @@ class Document:
         return self.pieces.pieces if isinstance(self.pieces, _Cut) else self.pieces
 
     def cut(self, most: int) -> "tuple[Document, int]":
-        """Cut the document to at most `most` bytes; return it with its size."""
+        """Return the document cut to at most `most` bytes, and the size of the cut document."""
         size = 0
         for piece in self.pieces:
             size += len(piece.encode())
@@ -128,7 +128,7 @@ class _Cut:
 
 
 def limited(documents: Iterable[Document], most: int | None) -> Iterator[Document]:
-    """Yield documents up to `most` bytes in total, and cut the last document.
+    """Yield documents up to `most` bytes in total; the last document is cut if necessary.
 
     If `most` is None, yield all documents.
     """
@@ -147,7 +147,8 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
     """Yield the documents of files, one file after the other.
 
     A text file is one document. In JSON, CSV, Parquet and Arrow files, the `column` of each row is
-    a document. Raises ConfigError for a file whose content does not match its name's extension.
+    a document. Raises ConfigError for a file whose content does not match the file name's
+    extension.
     """
     for file in files:
         name, rows = f"the file '{file}'", _ROWS.get(_suffix(file))
@@ -232,7 +233,7 @@ def read_column(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
 
 
 def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: str) -> str:
-    """Return the column to read: the stated one, or the only text column.
+    """Return the name of the column to read: `column`, or else the only text column.
 
     `texts` are the columns of text among the `known` columns. Raises ConfigError if there is no
     such column.
@@ -270,7 +271,7 @@ def _check_beginning(file: Path, head: bytes) -> None:
 def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
     """Open a file for reading, and decompress it if necessary.
 
-    Raises ConfigError if it cannot be read or decompressed.
+    Raises ConfigError if the file cannot be read or decompressed.
     """
     try:
         with _OPENERS.get(file.suffix, open)(file, "rb") as opened:
@@ -282,7 +283,7 @@ def _reading(file: Path, name: str) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class _TextFile:
-    """Text of a UTF-8 file, which each iteration reads in pieces.
+    """Text of a UTF-8 file in pieces, read from the file by each iteration.
 
     Iteration raises ConfigError for a file that is blank, binary or not UTF-8.
     """
@@ -311,7 +312,7 @@ class _TextFile:
 
 
 def _decode(data: bytes, name: str, start: int, *, final: bool) -> tuple[str, int]:
-    """Decode bytes at offset `start` of a file; return the text and bytes used.
+    """Decode bytes at offset `start` of a file; return the text and the number of decoded bytes.
 
     A byte order mark is removed. Unless `final`, an incomplete last character is not decoded.
     Raises ConfigError for bytes that are not UTF-8.
@@ -433,7 +434,7 @@ def _parquet(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
 
 
 def _arrow(opened: BinaryIO, column: str, name: str) -> Iterator[Any]:
-    """Yield the values of a column from an Arrow file, or `datasets`' stream format."""
+    """Yield the values of a column from an Arrow file, or from Arrow's stream format."""
     import pyarrow as pa
 
     try:

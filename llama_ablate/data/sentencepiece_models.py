@@ -23,7 +23,7 @@ _FIRST = "<s>"
 
 @dataclass(frozen=True)
 class Piece:
-    """Vocabulary entry of a model; its index in the model is its token id."""
+    """Piece of a SentencePiece model, a vocabulary entry; the piece's index is its token id."""
 
     text: str
     score: float
@@ -202,9 +202,10 @@ def _merged(parts: PieceModel) -> Any:
 def _unigram(parts: PieceModel) -> Any:
     """Build a unigram tokenizer from a SentencePiece model.
 
-    In a text, the library matches every piece of the vocabulary, but SentencePiece only normal
-    pieces. So the text is split beforehand within each name of another piece, at a position that no
-    normal piece spans. Raises ConfigError if a name has no such position.
+    The library `tokenizers` matches every piece of the vocabulary in a text, SentencePiece only
+    normal pieces. To prevent matches of other pieces (such as control tokens), the text is split
+    beforehand: wherever the name of such a piece occurs, the text is split inside the name, at a
+    position that no normal piece spans. Raises ConfigError if a name has no such position.
     """
     import tokenizers
 

@@ -42,7 +42,7 @@ class Item:
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """Texts to score after the context."""
+        """Texts to score as continuations of the context."""
         return tuple(self.delimiter + choice for choice in self.choices)
 
 
@@ -168,7 +168,7 @@ BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
 
 def _load_task(path: Path) -> Task:
-    """Read a file's items as a task. Raises ConfigError for items of several kinds."""
+    """Read the items of a file as a task. Raises ConfigError for items of different kinds."""
     kinds: dict[Kind, str] = {}
     items = []
     for kind, item in _lines(path):

@@ -1,7 +1,7 @@
 """Store the text of corpora, one file per split, and read it in chunks.
 
-A note about each corpus has its fingerprint and sizes, so that a corpus that has not changed need
-not be read again.
+A stored note has the fingerprint and sizes of each corpus, so that a corpus that has not changed
+need not be read again.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Text:
     def sample(self, split: str, pieces: int, size: int) -> Iterator[str]:
         """Yield evenly spaced parts of a split's text, cut at separators between documents.
 
-        There are at most `pieces` parts of `size` bytes before they are cut.
+        There are at most `pieces` parts, of `size` bytes before the cut at separators.
         """
         last = max(0, self.sizes[split] - size)
         for start in sorted({last * i // max(1, pieces - 1) for i in range(pieces)}):
@@ -158,7 +158,7 @@ def hash_document(pieces: Iterable[str]) -> int:
 
 
 def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
-    """Yield the documents of a corpus that are kept, each with its split.
+    """Yield the documents of a corpus that belong to a split, with the split's name.
 
     If the shares sum to less than 1, the remaining documents are left out. A document that falls
     into a split with a share of 0 goes to train. Held-out documents are cut to the corpus'
@@ -193,7 +193,7 @@ def _share(document: Document) -> float:
 def _by_position(
     document: Document, shares: Sequence[float], end: float
 ) -> Iterator[tuple[str, Document]]:
-    """Split a single document by position, and yield each part with its split.
+    """Split a single document by position; yield each part with the name of its split.
 
     `end` is the share of the document after which its text is left out.
     """
@@ -269,7 +269,7 @@ _REMEMBERED = TypeAdapter(_Remembered)
 
 
 def recall(root: Path, entry: object, state: str | None) -> Text | None:
-    """Return the text of a corpus from its stored note, without files.
+    """Return the text of a corpus from its stored note, with sizes but without text files.
 
     Return None if the corpus has changed or has no valid note.
     """

@@ -39,11 +39,11 @@ _TRAINED_ON = 32_000_000  # bytes of text to train a tokenizer on: more would ta
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Convert any error that a library raises in the block to a ConfigError.
+    """Convert any error that a library raises in the `with` block to a ConfigError.
 
-    Its message is `what` and the reason. A panic in Rust is not an Exception, and is written to
-    standard error before it is raised. So standard error is discarded during the block, for all
-    threads.
+    The error's message is `what` and the reason. A panic in Rust is not an Exception, and is
+    written to standard error before it is raised. So standard error is discarded during the block,
+    for all threads.
     """
     with _without_stderr():
         try:
@@ -109,7 +109,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return the JSON from which `read_saved` restores this tokenizer."""
+        """Return the JSON from which `read_saved` restores the tokenizer."""
 
     @abstractmethod
     def expressed(self) -> Any:
@@ -124,7 +124,7 @@ class Tokenizer(ABC):
     def separator(self) -> int | None:
         """Token between documents; None if the tokenizer cannot encode several documents.
 
-        It is the end-of-document token, or the token of SEPARATOR in a tokenizer without it.
+        The token is the end-of-document token, or else the last token of the encoded SEPARATOR.
         """
         if self.end is not None:
             return self.end
@@ -164,8 +164,8 @@ class Tokenizer(ABC):
     def encode_documents(self, text: str) -> Ids:
         """Return the token ids of documents that are joined by SEPARATOR in one text.
 
-        Each document is encoded separately. The token between them is the end-of-document token; a
-        tokenizer without it encodes SEPARATOR.
+        Each document is encoded separately. The token between documents is the end-of-document
+        token; a tokenizer without this token encodes SEPARATOR.
         """
         documents = text.split(SEPARATOR)
         if self.end is None:
@@ -250,9 +250,9 @@ class Chars(Tokenizer):
 class Pieces(Tokenizer):
     """Tokenizer that wraps a `tokenizers.Tokenizer`, which was trained here or read from files.
 
-    `saved` is the JSON from which `read_saved` restores it; by default, it is made of the library's
-    own JSON. `aliases` are further names of special tokens. `unknown` is the id of the unknown
-    token, if the library does not name it.
+    `saved` is the JSON from which `read_saved` restores the tokenizer, by default made of the
+    library's own JSON. `aliases` are further names of special tokens. `unknown` is the id of the
+    unknown token, if the library does not name it.
     """
 
     def __init__(
@@ -352,7 +352,7 @@ def list_merges(order: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _byte_characters() -> dict[int, str]:
-    """Map each byte to the character that represents it in `tokenizers`' byte-level BPE.
+    """Map each byte to the character that represents the byte in `tokenizers`' byte-level BPE.
 
     A printable byte maps to itself. The other bytes map, in order, to the characters from code
     point 256 on.
@@ -364,7 +364,7 @@ def _byte_characters() -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Maker:
-    """Function that makes a tokenizer from a corpus' text, with an identity for caching.
+    """Function that makes a tokenizer from a corpus' text, and a key for caching the tokens.
 
     `identity` identifies the inputs other than the text, for example by a file's hash; "" if there
     are none. `most` is the largest number of bytes of the training split that the function reads;
@@ -379,8 +379,8 @@ class Maker:
 def as_maker(built: Any) -> Maker:
     """Return a registered tokenizer's `Maker`, given the result of its function.
 
-    A plug-in's function may return a tokenizer instead, also a tokenizer of the library
-    `tokenizers`; it is wrapped.
+    A plug-in's function may return a `Maker`, a `Tokenizer`, or a tokenizer of the library
+    `tokenizers`, which is wrapped.
     """
     if isinstance(built, Maker):
         return built

@@ -147,7 +147,7 @@ def _from_vocab_and_merges(vocab: Path, merges: Path) -> Pieces:
 
 
 def in_one_file(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of a folder's single-file tokenizer; None if there is no such file."""
+    """Return a folder's tokenizer if one file contains it; None if there is no such file."""
     files = (folder / name for name in FILES)
     file = next((file for file in files if file.is_file()), None)
     return read(file) if file else None
@@ -172,7 +172,7 @@ def _read_folder(folder: Path) -> Tokenizer:
 def read(path: Path) -> Tokenizer:
     """Return the tokenizer that a file, or a folder of files, contains.
 
-    Raises ConfigError for a missing, damaged or unsupported file, or one of more than 256 MiB.
+    Raises ConfigError for a missing, damaged or unsupported file, or a file of more than 256 MiB.
     """
     try:
         if path.is_dir():
@@ -211,7 +211,7 @@ _READERS: dict[str, Callable[[bytes], Tokenizer]] = {
 
 
 def read_saved(text: str) -> Tokenizer:
-    """Restore a tokenizer from the JSON of `Tokenizer.to_json`."""
+    """Restore a tokenizer from JSON that `Tokenizer.to_json` returned."""
     saved: dict[str, Any] = json.loads(text)
     kind = saved["kind"]
     if kind == "bytes":
@@ -258,7 +258,7 @@ def hub_tokens(*, model: str = "") -> Maker:
 
 
 def _from_hub(model: str) -> Tokenizer | None:
-    """Return the tokenizer of a model in the hub's cache; None if it is not cached."""
+    """Return the tokenizer of a model in the hub's cache; None if no tokenizer is cached."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -40,7 +40,7 @@ _TRIES = 3  # attempts to write tokens, which other processes may remove as dama
 
 
 class DamagedError(ConfigError):
-    """Error for a token file that differs from its written content."""
+    """Error for a token file that has changed since it was written."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Tokens:
 
     @cached_property
     def _files(self) -> dict[str, FileIO]:
-        """Open files of the splits, so that the verified file is the mapped file."""
+        """Open file of each split, through which the split is both verified and mapped."""
         with contextlib.ExitStack() as opened:
             files = {
                 name: opened.enter_context(disk.opened(self.folder / f"{name}.bin"))
@@ -134,7 +134,7 @@ class Tokens:
         return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
     def hashes(self, name: str) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of each document of a split, which ignores white space.
+        """Return a 64-bit hash of each document of a split, without white space.
 
         The hash of a blank document is 0.
         """
@@ -159,7 +159,8 @@ class Tokens:
     def source(self) -> Source | None:
         """Synthetic source, of known entropy, that generated the text; None for ordinary text.
 
-        It is also None with other tokenizers than `Chars`, which alone has one token per symbol.
+        The source is also None for all tokenizers but `Chars`, the only tokenizer with one token
+        per symbol.
         """
         if not self.entry or not isinstance(self.tokenizer, Chars):
             return None
@@ -195,10 +196,10 @@ class Tokens:
     ) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        `first` limits the windows to so many tokens at the split's beginning; `rows` is a mask of
-        the rows to return. The batch depends on the arguments alone: all variants with a seed read
-        the same text in the same order, and a run that stopped at step k needs no data loader state
-        to resume. Raises DamagedError if the tokens have changed since they were opened.
+        `first` limits the windows to so many tokens at the beginning of the split; `rows` is a mask
+        of the rows to return. The batch depends on the arguments alone: all variants with a seed
+        read the same text in the same order, and a run that stopped at step k needs no data loader
+        state to resume. Raises DamagedError if the tokens have changed since they were opened.
         """
         ids = self.training[:first]
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
@@ -242,13 +243,13 @@ def prepare(
 ) -> Tokens:
     """Return the tokens of a corpus; encode them on the first call only.
 
-    With `like`, the corpus is encoded by the tokenizer of these tokens, not by a tokenizer made
-    from this corpus. `left_out` has the hashes of documents that are not encoded, by split.
+    With `like`, the corpus is encoded by the tokenizer of the tokens `like`, not by a tokenizer
+    made from this corpus. `left_out` has the hashes of documents that are not encoded, by split.
 
-    If several processes need the same tokens at once, one encodes them and the others wait. If that
-    process is killed, the next one encodes the text from its beginning. Tokens are committed by a
-    rename, so that partial files are never visible. A text that has not changed since the last
-    reading is not read again.
+    If several processes need the same tokens at once, one process encodes the text and the other
+    processes wait. If the encoding process is killed, the next process starts again. Tokens are
+    committed by a rename, so that partial files are never visible. A text that has not changed
+    since the last reading is not read again.
     """
     if like:
         maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
@@ -288,14 +289,14 @@ def prepare(
 
 
 def _key(text: Text, maker: Maker, made_by: Entry) -> str:
-    """Return the fingerprint of a text and a tokenizer together, the key of their tokens."""
+    """Return the fingerprint of a text and a tokenizer together, the key of the stored tokens."""
     sampled = maker.most is not None and text.sizes["train"] > maker.most
     parts = [_FORMAT, text.fingerprint, made_by]
     return digest([*parts, "in parts"] if text.cuts or sampled else parts, 16)
 
 
 def _opened(root: Path, key: str) -> Tokens | None:
-    """Open the stored tokens of a key; return None if they are missing or damaged.
+    """Open the stored tokens of a key; return None if the tokens are missing or damaged.
 
     Damaged tokens, and tokens of an older version, are removed.
     """
@@ -323,7 +324,7 @@ def _state(file: FileIO) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _at(*where: str | int) -> Iterator[None]:
-    """Add the path of a file's key to the ConfigErrors that the block raises."""
+    """Add a key's path in the experiment file to ConfigErrors raised in the `with` block."""
     try:
         yield
     except ConfigError as error:

@@ -61,9 +61,11 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
 
 
 def check_budgets(tables: tuple[Table, ...]) -> None:
-    """Refuse varied losses under a FLOPs budget, and steps larger than twice the budget.
+    """Refuse variants that do not fit the budget, by raising ConfigError.
 
-    The FLOPs of losses are not counted.
+    Under a budget in FLOPs, all variants need the baseline's training losses, since the FLOPs of
+    losses are not counted. Unless the budget is in seconds, one step may cost at most twice the
+    budget.
     """
     for table in tables:
         for variant in table.variants if table.budget != "seconds" else ():
@@ -75,7 +77,10 @@ def check_budgets(tables: tuple[Table, ...]) -> None:
 
 
 def check_text(of_table: TableText, experiment: Experiment, variant: Variant, budget: str) -> None:
-    """Refuse variants with another context or tokenizer that would read different text."""
+    """Refuse variants whose other context or tokenizer makes them read different text.
+
+    `of_table` is the text of the comparison table.
+    """
     context = variant.spec.context != experiment.model.context
     if not (context or variant.text):
         return
@@ -110,7 +115,7 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
 
 
 def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
-    """Refuse a text with the same tokens, read in the same way, as another text."""
+    """Refuse a text that repeats another text: same tokens, read in the same way."""
     bare_texts = [
         text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)
     ]
@@ -124,8 +129,9 @@ def check_droppable(
 ) -> None:
     """Refuse `overlap: drop` if no document of a held-out split would remain.
 
-    Dropping from a split of a single document is refused, too. `stands` has a mask of the documents
-    to drop, by split.
+    `overlap: drop` leaves out held-out documents that also occur in training text. Leaving out
+    documents of a split with a single document is refused, too. `own` are the tokens of the text,
+    and `stands` maps each split to a mask of the documents to leave out.
     """
     for split, documents in stands.items():
         if len(documents) == 1 and own.document_counts[split] == 1:
@@ -195,7 +201,10 @@ def check_precisions(tables: Sequence[Table], device: str) -> None:
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
-    """Refuse tuning without the metric `perplexity`, whose validation loss selects values."""
+    """Refuse tuning without the metric `perplexity`.
+
+    Tuned values are selected by the validation loss, which this metric measures.
+    """
     if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
         raise ConfigError(
             "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
@@ -204,7 +213,11 @@ def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
 
 
 def check_seeds(experiment: Experiment) -> None:
-    """Refuse a single seed with keys that need a confidence interval, and so two seeds."""
+    """Refuse a single seed if a key needs a confidence interval.
+
+    An interval needs two seeds or more. The keys are hypotheses, guards, model sizes, a margin, and
+    controls other than an unchanged A/A arm.
+    """
     for wanted, what in (
         (experiment.hypotheses, "a hypothesis"),
         (experiment.guard, "a guard"),
@@ -220,7 +233,7 @@ def check_seeds(experiment: Experiment) -> None:
 
 
 def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse loss margins in another unit than the tables' compared losses."""
+    """Refuse a loss margin whose unit differs from the unit of a table's compared losses."""
     several = any(variant.text for table in tables for variant in table.variants)
     unit, why = margins.NATS, "all have one tokenizer"
     if several:
@@ -238,7 +251,7 @@ def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 
 
 def check_controls(experiment: Experiment) -> None:
-    """Refuse controls without a margin, since they could not fail.
+    """Refuse control arms without an equivalence margin, since such controls could not fail.
 
     An A/A arm in which nothing changes needs no margin.
     """

@@ -63,11 +63,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of a plan's compute, with its time at the speed of a measured probe step.
+    """Forecast of the compute, time, memory and disk space of a plan.
 
-    Evaluation is included: the points of the curve, and the metrics of each run on held-out text.
-    The probe is a training step of one layer; real runs also start and save, so the predicted time
-    is an order of magnitude.
+    The time is computed from the measured speed of a probe, which is a training step of one layer.
+    It includes evaluation: the points of the learning curve, and the metrics of each run on
+    held-out text. Real runs also start and save, so the predicted time is only an order of
+    magnitude.
     """
 
     plan: PlanDocument
@@ -90,8 +91,8 @@ class Forecast:
     def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
         """Return the forecast as plain values, for JSON.
 
-        The first table's values are repeated at the top level. `warnings` returns the limitations
-        of a table's comparison.
+        The values of the first comparison table are repeated at the top level. `warnings` is a
+        function that returns the limitations of a table's comparison.
         """
         experiment = self.plan.experiment
         tables = [
@@ -150,7 +151,7 @@ def forecast(
 
 
 def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate the seconds that timed metrics take, from numbers of processes and turns.
+    """Estimate the seconds of timed metrics from the numbers of processes and turns.
 
     In a turn, a process times one variant.
     """
@@ -163,7 +164,7 @@ def measuring_seconds(plan: PlanDocument) -> float:
 
 
 def evaluated(plan: PlanDocument, text: PlannedText) -> int:
-    """Count the held-out tokens that a run reads for its curve and its metrics."""
+    """Count the held-out tokens that a run evaluates for its learning curve and metrics."""
     *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
     points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
     modes = max(1, len(plan.experiment.evaluation.documents))
@@ -174,7 +175,10 @@ def evaluated(plan: PlanDocument, text: PlannedText) -> int:
 
 
 def _float32_times(compute: ComputeSettings) -> float:
-    """Return the slowdown of float32, in which evaluation runs; 1 if it was not measured."""
+    """Return the ratio of step times in float32 and in the training precision.
+
+    Evaluation runs in float32. Return 1 if the times were not measured.
+    """
     tried = dict(compute.tried_s)
     chosen = tried.get(f"{compute.precision} {compute.kernel}")
     whole_s = tried.get(f"float32 {compute.kernel}")
@@ -182,10 +186,11 @@ def _float32_times(compute: ComputeSettings) -> float:
 
 
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
-    """Return the largest disk space of unfinished runs in bytes, by kept weights.
+    """Return the disk space in bytes that unfinished runs need at most.
 
-    The choices of weights to keep are `none`, `best` and `all`. A checkpoint contains weights and
-    the optimizer's state; a run in progress has two checkpoints and writes a third.
+    The result has a number for each choice of weights to keep: `none`, `best` and `all`. `done` are
+    the ids of finished runs. A checkpoint contains weights and the optimizer's state; a run in
+    progress has two checkpoints and writes a third.
     """
     weights = {v.id: _BYTES * v.parameters for table in plan.tables for v in table.variants}
     to_come = plan.run_bounds[1].difference(done)
@@ -238,9 +243,9 @@ def estimate_peak_bytes(
 
 
 def _activations(spec: ModelSpec) -> float:
-    """Count the input and output elements of all blocks' linear layers per token.
+    """Count the inputs and outputs of all linear layers in all blocks, per token.
 
-    An expert is weighted by the share of tokens routed to it.
+    The linear layers of an expert are weighted by the share of tokens routed to the expert.
     """
     model, times = build_meta_model(spec)
     total = 0.0
@@ -257,7 +262,7 @@ def _activations(spec: ModelSpec) -> float:
 
 
 def _dropped_scores(spec: ModelSpec) -> int:
-    """Count the attention scores per token under dropout; 0 without dropout of scores."""
+    """Count the attention scores per token to which dropout applies; 0 without such dropout."""
     if not spec.dropout.attention:
         return 0
     model, times = build_meta_model(spec)
@@ -270,9 +275,10 @@ def _dropped_scores(spec: ModelSpec) -> int:
 
 
 def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
-    """Return the largest predicted memory of a run, over likely candidates.
+    """Return the largest predicted memory of a run, and the variant that needs it.
 
-    These are each table's baseline and its variants with the most parameters and the most FLOPs.
+    Only three variants of each comparison table are considered: the baseline, the variant with the
+    most parameters, and the variant with the most FLOPs.
     """
     estimates = []
     for table in plan.tables:
@@ -293,9 +299,9 @@ def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
 
 
 def check_memory(memory: Memory, device: str) -> str:
-    """Return a warning if a device may lack memory for a run; "" if it suffices.
+    """Return a warning if a run may exceed the device's memory, else "".
 
-    Raises ConfigError if the device lacks even the lower end of the closed form's range.
+    Raises ConfigError if the device lacks even the lower end of the predicted range.
     """
     total = _total_bytes(device)
     if memory.bytes <= total:

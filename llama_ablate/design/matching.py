@@ -4,13 +4,14 @@ The cost (`match`) is one of these:
 
 - `parameters`: parameters without token embedding, output head and learned positions;
 - `total`: all parameters;
-- `active_parameters`: those among `parameters` that process a token (of a mixture, its experts);
+- `active_parameters`: the part of `parameters` that processes one token: of a mixture of experts,
+  only the experts that the token is routed to;
 - `flops`: forward FLOPs per token at the training context, with dense attention scores;
 - `kv_bytes`: bytes that one further token adds to the KV cache at the training context;
 - `state_bytes`: bytes of KV cache and recurrent state for a sequence of the context.
 
-A variant whose cost is within 0.5% of the baseline's is not changed, unless a rounded size is
-closer.
+A variant whose cost is within 0.5% of the baseline's is not changed, unless a rounded size brings
+the cost closer.
 """
 
 import itertools
@@ -29,7 +30,7 @@ Cost = Callable[[ModelSpec], int]
 
 @dataclass(frozen=True)
 class Knob:
-    """Model size that is solved to match a budget, and its rounding multiples."""
+    """Model size to solve for when matching a budget, and its rounding multiples."""
 
     name: str
     resize: Callable[[ModelSpec, int], ModelSpec]
@@ -39,7 +40,10 @@ class Knob:
 
 @dataclass(frozen=True)
 class Solved:
-    """Result of matching: the spec, its relative residual, and its changed size in words."""
+    """Result of matching: spec, relative deviation from the target cost, and changed size.
+
+    `change` describes the size that was solved for, such as `feed-forward width 176`.
+    """
 
     spec: ModelSpec
     residual: float
@@ -51,7 +55,10 @@ HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8,
 
 
 def _option(name: str) -> Knob:
-    """Return the knob of a token mixer's option, in every layer with that option."""
+    """Return the knob for a size option of token mixers, such as `window`.
+
+    The size changes in every layer whose mixer has this option.
+    """
 
     def resize(spec: ModelSpec, size: int) -> ModelSpec:
         if name == "window" and size >= spec.context:
@@ -66,7 +73,7 @@ def _option(name: str) -> Knob:
 
 
 def _has(choice: Choice, option: str) -> bool:
-    """Return whether a component sets this size option; a window of None does not count."""
+    """Return whether a component has a size option; a window of None does not count."""
     options = dict(choice.options)
     return option in options and (option != "window" or options[option] is not None)
 
@@ -80,8 +87,9 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
     """Return the sizes to try, in order, for matching a budget.
 
     `kv_bytes` is matched by the latent width, or by head_dim if there is no latent. `state_bytes`
-    is matched by latent width, key width of a recurrence, and window, as far as the mixers have
-    them, then by head_dim. Every other budget is matched by the feed-forward width.
+    is matched by the latent width, the key width of a recurrence, and the window, in this order, if
+    a mixer has this option, then by head_dim. Every other budget is matched by the feed-forward
+    width.
     """
     if match not in ("kv_bytes", "state_bytes"):
         return [WIDTH]
@@ -96,11 +104,11 @@ def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
-    """Match a spec to the target cost by the first knob that can reach it.
+    """Match a spec to the target cost, trying one knob after another.
 
-    The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose
-    unchanged size is at least as close keeps it. Raises ConfigError, with the residual of each
-    knob, if no knob reaches the target.
+    The size is rounded to the coarsest multiple that stays within the tolerance. The spec is
+    returned unchanged if its cost is at least as close to the target. Raises ConfigError, with the
+    residual of each knob, if no knob reaches the target.
     """
     if cost(spec) == target:
         return Solved(spec, 0.0)
@@ -138,10 +146,10 @@ def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
 def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
     """Solve for the size with the target cost, by the secant method, before rounding.
 
-    For an affine cost, two counts determine the size, and a third count confirms that the cost is
-    affine; it is made at the rounded size that is tried first anyway. A matrix whose height and
-    width both depend on the size makes the cost quadratic. Raises ConfigError if the size does not
-    change the cost.
+    If the cost is an affine function of the size, the costs of two sizes determine the result. A
+    third cost, at the rounded size that is tried first anyway, confirms that the function is
+    affine. A matrix whose height and width both depend on the size makes the cost quadratic. Raises
+    ConfigError if the size does not change the cost.
     """
     (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
     multiples = itertools.chain(knob.multiples[:1], itertools.repeat(knob.multiples[-1], _SECANTS))

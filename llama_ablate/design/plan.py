@@ -85,7 +85,10 @@ class Plan:
         return self.tables[0].baseline
 
     def paced(self, pace: StepTimes) -> "Plan":
-        """Return the plan with measured seconds per step, for tables with a budget in seconds."""
+        """Return the plan with measured seconds per step in tables whose budget is in seconds.
+
+        `pace` measures the seconds per step of a table's variants.
+        """
 
         def timed(table: Table) -> Table:
             ids = [variant.id for variant in table.variants]
@@ -173,7 +176,7 @@ def open_batches(
 ) -> Batches:
     """Return the function that draws a variant's training batches.
 
-    Raises ConfigError if a source has changed.
+    Raises ConfigError if a source of the variant's mixture has changed since the plan was made.
     """
     data = text.source.with_changes(variant.data)
     if data.order == "documents":
@@ -197,7 +200,11 @@ def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
 
 
 def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
-    """Build a table for every text, size, match, budget and reading of held-out text."""
+    """Build a comparison table for every combination of text, size, match, budget and reading.
+
+    `match` names the cost that is matched; a reading is a way to read the documents of held-out
+    text.
+    """
     prepared: list[TableText] = []
     for data, where in _texts(experiment):
         text = _text(data, where)
@@ -265,7 +272,10 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
 
 
 def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) -> TableText | None:
-    """Return a table's text with another tokenizer; None if the tokens are equal."""
+    """Tokenize a table's text with another tokenizer; return None if the tokens are equal.
+
+    `change` is a variant's change of the tokenizer, and `known` caches the texts by `data` section.
+    """
     data = of_table.data.model_copy(update={"tokenizer": change.value})
     try:
         TOKENIZERS.resolve(change.value)
@@ -280,9 +290,10 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
-    """Return a model size's learning rate as a change of `train`, or no change.
+    """Return the learning rate of a model size as a change of `train`, or {}.
 
-    The learning rate is the first size's, scaled by 1/dim; this is optional.
+    The learning rate is the first size's learning rate, scaled by 1/dim. Return {} if `sizes.lr` is
+    `same`, or if the learning rate is tuned.
     """
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
@@ -292,7 +303,10 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
 def sources_of(
     data: Data, own: tokens.Tokens, where: Where = ("data",)
 ) -> dict[str, tokens.Tokens]:
-    """Return each mixture source's tokens by name, tokenized like `own`, the main corpus."""
+    """Return the tokens of each mixture source by name, tokenized like the main corpus.
+
+    `own` are the tokens of the main corpus.
+    """
     by_name = {"corpus": own}
     for name, entry in data.sources.items():
         try:

@@ -37,7 +37,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """Training run of a variant: its seed, steps, train config, tuned point and id."""
+    """Training run of a variant: its seed, steps, train config, tuned values and id."""
 
     variant: Variant
     seed: int
@@ -73,7 +73,7 @@ class Run:
 
 
 def points(experiment: Experiment) -> list[Point]:
-    """Return every combination of tuned values; a single empty point without tuning.
+    """Return every combination of tuned values; a single empty combination without tuning.
 
     Raises ConfigError for a key that cannot be tuned, an invalid value, and fewer than two values.
     """
@@ -92,14 +92,14 @@ def points(experiment: Experiment) -> list[Point]:
 
 
 def by_loss(spec: ModelSpec) -> bool:
-    """Return whether a model balances its experts by a loss over the whole step."""
+    """Return whether a model balances its experts by an auxiliary loss over the whole step."""
     networks = (dict(choice.options) for choice in spec.feedforward.choices)
     return any(of.get("balance") == "loss" and of["balance_weight"] for of in networks)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Variants that are compared: equal in text, size, matching and budget; with their runs."""
+    """Comparison table: variants with equal text, size, matching and budget, and their runs."""
 
     #: Name that distinguishes this table from the experiment's other tables; empty for a single
     #: table.
@@ -118,7 +118,7 @@ class Table:
 
     @property
     def baseline(self) -> Variant:
-        """The variant that the others are compared with."""
+        """The variant with which all other variants of the table are compared."""
         return self.variants[0]
 
     @property
@@ -133,8 +133,8 @@ class Table:
     def span(self, data: Data) -> int | None:
         """Return the number of tokens that a step reads from each stream of documents.
 
-        It is the same for variants of every context. Return None if windows are drawn at random
-        positions.
+        The number is the same for variants of every context. Return None if training windows are
+        drawn at random positions instead (`order: windows`).
         """
         return self.experiment.model.context if data.order == "documents" else None
 
@@ -161,12 +161,12 @@ class Table:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Runs of every variant at every tuned point with every seed, race seeds first.
+        """Runs of every variant, combination of tuned values and seed, race seeds first.
 
         The A/A arm with nothing changed has only the first `controls.repeat` reported seeds and no
-        race, since it runs at the baseline's tuned point. Results of a race or a look decide which
-        later runs are needed. Seeds vary slowest, so that an interrupted experiment still has
-        paired runs.
+        race, since it uses the baseline's tuned values. Results of a tuning race or of an interim
+        analysis decide which later runs are needed. Seeds vary slowest, so that an interrupted
+        experiment still has paired runs.
         """
         experiment = self.experiment
         repeated = experiment.seed_list[: experiment.controls.repeat]
@@ -184,7 +184,7 @@ class Table:
     def _identity(
         self, variant: Variant, point: Point
     ) -> tuple[dict[str, Any], list[object], list[object]]:
-        """Return a run's changes of `train`, and its id's parts before and after the seed."""
+        """Return a run's changes of `train`, and the id parts before and after the seed."""
         changes = {**self.train, **variant.train, **point}
         train = self.experiment.train.with_changes(changes)
         trained = [variant.spec.identity(), train.identity("tokens", "steps")]
@@ -196,7 +196,7 @@ class Table:
         return changes, what, [variant.reseed, *balanced, *_foreign_code(variant.spec, train)]
 
     def _read(self, variant: Variant) -> list[object]:
-        """Return the parts of a run's id that identify the variant's text and its evaluation."""
+        """Return the parts of a run's id that identify its training text and its evaluation."""
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
         data = self.data_of(variant)
         evaluated = readings != [data.documents] and {"evaluated": readings}
@@ -208,7 +208,7 @@ class Table:
         return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
 
     def mixture_of(self, variant: Variant) -> list[PlannedSource]:
-        """Return the sources of a variant's mixture, with the number of passes over each.
+        """Return the sources of a variant's mixture, with the number of passes over each source.
 
         Raises ConfigError if the tokens of a source are fewer than one window.
         """
@@ -337,9 +337,9 @@ class Table:
 def refuse_other_code(
     spec: ModelSpec, recorded: Mapping[str, str], whose: str, train: Train | None = None
 ) -> None:
-    """Raise ConfigError if a plug-in's code differs from the code recorded with some runs.
+    """Raise ConfigError if a plug-in's code differs from the code that runs were made with.
 
-    `whose` names these runs in the message.
+    `recorded` is the recorded code, and `whose` names the runs in the message.
     """
     for name, component in _components(spec, train):
         if not plugins.is_recorded(component, recorded):

@@ -98,14 +98,14 @@ class Variant:
 
     @property
     def where(self) -> Where:
-        """Path, in the file, of the key that defines this variant."""
+        """Path in the file of the last key that this variant changes."""
         return next(reversed(list(self.varied.values())), ("model",))
 
     def place(self, key: str) -> Where | None:
-        """Return the path in the file that sets a key or its option; else None.
+        """Return the path in the file of the change that sets a key, or None.
 
-        An option is written `position.theta`. If several changes set a slot, the last change
-        counts.
+        A change of the key's option, such as `position.theta`, counts as well. If several changes
+        set the same slot, the last change counts.
         """
         places = [
             at
@@ -116,7 +116,7 @@ class Variant:
 
     @cached_property
     def id(self) -> str:
-        """Hash of architecture, changes, reseeding and tokens, which excludes the label."""
+        """Hash of architecture, changed settings, reseeding and tokens, without the label."""
         identity: list[object] = [self.text.tokens.fingerprint] if self.text else []
         identity += [{"data": dict(self.data)}] if self.data else []
         if not self.train and not self.reseed and not identity:
@@ -124,7 +124,7 @@ class Variant:
         return digest([self.spec.identity(), dict(self.train), self.reseed, *identity])
 
     def is_base(self, spec: ModelSpec) -> bool:
-        """Return whether the variant is the unchanged base, given its architecture."""
+        """Return whether the variant is the unchanged base, whose architecture is `spec`."""
         return self.spec == spec and not (self.train or self.data or self.text or self.reseed)
 
 
@@ -180,10 +180,10 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
-    `cost` counts the budget that `match` names; None disables matching. `separator` is the token
-    between documents. `text_of` makes a variant's text from its change of the tokenizer, and
-    returns None if its tokens equal the table's. Raises ConfigError with the path of the offending
-    key.
+    `cost` is the function that counts the cost named by `match`; None disables matching.
+    `separator` is the token between documents. `text_of` makes the text of a variant that changes
+    the tokenizer; it returns None if the tokens equal the table's tokens. Raises ConfigError with
+    the path of the offending key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
@@ -223,7 +223,7 @@ def variants_of(
 def _variant(
     experiment: Experiment, base: ModelSpec, changes: Sequence[Change], text: TableText | None
 ) -> Variant:
-    """Return the variant of a combination of changes, before matching."""
+    """Return the variant with a combination of changes, before its cost is matched."""
     factorial = experiment.variants.design in ("product", "fraction")
     draws = next((change for change in changes if change.key == DRAWS), None)
     if draws and draws.value not in ("init", "order", "both"):
@@ -245,7 +245,7 @@ def _variant(
 
 
 def _with_separator(variant: Variant, data: Data, separator: int | None) -> Variant:
-    """Return a variant with a per-document mask, if its data has `documents: mask`."""
+    """Set the separator for a per-document mask, if the variant's data has `documents: mask`."""
     if data.with_changes(variant.data).documents == "continue":
         return variant
     own_separator = variant.text.tokens.separator if variant.text else separator
@@ -315,7 +315,7 @@ def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
 
 
 def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the validated changes of `train` that differ from the file's own values.
+    """Validate changes of `train`; return the values that differ from those in the file.
 
     A variant with a shorter context gets proportionally more rows in a batch, so that all variants
     read equally many tokens in a step.
@@ -337,7 +337,7 @@ def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[st
 
 
 def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the validated changes of `data` that differ from the text's own values."""
+    """Validate changes of `data`; return the values that differ from the text's own values."""
     base_values, values = data.model_dump(mode="json"), {}
     for change in (change for change in changes if change.key in DATA):
         key = change.key.partition(".")[2]
@@ -350,7 +350,7 @@ def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def _parse_changes(experiment: Experiment) -> list[list[Change]]:
-    """Return the changes of each axis, or of each entry, with their places in the file."""
+    """Parse `variants.axes` or `variants.entries` to a list of changes per axis or entry."""
     section = experiment.variants
     axes: list[list[Change]] = []
     for key, levels in section.axes.items():
@@ -371,7 +371,7 @@ def _parse_changes(experiment: Experiment) -> list[list[Change]]:
 
 
 def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
-    """Raise ConfigError if axes or entries give one variant, and nothing else varies."""
+    """Raise ConfigError if axes or entries define a single variant, and nothing else varies."""
     section = experiment.variants
     key = "entries" if section.design == "list" else "axes"
     several = experiment.tune or experiment.sizes or len(experiment.texts) > 1
@@ -391,7 +391,7 @@ def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
 
 
 def _choose_baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
-    """Return the named baseline, else the unchanged base, else the first variant."""
+    """Return the baseline: the named variant, else the unchanged base, else the first variant."""
     unchanged = next((v for v in variants if v.is_base(base)), None)
     named = experiment.variants.baseline
     chosen = next((v for v in variants if v.label == named), None)
@@ -405,7 +405,7 @@ def _choose_baseline(experiment: Experiment, variants: list[Variant], base: Mode
 
 
 def _match_size(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
-    """Return a variant with one size solved for the baseline's cost."""
+    """Return a variant with one size solved so that its cost matches the baseline's cost."""
     counted = count_variant(variant, cost)
     if match == "kv_bytes" and not counted * target:
         without = f"'{variant.label}'" if target else "the baseline"
@@ -445,11 +445,11 @@ def _fraction(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
 def half_fraction(factors: int) -> list[tuple[int, ...]]:
     """Return the runs of a 2^(k-1) design as tuples of levels, the all-0 run first.
 
-    Levels are 0 and 1. The level of the last factor is the sum of the others modulo two, so that
-    the product of all signs is the same in every run: a design of resolution k. With five factors
-    or more, main effects and two-way interactions are then not aliased with each other (Box, Hunter
-    & Hunter 2005, Statistics for Experimenters, chapter 6). With fewer factors they would be, and
-    all 2^k runs are returned.
+    Levels are 0 and 1. The level of the last factor is the sum of the other levels modulo two, so
+    that the product of all signs is the same in every run: a design of resolution k. With five
+    factors or more, main effects and two-way interactions are then not aliased with each other
+    (Box, Hunter & Hunter 2005, Statistics for Experimenters, chapter 6). With fewer factors some
+    would be aliased, so all 2^k runs are returned.
     """
     if factors < 5:
         return list(product((0, 1), repeat=factors))
@@ -467,10 +467,10 @@ DESIGNS: dict[str, Callable[[list[list[Change]]], Iterable[tuple[Change, ...]]]]
 
 
 def change_of(key: str, level: Any, where: Where) -> Change:
-    """Parse an axis value, optionally labelled, into a change.
+    """Parse an axis value, which may have a label, into a change.
 
-    A component's label is a further key of its entry, `{label: local, name: mha, window: 64}`. Any
-    other value has a label in the form `{label: wide, value: 128}`.
+    A labelled component has a further key in its entry, `{label: local, name: mha, window: 64}`.
+    Any other labelled value is written `{label: wide, value: 128}`.
     """
     if not isinstance(level, Mapping) or "label" not in level:
         return Change(key, level, where)
@@ -530,7 +530,10 @@ def exclusion(
 
 
 def _level_names(change: Change) -> list[Any]:
-    """Return the names of a factor level in `exclude`: its label and its component's name."""
+    """Return the names by which `exclude` may refer to an axis value.
+
+    The names are the value's label and its component's name.
+    """
     value = change.value
     name = value.get("name") if isinstance(value, Mapping) else value
     return [change.label or (name if isinstance(name, str) else _name(change)), name]
@@ -566,8 +569,8 @@ def _name(change: Change) -> str:
 def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
     """Return the spec of a `model` section, with every default filled in.
 
-    The vocabulary size is `vocab`, else the section's, else 256. Raises ConfigError with the path
-    of the offending key.
+    The vocabulary size is `vocab` if given, else the section's `vocab`, else 256. Raises
+    ConfigError with the path of the offending key.
     """
     try:
         return _resolve_spec(model, vocab or model.vocab or 256)
@@ -576,9 +579,9 @@ def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
 
 
 def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, About]:
-    """Return a preset's spec, with the notes about it.
+    """Return the spec of a preset, and the notes on its source.
 
-    Raises ConfigError for an unknown preset, or a `--set` that does not fit.
+    Raises ConfigError for an unknown preset, or a `--set` that cannot be applied.
     """
     loaded = preset(name, tuple(sets))
     try:
@@ -593,10 +596,10 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, Abou
 def spec_of(
     model: Model, base: ModelSpec, changes: Sequence[Change], vocab: int | None = None
 ) -> ModelSpec:
-    """Return the spec of a `model` section with changes; `base` is its spec without them.
+    """Return the spec that a `model` section has after some changes.
 
-    Only the changed keys are validated. Raises ConfigError at the path of the change, or in
-    `model`.
+    `base` is the spec of the section before the changes. Only the changed keys are validated.
+    Raises ConfigError with the path of the offending change, or of a key of `model`.
     """
     at: dict[str, Where] = {}
     values: dict[str, Any] = {}
@@ -627,7 +630,8 @@ def _resolve_spec(
 ) -> ModelSpec:
     """Resolve a `model` section to its spec.
 
-    With a `base`, only components whose keys or depth have changed are resolved again.
+    If `base`, the spec before the changes, is given, components are resolved again only if their
+    own key or the number of layers is in `changed`.
     """
     components: dict[str, Any] = {}
     for key in (*SLOTS, *RULES):
@@ -679,9 +683,9 @@ def section_of(spec: ModelSpec, model: Model) -> Model:
 
 
 def count_windows(model: Model, change: Change) -> int:
-    """Return the base's context divided by the shorter context of a change.
+    """Return the ratio of the base's context to the shorter context of a change.
 
-    Raises ConfigError if the quotient is not a whole number.
+    Raises ConfigError if the ratio is not a whole number.
     """
     if model.context % change.value:
         divisors = [n for n in range(1, model.context) if model.context % n == 0]
@@ -694,11 +698,11 @@ def count_windows(model: Model, change: Change) -> int:
 
 
 def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
-    """Find components that `model` names again, which resets options that the base sets.
+    """Find components in `model` that reset options of the base to their defaults.
 
-    `base` is the base's `model` section. In a file, an entry replaces a whole component, so an
-    option that the entry does not give has the component's default. The errors are returned, not
-    raised.
+    `base` is the `model` section of the file's base. An entry in a file replaces the whole
+    component of the base, so an option that the entry does not give has the component's default.
+    The errors are returned, not raised.
     """
     lost = []
     for slot in (*SLOTS, *RULES):
@@ -728,7 +732,7 @@ def _is_single(entry: Any) -> bool:
 def resolve_train(train: Train) -> Train:
     """Return a train config whose entries are in their shortest form.
 
-    The registry of an entry is found by its key of `train`. Raises ConfigError, at the key, for an
+    The key of an entry in `train` selects the registry. Raises ConfigError, at the key, for an
     unknown component, and for an option that the component does not have.
     """
     entries: dict[str, Any] = {}
@@ -749,10 +753,10 @@ def resolve_train(train: Train) -> Train:
 def resolve_train_key(
     train: Train, key: str, value: Any, where: Where, *, tuned: bool = False
 ) -> Any:
-    """Validate a value for a key of `train`; return it as plain JSON.
+    """Validate a value for a key of `train`; return the value as plain JSON.
 
-    An entry that names the config's own component changes only the options that it gives. Raises
-    ConfigError for a key that may not vary, and for an invalid value.
+    If the value names the component that `train` has already, only the options in the value change.
+    Raises ConfigError for a key that may not vary, and for an invalid value.
     """
     if key not in (allowed := TUNED if tuned else VARIED):
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Main effects and two-way interactions of a factorial design, estimated by least squares.
 
-Suffixes of array names state their axes: C for cells, S for seeds, E for effects.
+A cell is a variant of the design: one combination of factor levels. Suffixes of array names state
+their axes: C for cells, S for seeds, E for effects.
 """
 
 import itertools
@@ -62,8 +63,9 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
     """List the main effects of all level pairs, and the two-way interactions.
 
     `levels` maps each cell to its level of each factor. A factor with L levels has L (L - 1) / 2
-    main effects. Two factors with L and M levels have (L - 1) (M - 1) interactions, whose changes
-    start from the most frequent level of each factor; in a tie, from the lowest of these levels.
+    main effects. Two factors with L and M levels have (L - 1) (M - 1) interactions. An interaction
+    combines a change of each factor, from the factor's most frequent level to another level; if
+    several levels are equally frequent, from the lowest of these levels.
     """
     columns = list(zip(*levels.values(), strict=True))
     effects = []
@@ -89,10 +91,10 @@ def weights(
     Least squares fits the losses with one parameter for each level of each factor; for
     interactions, also with one parameter for each pair of levels. A main effect is the difference
     of two levels in the first fit. An interaction is a difference of differences in the second fit:
-    how a change of one factor alters the effect of a change of the other (Box, Hunter & Hunter
-    2005, Statistics for Experimenters, chapter 5). If all combinations of levels, or a balanced
-    fraction of them, were run, both equal differences of marginal means. An effect that cannot be
-    separated from other effects of its fit is omitted.
+    how a change of one factor alters the effect of a change of the other factor (Box, Hunter &
+    Hunter 2005, Statistics for Experimenters, chapter 5). If all combinations of levels, or a
+    balanced fraction of all combinations, were run, main effects and interactions equal differences
+    of marginal means. An effect that cannot be separated from other effects of its fit is omitted.
     """
     return dict(Design.of(tuple(map(tuple, levels.values())), tuple(factors)).weights)
 

@@ -122,8 +122,8 @@ class Estimates:
     def intervals(self, n: Sequence[int], alpha: float, times: ArrayLike) -> list[Interval]:
         """Return the intervals of one table's rows, with p values multiplied by `times`.
 
-        `n` is the number of seeds of each row. The half widths must be at the error level alpha /
-        `times`.
+        `times` is the number of comparisons that share the error level `alpha`, and `n` the number
+        of seeds of each row. The half widths must be at the error level alpha / `times`.
         """
         times = np.broadcast_to(np.asarray(times, float), self.mean.shape)
         low, high, p = self.mean - self.half, self.mean + self.half, times * self.p
@@ -213,11 +213,11 @@ def join_errors(
     """Combine errors over seeds and over held-out texts into one half width.
 
     `level` is the two-sided error level. With fewer than five seeds, the half width is the root of
-    the sum of both squared half widths (Graybill & Wang 1980, JASA 75). The t quantile of the text
-    error then uses the larger of both degrees of freedom, since a text error with few degrees of
-    freedom is the small difference of two nearly equal mean squares. From five seeds on, the
-    degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2), and the half width is at
-    least the half width from the seeds alone.
+    the sum of two squared half widths: from seeds and from texts (Graybill & Wang 1980, JASA 75).
+    The t quantile of the text error then uses the larger of the two degrees of freedom, since a
+    text error with few degrees of freedom is the small difference of two nearly equal mean squares.
+    From five seeds on, the degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2),
+    and the half width is at least the half width from the seeds alone.
     """
     seed2, text2 = np.asarray(seed_se, float) ** 2, np.asarray(text_se, float) ** 2
     share = 1 - np.asarray(level, float) / 2
@@ -264,10 +264,11 @@ def simultaneous(
     """Compute simultaneous 1 - alpha intervals of mean differences, by row name.
 
     `differences` maps row names to paired differences. Each interval uses Student's t at the error
-    level alpha / m (Bonferroni), where m is `family`, by default the number of rows; a row named in
-    `shares` uses this fraction of its level. Each row's variance is moderated by the other rows
-    (`moderate_variances`). A row whose differences are all exactly 0 and that has no text error has
-    the interval [0, 0] and does not count in the family. Infinite and NaN differences are ignored.
+    level alpha / m (Bonferroni), where m is `family`, by default the number of rows. `shares` maps
+    a row name to the fraction of this level that the row's interval uses, by default 1. The
+    variance of each row is moderated by the other rows (`moderate_variances`). A row whose
+    differences are all exactly 0 and that has no text error has the interval [0, 0] and does not
+    count in the family. Infinite and NaN differences are ignored.
     """
     finite = {name: [*filter(math.isfinite, values)] for name, values in differences.items()}
     equal = {
@@ -308,9 +309,10 @@ def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
     """Bound the bias shared by all variants except the baseline, from a repeated baseline.
 
     A repeated baseline is trained under another name with nothing changed; `repeated` holds its
-    paired differences from the baseline. They are all 0 if the harness treats both alike and the
-    arithmetic is deterministic: the bound is then (0, 0). Otherwise the bound is Student's 95%
-    interval of their mean, which is infinite for one seed. Return None if `repeated` is empty.
+    paired differences from the baseline. All differences are 0 if the harness treats the two
+    variants alike and the arithmetic is deterministic: the bound is then (0, 0). Otherwise the
+    bound is Student's 95% interval of the mean difference, which is infinite for one seed. Return
+    None if `repeated` is empty.
     """
     if not any(repeated):
         return (0.0, 0.0) if repeated else None
@@ -352,9 +354,9 @@ def seeds_needed(interval: Interval, distance: float) -> int | None:
 
     `distance` is the distance from the interval's mean to the bound that the interval must exclude.
     The power is 0.8 at the interval's own error level. The assumed standard deviation over seeds is
-    the lower end of its 95% chi-squared interval. Return None for fewer than five seeds, which
-    hardly determine the deviation, for an unbounded bias, if the text error alone is too large, and
-    above a thousand seeds.
+    the lower end of its 95% chi-squared interval. Return None in four cases: fewer than five seeds,
+    which hardly determine the standard deviation; an unbounded bias; a text error that is too large
+    for any number of seeds; and a result above a thousand seeds.
     """
     is_unknown = interval.n < MIN_SEEDS_OF_SPREAD or math.isinf(interval.high - interval.low)
     if is_unknown or not interval.seed_se > 0:

@@ -42,8 +42,9 @@ def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardErro
 def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
     """Aggregate item scores by group, (S, G), without changing the mean of each seed.
 
-    Items of one group, for example items from one template, are correlated: a change affects all of
-    them alike. The groups therefore replace the items as sampling units of the standard error.
+    Items of one group, for example items from one template, are correlated: a change affects all
+    items of the group alike. The groups therefore replace the items as sampling units of the
+    standard error.
     """
     score_SF = np.asarray(scores_SF, float)
     _, group_F = np.unique(np.asarray(groups_F), return_inverse=True)
@@ -52,10 +53,11 @@ def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
 
 
 def least_error(items: int) -> float:
-    """Return the smallest standard error of an accuracy difference over some items.
+    """Return the smallest standard error of an accuracy difference over `items` items.
 
     It is the standard error for two variants that answer all items alike, after half an item is
     added to each of the four combinations of right and wrong answers (Agresti & Min 2005,
-    Statistics in Medicine 24): the two variants would not answer every other item alike.
+    Statistics in Medicine 24). Equal answers to these items do not imply equal answers to all other
+    items.
     """
     return 1 / (items + 2)

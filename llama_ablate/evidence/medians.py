@@ -52,11 +52,11 @@ class Timing:
 def timing(turns: Turns) -> Timing:
     """Compute the typical value of positive timings, with processes as observations.
 
-    A turn is one timed measurement. Turns of one process share its memory layout and the minutes in
-    which it ran, so their variance does not predict a later measurement (Kalibera and Jones 2013,
-    "Rigorous benchmarking in reasonable time"). The value is the geometric mean of the process
-    medians; its interval is Student's t interval over the logarithms of these medians. Raises
-    ValueError for no process, or one without turns.
+    A turn is one timed measurement. Turns of one process share the process' memory layout and the
+    minutes in which it ran, so the variance of turns does not predict a later measurement (Kalibera
+    and Jones 2013, "Rigorous benchmarking in reasonable time"). The value is the geometric mean of
+    the process medians; its interval is Student's t interval over the logarithms of these medians.
+    Raises ValueError without processes, and for a process without turns.
     """
     if not turns or not all(turns):
         raise ValueError("a timing needs a process, and a turn in each")
@@ -89,9 +89,9 @@ def relative_spread(turns: Turns) -> float:
 
 
 def ratio(numerator: Turns, denominator: Turns) -> Timing:
-    """Compute the typical ratio of values that were measured in the same turns.
+    """Compute the typical ratio of two series of values, measured in the same turns.
 
-    Drift of the machine's speed over time cancels in each ratio.
+    Drift of the machine's speed over time cancels in the ratio of each turn.
     """
     return compare_column({"": numerator, "base": denominator}, "base")[""]
 
@@ -129,7 +129,7 @@ def _divided(values: Sequence[float], others: Sequence[float]) -> list[float]:
 def estimate_column(
     logs_MP: ArrayLike, alpha: float = ALPHA
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Estimate mean log speed ratios of a column's rows over processes, and half widths.
+    """Estimate a column's mean log speed ratios over processes, and their half widths.
 
     `logs_MP` holds the logarithms of the rows' ratios by process, (..., rows, processes). The rows
     share the mean of their variances over processes, with the sum of their degrees of freedom; a

@@ -1,9 +1,10 @@
 """Statistical power of an experiment, simulated with the noise of a pilot experiment.
 
 The half width of an interval depends on the seeds, on the documents of the held-out text, on the
-table's other rows and on the looks (interim analyses). No formula covers all of them. Therefore
-tables of differences are simulated and judged by the functions that judge measured tables. Suffixes
-of array names state their axes: T for tables, M for rows, N or S for seeds, E for effects.
+table's other rows and on the looks (interim analyses). No formula covers all of these influences.
+Therefore tables of differences are simulated and judged by the functions that judge measured
+tables. Suffixes of array names state their axes: T for tables, M for rows, N or S for seeds, E for
+effects.
 """
 
 import math
@@ -75,7 +76,7 @@ class DrawnTables:
         return np.asarray((abs(effect) > self.needed).mean(0), float)
 
     def detectable(self, wanted: float = WANTED) -> Array:
-        """Return the effect that each row detects with power `wanted`, (M,)."""
+        """Return the smallest effect that each row detects with power `wanted`, (M,)."""
         return np.quantile(self.needed, wanted, axis=0)
 
     def half_widths(self) -> Array:
@@ -103,8 +104,9 @@ def expected_half_width(
 ) -> float:
     """Compute the expected half width of a row's interval in closed form.
 
-    All `rows` of the table are assumed to be equally noisy. For a factorial design, `cells` is its
-    number of cells, and `spread` the noise of an effect divided by the noise of a row.
+    `rows` is the number of rows in the table; all rows are assumed to be equally noisy. For a
+    factorial design, `cells` is its number of cells, and `spread` the noise of an effect divided by
+    the noise of a row.
     """
     prior = PRIOR_DF if cells == 2 and rows > 1 else 0.0
     df = (cells - 1.0) * (seeds - 1.0) + prior
@@ -122,10 +124,10 @@ def simulate_rows(
 ) -> DrawnTables:
     """Simulate tables of variants without a true difference from the baseline.
 
-    The rows share the baseline's runs, and so half of their noise variance. `looks` lists the
-    numbers of seeds at which the rows are judged, `shares` the fraction of the error level that
-    each look spends. With `known` the noise estimates are taken as exact; otherwise the true noise
-    is drawn from their uncertainty.
+    All rows are compared with the same baseline runs, so half of the noise variance is common to
+    all rows. `looks` lists the numbers of seeds at which the rows are judged, `shares` the fraction
+    of the error level that each look spends. With `known` the noise estimates are taken as exact;
+    otherwise the true noise is drawn from the uncertainty of the estimates.
     """
     values, text_se, text_df = _draw(noise, looks[-1], 0.0, tables, known=known)
     needed = np.full(text_se.shape, math.inf)
@@ -238,7 +240,10 @@ def _draw(
 def _draw_texts(
     noise: Sequence[Noise], tables: int, generator: np.random.Generator, *, known: bool
 ) -> tuple[Array, Array, Array]:
-    """Draw true text errors, (T, M), and their estimates; return both and the df."""
+    """Draw true text errors and estimates of the true errors, with degrees of freedom.
+
+    The errors have the shape (T, M), the degrees of freedom (M,).
+    """
     true = _draw_true([row.text for row in noise], tables, generator, known=known)
     df = np.array([row.text_df for row in noise])
     finite = np.where(np.isfinite(df), df, 1.0)
@@ -249,10 +254,10 @@ def _draw_texts(
 def _draw_true(
     estimates: Sequence[StandardError], tables: int, generator: np.random.Generator, *, known: bool
 ) -> Array:
-    """Draw true standard errors, (T, M), given estimates of them.
+    """Draw true standard errors, (T, M), given estimates of the standard errors.
 
-    The variances follow scaled inverse chi-squared distributions; with `known` they equal the
-    estimates.
+    The variances follow scaled inverse chi-squared distributions; with `known`, the true standard
+    errors equal the estimates.
     """
     se = np.array([estimate.se for estimate in estimates])
     df = np.array([math.inf if known else estimate.df for estimate in estimates])

@@ -12,7 +12,10 @@ Counts = tuple[int, int]
 
 @cache
 def share(hits: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Compute the exact interval of a proportion (Clopper & Pearson 1934, Biometrika 26)."""
+    """Compute the exact confidence interval of a proportion, `hits` of `n`.
+
+    The method is by Clopper & Pearson (1934, Biometrika 26).
+    """
     from scipy import special
 
     low = special.betaincinv(hits, n - hits + 1, alpha / 2) if hits else 0.0
@@ -39,10 +42,11 @@ def rate_difference(
 ) -> Interval:
     """Return the difference of two proportions with its interval and Fisher's p value.
 
-    The interval is at the error level alpha / `family`. Its ends are differences of the ends of
-    both exact intervals at half this level, so that it misses the true difference with a
-    probability of at most alpha / `family`. Runs are assumed to be independent. All values are NaN
-    if one side has no runs.
+    Each argument is a number of hits and a number of runs. The interval is at the error level alpha
+    / `family`. For each proportion the exact interval at half this level is computed; subtracting
+    opposite ends of the two exact intervals gives the ends of the result. The result therefore
+    misses the true difference with a probability of at most alpha / `family`. Runs are assumed to
+    be independent. All values are NaN if a side has no runs.
     """
     n, level = min(first[1], second[1]), alpha / family
     if not n:

@@ -15,11 +15,12 @@ State = Literal["complete", "pending", "failed"]
 
 
 def spending(looks: Sequence[int]) -> tuple[float, ...]:
-    """Return the error share that each look spends, proportional to its new seeds.
+    """Return the share of the error level that each look spends.
 
-    `looks` lists the total number of seeds at each look. This is the linear spending function of
-    Lan & DeMets 1983, Biometrika 70. Each look tests at its own share alone (Bonferroni over
-    looks), so the total error is kept for any correlation between looks.
+    The shares are proportional to the new seeds of each look. `looks` lists the total number of
+    seeds at each look. This is the linear spending function of Lan & DeMets 1983, Biometrika 70.
+    Each look tests at its own share alone (Bonferroni over looks), so the total error is kept for
+    any correlation between looks.
 
     >>> spending((3, 6, 12))
     (0.25, 0.25, 0.5)
@@ -29,7 +30,7 @@ def spending(looks: Sequence[int]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Standing(Generic[Row]):
-    """Progress of an arm: its last look, and its row there."""
+    """Progress of an arm: its last look, and its table row at the last look."""
 
     #: Index of the last look at which the arm was judged; -1 before the first look.
     look: int
@@ -50,12 +51,12 @@ def standings(
 ) -> dict[str, Standing[Row]]:
     """Judge the arms at each complete look, and stop the arms that are decided.
 
-    `state` returns whether the runs of an arm for a look have ended. A look is complete if no arm
-    that is still open is pending. `judge` takes the look of each arm, including arms that stopped
-    earlier, and returns the rows of all arms as one table; an arm without a look has a row without
-    seeds. `decided` returns whether a row stops its arm. An arm keeps the row of the look that
-    decided it, whatever is run later. An arm with a failed run is judged at no further look until
-    the run is tried again.
+    `state` returns whether the runs of an arm for a look are complete, pending or failed. A look is
+    complete if no open arm is pending. `judge` takes the look of each arm, including arms that
+    stopped earlier, and returns the rows of all arms as one table; an arm without a look has a row
+    without seeds. `decided` returns whether a row stops its arm. An arm keeps the row of the look
+    that decided the arm, whatever is run later. An arm with a failed run is judged at no further
+    look until the run is tried again.
     """
     nothing = judge({})
     stands = {arm: Standing(-1, 0, nothing[arm], is_open=True) for arm in arms}

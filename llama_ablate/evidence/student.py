@@ -61,8 +61,9 @@ def not_negative(
     """Return the interval ends for means of nonnegative values: shares, times, norms.
 
     `half` is the half width of Student's interval. The interval is computed for the square root of
-    the mean (delta method) and then squared. Far from 0 it has the width of Student's interval;
-    near 0 its lower end is not negative, and its upper end is higher.
+    the mean (delta method) and then squared. For a mean far from 0, the interval has the width of
+    Student's interval. For a mean near 0, the lower end is not negative, and the upper end is
+    higher.
     """
     mean, half = np.asarray(mean, float), np.asarray(half, float)
     more = half**2 / (4 * np.where(mean > 0, mean, 1.0))

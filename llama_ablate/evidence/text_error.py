@@ -2,7 +2,8 @@
 
 Seeds and documents are crossed: every seed is measured on the same documents. The variance over
 seeds already contains the interaction of seeds and documents. This module subtracts that
-interaction from the variance over documents, so that both errors can be added.
+interaction from the variance over documents, so that the error over seeds and the error over
+documents can be added.
 """
 
 import math
@@ -34,9 +35,10 @@ class StandardError:
 def clusters(documents: ArrayLike, predictions: int, context: int) -> NDArray[np.int64]:
     """Return the start index of each text cluster of a split, counted in predictions.
 
-    `documents` holds the index of each document's first prediction, beginning with 0. The clusters
-    are the documents; with fewer than 20 documents, they are windows of `context` predictions. More
-    than 64 clusters are merged in reading order into stretches of about equally many predictions.
+    `documents` holds the index of each document's first prediction, beginning with 0. Each document
+    is a cluster; with fewer than 20 documents, each window of `context` predictions is a cluster.
+    More than 64 clusters are merged in reading order into stretches of about equally many
+    predictions.
     """
     starts = np.asarray(documents, np.int64)
     if len(starts) < DOCUMENTS:

@@ -31,10 +31,12 @@ def fit_gaps(
     slopes, and of the lines' values at the smallest and the largest size, are simultaneous over all
     variants (`simultaneous`).
 
-    A gap `holds` if the slope's interval lies within the margin, and is `undecided` if it includes
-    0. Otherwise it `reverses` if the intervals at both ends exclude 0 on opposite sides, `grows` or
-    `closes` if both ends have one sign and the end with the larger gap excludes 0, and `moves` in
-    any other case. Raises ValueError for fewer than two sizes.
+    A gap `holds` if the slope's interval lies within the margin, and is `undecided` if the slope's
+    interval includes 0. Otherwise the trend follows from the line's intervals at the smallest and
+    the largest size. The gap `reverses` if the two intervals exclude 0 on opposite sides. The gap
+    `grows` or `closes` if both ends of the line have one sign and the interval at the end with the
+    larger gap excludes 0. In any other case the gap `moves`. Raises ValueError for fewer than two
+    sizes.
     """
     if any(len(difference) < 2 for difference in differences.values()):
         raise ValueError("a trend needs two sizes or more")

@@ -32,8 +32,8 @@ Result = Literal["supported", "refuted", "undecided"]
 class Ended:
     """Numbers of finished runs by outcome, for one side of a comparison.
 
-    A run is lost if it diverged or collapsed. A run is too short if it ended near the loss that
-    token frequencies alone give, and its loss still fell.
+    A run is lost if it diverged or collapsed. A run is too short if it ended near the unigram loss
+    (from token frequencies alone) while the loss was still falling.
     """
 
     runs: int
@@ -45,8 +45,8 @@ class Ended:
     def of(cls, words: Iterable[str]) -> "Ended":
         """Count the outcomes of finished runs.
 
-        The outcomes of finished runs are `ok`, `too short`, `diverged` and `collapsed`; others are
-        ignored.
+        The outcomes of finished runs are `ok`, `too short`, `diverged` and `collapsed`; any other
+        outcome is ignored.
         """
         counts = Counter(words)
         lost, short = (counts["diverged"], counts["collapsed"]), counts["too short"]
@@ -61,9 +61,9 @@ class Ended:
 def verdict(interval: Interval, margin: float | None = None) -> Verdict:
     """Return the verdict for an interval of `variant - baseline`; lower is better.
 
-    The verdict is `equivalent` if the interval is exactly 0 or lies within the margin. This
-    includes an interval within the margin that excludes 0: the difference is certain, and too small
-    to matter. The verdict is `inconclusive` if the interval includes 0, or if its ends are NaN.
+    The verdict is `equivalent` if the interval is exactly 0 or lies within the margin, even if an
+    interval within the margin excludes 0: such a difference is certain, and too small to matter.
+    The verdict is `inconclusive` if the interval includes 0, or if its ends are NaN.
     """
     if interval.low == interval.high == 0 or (margin and interval.inside(-margin, margin)):
         return "equivalent"
@@ -75,11 +75,12 @@ def verdict(interval: Interval, margin: float | None = None) -> Verdict:
 def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) -> Verdict:
     """Return the verdict on a comparison from its interval and both sides' run outcomes.
 
-    The verdict is `diverged` or `collapsed` if all runs of the variant and none of the baseline
-    ended so, or if significantly more runs of the variant did, at the interval's own level
-    (Fisher's exact test). It is `too short` if a run of either side was too short. If runs were
-    lost, the interval covers only the seeds that both sides completed. A verdict in favour of the
-    side that lost runs, or of equivalence, then becomes `inconclusive`.
+    A run is lost if it diverged or collapsed. The verdict is `diverged` or `collapsed`, the more
+    frequent of the variant's two outcomes, if the variant lost all runs and the baseline none, or
+    if the variant lost significantly more runs (Fisher's exact test at the interval's own level).
+    The verdict is `too short` if a run of either side was too short. If runs were lost, the
+    interval covers only the seeds that both sides completed. A verdict in favour of the side that
+    lost runs, or of equivalence, then becomes `inconclusive`.
     """
     if _lost_more(own, base, interval.alpha):
         return "collapsed" if own.collapsed > own.diverged else "diverged"
@@ -121,8 +122,8 @@ class Difference:
 def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | None:
     """Return the fewest seeds that would decide an inconclusive row; None if unknown.
 
-    A decided interval excludes 0 or lies within the margin; the result is for the easier of the
-    two.
+    A row is decided if its interval excludes 0 or lies within the margin. The result is for the
+    case that needs fewer seeds.
     """
     distance = max(abs(interval.mean), (margin or 0.0) - abs(interval.mean))
     return seeds_needed(interval, distance) if verdict(interval, margin) == "inconclusive" else None
@@ -130,7 +131,7 @@ def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | No
 
 @dataclass(frozen=True)
 class Expectation:
-    """Hypothesis on a difference, stated before the runs: one variant's loss against another's.
+    """Hypothesis on the loss difference of two variants, stated before the runs.
 
     Raises ValueError for an equivalence without a margin.
     """
@@ -154,8 +155,8 @@ class Expectation:
     def result(self, interval: Interval) -> Result:
         """Return the test result of the hypothesis for an interval.
 
-        It is `supported` for an interval inside the region, `refuted` for one outside it, else
-        `undecided`.
+        The result is `supported` if the interval lies inside the region, `refuted` if the interval
+        lies outside the region, and otherwise `undecided`.
         """
         low, high = self.region
         if interval.inside(low, high):

@@ -15,7 +15,7 @@ def number(value: float | None, form: str, unit: str = "") -> str:
 
 
 def plain(value: float, digits: int) -> str:
-    """Format a number with significant digits, from 1,000 on as an integer.
+    """Format a number with `digits` significant digits; numbers from 1,000 on as integers.
 
     Return a dash for NaN.
     """
@@ -25,7 +25,7 @@ def plain(value: float, digits: int) -> str:
 
 
 def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
-    """Format the range of numbers; return one number if both ends look the same."""
+    """Format the range of numbers; return one number if both ends have the same format."""
     ordered = sorted(values)
     return " to ".join(dict.fromkeys(map(form, (ordered[0], ordered[-1]))))
 
@@ -33,9 +33,9 @@ def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
 def decimals(low: float, high: float) -> int:
     """Return the number of decimals that an interval justifies for its estimate.
 
-    They show two digits of the half width. There are more decimals if an end other than 0 would be
-    rounded to 0: a reader must see on which side of 0 the interval lies. Return three without an
-    interval, and four for an interval of width 0.
+    With this number, the half width has two digits. The number is larger if an end other than 0
+    would be rounded to 0: a reader must see on which side of 0 the interval lies. Return three
+    without an interval, and four for an interval of width 0.
     """
     half = (high - low) / 2
     if not math.isfinite(half):
@@ -65,9 +65,9 @@ def interval(mean: float, low: float, high: float, form: str = "", sign: str = "
 
 
 def times(ratio: float, low: float, high: float) -> str:
-    """Format a ratio, with its interval if it is known.
+    """Format a ratio, with its interval if known.
 
-    There are two decimals, or as many as show on which side of 1 the interval lies.
+    A ratio has two decimals, or as many as are needed to show on which side of 1 the interval lies.
     """
     if math.isnan(ratio):
         return "-"
@@ -104,8 +104,8 @@ def bounded(value: float, low: float, high: float, form: str) -> str:
 class Estimate(NamedTuple):
     """Number with the ends of its 95% interval.
 
-    For a nonnegative quantity without a bound, `low` is 0 or `high` is infinite. Both ends are NaN
-    for a single seed, since the noise is then unknown.
+    For a nonnegative quantity that is bounded on one side only, `low` is 0 or `high` is infinite.
+    Both ends are NaN for a single seed, since the noise is then unknown.
     """
 
     value: float = math.nan

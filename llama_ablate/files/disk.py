@@ -1,6 +1,6 @@
 """Crash-safe files: atomic writes by flush and rename, partial folders, removal, bounded reading.
 
-All calls that change the disk use this module's `os`, so that a test can replace it by a version
+All calls that change the disk use this module's `os`, so that a test can replace `os` by a version
 that fails, crashes or loses power at any call. No call writes through a symbolic link: names from a
 file become paths only by `below`.
 """
@@ -37,10 +37,11 @@ _STALE_S = 20.0
 
 
 def below(root: Path, *names: str) -> Path:
-    """Build a path below a folder from names, one per level; all such paths are built here.
+    """Build a path below a folder from names, one name per folder level.
 
-    Raises ConfigError for an invalid name of a file or folder, and for a link in the path, since
-    writes and removals would then affect another place.
+    All paths from stored names are built by this function. Raises ConfigError for an invalid name
+    of a file or folder, and for a link in the path, since writes and removals would then affect
+    another place.
     """
     path = root
     for name in names:
@@ -63,8 +64,8 @@ def opened(path: Path | str) -> BufferedReader:
 def read(path: Path | str) -> bytes:
     """Read the content of a file of at most one gibibyte.
 
-    Raises ConfigError for a larger file, and for a folder, a pipe or a device, as `opened` does. No
-    valid file that is read as a whole is larger.
+    Raises ConfigError for a larger file, and for a folder, a pipe or a device, as `opened` does.
+    All valid files that are read as a whole are smaller.
     """
     handle, size = _regular(path)
     try:
@@ -141,10 +142,10 @@ def write(path: Path, content: Content) -> str:
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:
-    """Write a file atomically, so that readers see the old or the new content; return its SHA-256.
+    """Write a file atomically, and return its SHA-256.
 
-    It is written first to the folder `aside` (default: the file's folder), which must be on the
-    same file system.
+    Readers see the old or the new content. The content is written first to the folder `aside`
+    (default: the file's folder), which must be on the same file system.
     """
     partial = (aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}"
     try:
@@ -159,8 +160,8 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 def make(folder: Path, tries: int = 3) -> None:
     """Create a folder and its missing parents; retry if another process removes a parent.
 
-    It does not check first whether the folder exists, since a network file system's cache may be
-    out of date.
+    The call does not check first whether the folder exists, since a network file system's cache may
+    be out of date.
     """
     try:
         os.mkdir(folder)
@@ -183,8 +184,8 @@ def make(folder: Path, tries: int = 3) -> None:
 def append(path: Path) -> int:
     """Open a file for appending and return its handle; create a missing folder.
 
-    Links are not followed. Another machine may have removed the folder while a cache still shows
-    it: the call retries for `_STALE_S` seconds.
+    Links are not followed. The call retries for `_STALE_S` seconds, since a cache may still show a
+    folder that another machine has removed.
     """
     until = time.monotonic() + _STALE_S
     while True:
@@ -262,7 +263,10 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the partial folders of killed processes, unless a partial folder is in use."""
+    """Remove the partial folders in `parent` that killed processes have left.
+
+    Nothing is removed while any partial folder in `parent` is in use.
+    """
     # A locked, missing or read-only parent is left alone.
     with contextlib.suppress(OSError), locked(parent, wait=False):
         for name in names(parent):

@@ -65,7 +65,10 @@ Numbers = Annotated[tuple[float, ...], AfterValidator(_all_bounded)]
 
 
 def typed(kind: TypeAdapter[_T], stored: object, where: object) -> _T:
-    """Validate a stored value as a type. Raises ConfigError, with the place, for anything else."""
+    """Validate a stored value as a type.
+
+    Raises ConfigError for an invalid value, naming the file and the key.
+    """
     try:
         return kind.validate_python(stored)
     except ValidationError as error:

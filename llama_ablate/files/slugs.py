@@ -10,8 +10,8 @@ _NOT_KEPT = re.compile("[\\W_\x80-\u036f\u1e00-\u1eff]+")
 def slug(text: str, longest: int = 40) -> str:
     """Convert a label to a part of a file name.
 
-    The result has at most `longest` bytes, not counting a hash. A hash is added only to labels with
-    letters of other scripts than Latin, whose diacritics are removed, and to labels of which no
+    The result has at most `longest` bytes, not counting a hash. Accented Latin letters are left
+    out. A hash is added only to labels with letters of other scripts, and to labels of which no
     character remains.
 
     >>> slug("RoPE theta=500000")

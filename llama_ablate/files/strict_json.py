@@ -1,7 +1,7 @@
 """Strict JSON with atomic writes and checksums; NaN and infinities become words.
 
-A sealed document ends with the SHA-256 of its path within the results and of its text. The seal
-detects a changed bit, and a document that was moved to another document's place.
+A sealed document ends with a SHA-256 over the document's path within the results and its text. The
+seal detects a changed bit, and a document that was moved to another document's place.
 """
 
 import hashlib
@@ -31,7 +31,10 @@ def to_json(value: object) -> str:
 
 
 def to_line(value: object, *, nulls: bool = False) -> str:
-    """Return strict JSON on one line; non-finite numbers become "NaN" or "Infinity", or null."""
+    """Return strict JSON on one line; non-finite numbers become "NaN" or "Infinity".
+
+    If `nulls`, non-finite numbers become null.
+    """
     converted = _changed(value, _finite_or_null if nulls else _finite)
     return json.dumps(converted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
@@ -48,9 +51,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
-    """Read a JSON document; with `place`, a sealed document, and verify its checksum.
+    """Read a JSON document; if `place` is given, verify the document's seal.
 
-    Raises ConfigError for a damaged file.
+    `place` is the path of the document within the results. Raises ConfigError for a damaged file.
     """
     return parse(disk.read(path), path, place)
 
@@ -97,7 +100,7 @@ def _integer(digits: str) -> int:
 
 
 def _finish(value: Any, levels: int) -> None:
-    """Replace the words for non-finite numbers by numbers; refuse too many levels.
+    """Replace the words for non-finite numbers by the numbers, in place.
 
     Raises ValueError for a document nested more deeply than `levels`.
     """
@@ -125,7 +128,7 @@ _QUOTED = (b'NaN"', b'Infinity"')  # quoted word endings, absent from most files
 
 
 def _changed(value: Any, change: Callable[[Any], object]) -> Any:
-    """Return a document with each scalar value changed, in all mappings and lists."""
+    """Apply `change` to every scalar in nested mappings and lists; return the new document."""
     if isinstance(value, list | tuple):
         return [_changed(inner, change) for inner in value]
     if hasattr(value, "items"):

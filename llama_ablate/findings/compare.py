@@ -1,9 +1,10 @@
 """Comparison of variants: paired differences of a metric, with intervals and verdicts.
 
 This module judges losses, tasks, guards, hypotheses, path steps, training lengths and speeds. Runs
-are paired by seed, timings of a variant by process. The error of a loss includes the error from the
-held-out text, clustered by document; the error of a task's accuracy includes the error from its
-items. A counted number, such as the bytes of a KV cache, has no error.
+of two variants are paired by seed, timings by process. The error of a loss difference includes the
+error from the finite held-out text, clustered by document; the error of an accuracy difference
+includes the error from the finite set of task items. A counted number, such as the bytes of a KV
+cache, has no error.
 """
 
 import math
@@ -46,16 +47,16 @@ class RowFamily:
 def compare(
     table: PairedTable, metric: str, variant: str, against: str, family: RowFamily
 ) -> Difference:
-    """Compare a metric of two variants, by id, as part of a family of comparisons."""
+    """Compare a metric of two variants, given their ids, within a family of comparisons."""
     return compare_all(table, metric, family)[variant, against]
 
 
 def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair, Difference]:
     """Compare a metric for all variant pairs of a family.
 
-    The interval of a loss difference from the baseline is widened by the possible bias that the
-    repeated baseline shows. For the metrics `diverged` and `collapsed`, shares of all finished runs
-    are compared.
+    The interval of a loss difference from the baseline is widened by the bias bound of the repeated
+    baseline, which is the baseline trained again under another name. For the metrics `diverged` and
+    `collapsed`, each variant's share of finished runs with this outcome is compared.
     """
     ended = {pair: count_ended(table, *pair, family.seeds.get(pair[0])) for pair in family.pairs}
     size = len(family.pairs) if family.size is None else family.size
@@ -90,7 +91,11 @@ def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair
 
 
 def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> Interval:
-    """Return the reported interval: exact for a count, clipped for a share, else widened."""
+    """Return an interval as it is reported.
+
+    A difference of counts has no error, so both ends equal the mean. The interval of a difference
+    of shares is clipped to [-1, 1]. Any other interval is widened by `bias`.
+    """
     if paired.is_exact:
         return replace(interval, low=interval.mean, high=interval.mean)
     if paired.is_share:
@@ -99,7 +104,10 @@ def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> In
 
 
 def _scaled(paired: Paired, *, relative: bool) -> StandardError:
-    """Return the error from texts or items; for ratios, relative to the other's mean."""
+    """Return the standard error of a difference from held-out texts or task items.
+
+    If `relative`, the standard error is divided by the mean of the second variant.
+    """
     error = paired.error or StandardError(0.0, math.inf)
     return replace(error, se=error.se / fmean(paired.other.values())) if relative else error
 
@@ -133,7 +141,7 @@ def count_ended(
 
 
 def _lost(table: PairedTable, variant: str, outcome: str) -> tuple[int, int]:
-    """Count a variant's runs with an outcome, and all its finished runs."""
+    """Return a variant's number of runs with an outcome, and number of finished runs."""
     runs = [run for run in table.runs if run.variant == variant and run.outcome in FINAL]
     return sum(run.outcome == outcome for run in runs), len(runs)
 

@@ -198,7 +198,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("loss ({unit})", leading=True)
     def show_loss(self) -> str:
-        """Write the mean loss, with the number of runs if it averages only some."""
+        """Write the mean loss; if runs are missing, with the number of averaged runs."""
         form, trained = f".{self.places}f", self.ended - self.lost
         remark = f" (mean of the {trained} that trained)" if self.lost and trained else ""
         if self.verdict == "equal":  # its seeds may be fewer than the baseline's
@@ -212,7 +212,7 @@ class ComparisonRow(DifferenceRow):
 
     @cell("verdict", leading=True)
     def show_verdict(self) -> str:
-        """Write the verdict, with the broken guards of a better variant."""
+        """Write the verdict, with the guarded metrics in which a better variant is worse."""
         guarded = self.verdict == "better" and self.guard
         return f"{self.verdict}, {self.guard}" if guarded else self.verdict
 
@@ -233,17 +233,17 @@ class ComparisonRow(DifferenceRow):
 
     @cell("at half the length", leading=True, optional=True)
     def show_half(self) -> str:
-        """Write how the final verdict compares with the verdict at half the training."""
+        """Write how the verdict at half the training length compares with the final verdict."""
         return self.half or ""
 
     @cell("learning rate", leading=True, optional=True)
     def show_rate(self) -> str:
-        """Write whether the learning rate was tuned."""
+        """Write a warning if two optimizers were compared at a single learning rate."""
         return self.rate
 
     @cell("runs", optional=True)
     def show_runs(self) -> str:
-        """Write the runs' outcomes unless all are ok, with the share of lost runs."""
+        """Write the runs' outcomes with the share of lost runs; empty if all are `ok`."""
         if self.outcome.endswith(" ok") and "," not in self.outcome:
             return ""
         if not self.lost:
@@ -260,12 +260,12 @@ class ComparisonRow(DifferenceRow):
 
     @cell("seeds to decide", optional=True)
     def show_seeds(self) -> str:
-        """Write the number of seeds needed for a verdict; "" with planned looks."""
+        """Write the number of seeds needed for a verdict; empty with several looks."""
         return "" if self.looks > 1 else seeds(self.seeds_low)
 
     @cell("over the floor (nats)", optional=True)
     def show_excess(self) -> str:
-        """Write the loss above the text's known floor."""
+        """Write the loss minus the text's floor, the lowest possible loss, if known."""
         return number(self.excess_nats, f"+.{self.places}f")
 
     def _is_in_nats(self) -> bool:
@@ -288,12 +288,12 @@ class ComparisonRow(DifferenceRow):
 
     @cell("active", when=lambda row: row.active_parameters != row.parameters)
     def show_active(self) -> str:
-        """Write the active parameters."""
+        """Write the number of parameters that a token uses."""
         return f"{self.active_parameters:,}"
 
     @cell("matched to", when=lambda row: abs(row.residual) > 0)
     def show_match(self) -> str:
-        """Write the deviation from the matched budget, and the size that matching changed."""
+        """Write the deviation from the matched budget, and the width (or other size) solved for."""
         changed = self.solved.removeprefix("feed-forward ")
         return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
 
@@ -303,12 +303,12 @@ def differences(
     seeds: Mapping[str, Collection[int]],
     shares: Mapping[str, float],
 ) -> dict[str, Difference]:
-    """Compare each variant's loss with the baseline's, by variant id.
+    """Compare each variant's loss with the baseline's; return differences by variant id.
 
-    `seeds` maps a variant to the seeds to include, by default all, and `shares` to the fraction of
-    its error level to use. The intervals are simultaneous over all planned rows of the table. A
-    control (a variant with a `role`) is in a family of its own, since it is no candidate for the
-    best variant.
+    `seeds` lists the seeds to include for each variant id, by default all. `shares` holds the
+    fraction of the error level that each variant's interval uses, by default 1. The intervals are
+    simultaneous over all planned variants of the table. A control (a variant with a `role`) cannot
+    be the best variant, and therefore forms a family of its own.
     """
     base = table.plan.baseline.id
     others = [variant for variant in table.plan.variants if not variant.baseline]
@@ -324,8 +324,8 @@ def differences(
 def compare_variants(table: PairedTable, guards: Sequence[SecondaryRow]) -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    A variant that waits for its next look is `pending`. Missing measurements are NaN. A variant
-    without an `ok` run keeps its row.
+    A variant is `pending` until the runs for its next look (interim analysis) have ended. Missing
+    measurements are NaN. A variant without an `ok` run has a row too.
     """
     runs_of = grouped(table.runs, lambda run: run.variant)
     speeds = find_speeds(table)
@@ -426,7 +426,10 @@ def _row(
 
 
 def _broken_guards(guards: Sequence[SecondaryRow]) -> dict[str, str]:
-    """Return the names of each variant's broken guards as a phrase, by label."""
+    """Describe the guards that each variant breaks, as in `worse in test_accuracy`, by label.
+
+    A guard is a metric in which no variant may be worse than the baseline by more than a limit.
+    """
     worse = grouped((row for row in guards if row.result == "worse"), lambda row: row.label)
     return {
         label: f"worse in {', '.join(r.measure for r in guards)}" for label, guards in worse.items()
@@ -438,7 +441,7 @@ def _to_float(count: int | None) -> float:
 
 
 def _with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Set the decimals of losses to as many as the narrowest interval justifies."""
+    """Set the number of decimals of all losses, as the narrowest interval justifies."""
     digits = [decimals(row.low, row.high) for row in rows if row.high > row.low]
     places = max(digits, default=decimals(math.nan, math.nan))
     return [replace(row, places=places) for row in rows]
@@ -454,10 +457,11 @@ def count_outcomes(values: Iterable[str]) -> str:
 def _verdict(
     table: PairedTable, at: Standing[Difference] | None, every: set[str], of_base: set[str]
 ) -> Verdict:
-    """Return a variant's verdict; `failed` or `pending` without a paired seed.
+    """Return a variant's verdict, or `failed` or `pending` without a pair of finished runs.
 
-    `every` is the set of outcomes of all its runs, `of_base` the set of outcomes of all runs of the
-    baseline.
+    `at` is the variant's last look with the difference there, or None for the baseline. `every` is
+    the set of outcomes of all the variant's runs, `of_base` the set of outcomes of all the
+    baseline's runs.
     """
     if at is None:
         return "baseline"
@@ -474,7 +478,10 @@ def _verdict(
 
 
 def _p_of_lost(row: Difference) -> float:
-    """Compute the p value of the share of lost runs, corrected for several rows."""
+    """Compute the p value of a difference between two variants' shares of lost runs.
+
+    A lost run diverged or collapsed. The p value is corrected for the table's rows and looks.
+    """
     variant_ended, other = row.own, row.other
     if not ((variant_ended.lost or other.lost) and variant_ended.runs and other.runs):
         return math.nan
@@ -485,9 +492,10 @@ def _p_of_lost(row: Difference) -> float:
 
 
 def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
-    """Compute the mean of a metric over runs; NaN without any value.
+    """Compute the mean of a metric over runs; NaN if no run has a value.
 
-    If the metric was measured on `split`, the value on that split is used.
+    If any run has the number `{split}_{name}`, this number is averaged, otherwise the number
+    `name`.
     """
     split_name = f"{split}_{name}"
     chosen = split_name if has_number(runs, split_name) else name

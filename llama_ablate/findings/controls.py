@@ -1,8 +1,9 @@
 """Controls of an experiment: the repeated baseline and the positive control.
 
-The repeated baseline is trained under another name with nothing changed; its difference bounds the
-bias that all other variants may share. A positive control is a variant with a known harm; it shows
-whether harm of the margin's size would be detected, and changes no verdict.
+The repeated baseline is the baseline trained again under another name; its difference from the
+baseline bounds the bias that all other variants may share. A positive control is a variant that is
+known to be worse; it shows whether the experiment would detect a harm as large as the margin. A
+control changes no verdict.
 """
 
 import math
@@ -22,7 +23,7 @@ _TOO_STRONG = "it does not show that small harm would be noticed"
 
 @dataclass(frozen=True)
 class ControlRow(Row):
-    """Table row for a control, with its result."""
+    """Table row for a control, with the result of its check."""
 
     control: str = column("`repeat`, `positive` or `redraw`", "control")
     label: str = column("label of the variant", "variant")
@@ -31,11 +32,12 @@ class ControlRow(Row):
 
 
 def check_controls(table: TableFrames) -> list[ControlRow]:
-    """Check the controls of a table; return one row for each.
+    """Check the controls of a table; return one row for each control.
 
-    A repeated baseline holds if it equals the baseline bit for bit, or if its difference has an
-    interval. A positive control holds if its own 95% interval lies above 0 and its mean is at most
-    ten margins. The baseline with other random draws cannot fail.
+    A repeated baseline holds (passes) if its losses equal the baseline's bit for bit, or if its
+    difference from the baseline has a finite interval. A positive control holds if its own 95%
+    interval lies above 0 and its mean difference is at most ten margins. A baseline with other
+    random draws is reported only, and cannot fail.
     """
     rows = zip(table.plan.variants, table.comparison, strict=True)
     return [
@@ -50,7 +52,7 @@ def check_controls(table: TableFrames) -> list[ControlRow]:
 
 
 def failing(rows: Sequence[ControlRow]) -> list[str]:
-    """Return the reasons of failing controls, as sentences without a full stop."""
+    """Return one sentence for each failing control, without a full stop."""
     return [f"'{row.label}' {row.why}" for row in rows if row.result == "fails"]
 
 

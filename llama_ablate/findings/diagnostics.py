@@ -39,12 +39,12 @@ class DiagnosticRow(Row):
 
     @cell("variance")
     def show_variance(self) -> str:
-        """Write the source of the variance: the row's own, or pooled."""
+        """Write whether the variance is the row's own or pooled with other rows."""
         return "" if math.isnan(self.df) else "pooled" if self.pooled else "own"
 
     @cell("level")
     def show_level(self) -> str:
-        """Write the confidence level of the interval alone."""
+        """Write the confidence level of the row's interval alone, not of all intervals together."""
         return number(100 * (1 - self.alpha), ".4g", "%")
 
     look: float | None = column("which of the looks the row is from", default=None)
@@ -52,7 +52,7 @@ class DiagnosticRow(Row):
 
     @cell("look", when=lambda row: (row.looks or 1) > 1)
     def show_look(self) -> str:
-        """Write the look that the row is from, and the number of planned looks."""
+        """Write the row's look (interim analysis), and the number of planned looks."""
         return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
 
     def _has_pairs(self) -> bool:
@@ -71,7 +71,7 @@ class DiagnosticRow(Row):
 
     @cell("runs that pairing saves", when=_has_pairs)
     def saved(self) -> str:
-        """Write how many times the runs an unpaired design would need, approximately."""
+        """Write by what factor an unpaired design would need more runs, approximately."""
         times = self.pairing_saves or math.nan
         return f"over {_MAX_SAVED}x" if times > _MAX_SAVED else number(times, ".1f", "x")
 
@@ -81,6 +81,9 @@ class DiagnosticRow(Row):
 
 
 def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
-    """List the interval diagnostics of a table's factorial effects, or else of its variants."""
+    """List the interval diagnostics of a table: one row for each difference.
+
+    The differences are the effects of a factorial design, or else the variants' from the baseline.
+    """
     rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
     return [DiagnosticRow(**shared(DiagnosticRow, row)) for row in rows]

@@ -1,7 +1,7 @@
 """Effects of the factors in a factorial design, and of steps along a path.
 
-A path is a sequence of variants with one more change each; a step is compared with the step before
-it.
+A path is a sequence of variants in which each variant adds one change to the variant before it. A
+step is the comparison of a variant with the variant before it.
 """
 
 import itertools
@@ -41,8 +41,8 @@ _UNKNOWN = "not estimable"
 class FactorRow(DifferenceRow):
     """Table row for a factorial effect on the loss, averaged over the other factors.
 
-    An interaction is a difference of differences: how the second change alters the effect of the
-    first.
+    An interaction is a difference of differences: how the change of the second factor alters the
+    effect of the first factor's change.
     """
 
     ORDER = (
@@ -84,7 +84,7 @@ class FactorRow(DifferenceRow):
 
     @cell("learning rate", optional=True)
     def show_rate(self) -> str:
-        """Write whether the learning rate was tuned."""
+        """Write a warning if two optimizers were compared at a single learning rate."""
         return self.rate
 
     @cell("its effect", leading=True, optional=True)
@@ -106,7 +106,10 @@ class FactorRow(DifferenceRow):
 
 @dataclass(frozen=True)
 class AxisRow(Row):
-    """Table row for the loss range over a factor's levels, averaged over other factors."""
+    """Table row for a factor: the range of the mean losses of its levels.
+
+    The mean loss of a level is averaged over the levels of the other factors.
+    """
 
     ORDER = ("axis", "show_range", "lowest", "order", "more_than")
 
@@ -157,7 +160,7 @@ class StepRow(Row):
 
     @cell("learning rate", leading=True, optional=True)
     def show_rate(self) -> str:
-        """Write whether the learning rate was tuned."""
+        """Write a warning if two optimizers were compared at a single learning rate."""
         return self.rate
 
     @cell("all so far [95%]", leading=True)
@@ -195,7 +198,7 @@ def factors(table: TableFrames) -> list[FactorRow]:
 
     Main effects come first, then interactions, each sorted by size. An effect that the runs do not
     determine has the verdict `not estimable`. The list is empty for other designs, and until every
-    variant has finished a seed or failed.
+    variant has finished a run or failed.
     """
     by_effect = {contrast.effect: contrast for contrast in find_contrasts(table)}
     if not by_effect:
@@ -219,12 +222,14 @@ def factors(table: TableFrames) -> list[FactorRow]:
 
 @_once_a_table
 def axes(table: TableFrames) -> list[AxisRow]:
-    """Return the range of the loss over each factor's levels, the largest range first.
+    """Return one row for each factor, with the range of the loss over its levels.
 
-    The intervals of all level pairs are simultaneous, and so is the interval of a range: its lower
-    end is the largest lower end of any pair (at least 0), its upper end the largest upper end of
-    any pair. Of two factors whose intervals do not overlap, one has the larger effect. A factor
-    with a pair of levels that is not estimable is left out.
+    The rows are sorted by range, the largest first. The intervals of the differences between all
+    pairs of levels are simultaneous, and so are the intervals of the ranges. The lower end of a
+    range is the largest lower end of any pair (at least 0), the upper end of a range the largest
+    upper end of any pair. If the intervals of two factors' ranges do not overlap, the factor with
+    the larger range has the larger effect. A factor is left out if the difference between any two
+    of its levels is not estimable.
     """
     rows = []
     for name, labels in level_names(table.plan, table.experiment).items():
@@ -298,9 +303,10 @@ def confounding(table: TableFrames) -> str:
 def steps(table: TableFrames) -> list[StepRow]:
     """List the steps of a path, each with its marginal and its cumulative effect.
 
-    The marginal effect is the difference from the step before, the cumulative effect the difference
-    from the baseline, as in the comparison table. The verdict follows from the marginal effect's
-    interval, unless the variants' run outcomes determine it. The list is empty for other designs.
+    The marginal effect is the difference from the variant before, the cumulative effect the
+    difference from the baseline, as in the comparison table. The verdict follows from the marginal
+    effect's interval, unless lost or missing runs of the two variants determine the verdict. The
+    list is empty for other designs.
     """
     total = {row.label: row for row in table.comparison}
     plan, experiment = table.plan, table.experiment
@@ -330,10 +336,11 @@ def steps(table: TableFrames) -> list[StepRow]:
 
 @_once_a_table
 def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
-    """Compare each step of a path with the step before it, by variant ids.
+    """Compare each variant of a path with the variant before it; return differences by ids.
 
-    The intervals are simultaneous over all steps. The first step is also a row of the comparison
-    table, and keeps the interval of that row. The mapping is empty for other designs.
+    The intervals are simultaneous over all steps. The first step is a comparison with the baseline,
+    and therefore keeps its interval from the comparison table. The mapping is empty for other
+    designs.
     """
     if table.experiment.variants.design != "path":
         return {}
@@ -347,7 +354,11 @@ def compare_steps(table: TableFrames) -> dict[tuple[str, str], Difference]:
 
 
 def _describe_step(table: TableFrames, step: Difference, words: Sequence[str]) -> str:
-    """Return a step's verdict from its difference and both variants' verdicts."""
+    """Return the verdict on a step of a path.
+
+    `words` holds the verdicts of the step's two variants in the comparison table; a verdict
+    `failed` or `pending` also applies to the step.
+    """
     for word in words:
         if word in ("failed", "pending"):
             return word
@@ -362,12 +373,13 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 @_once_a_table
 def find_contrasts(table: TableFrames) -> list[Contrast]:
-    """Estimate the contrasts of a factorial design; return [] for other designs.
+    """Estimate the effects of a factorial design; return [] for other designs.
 
-    The list is also empty while a cell without a loss may still get one, and, in an experiment with
-    looks, before the last look. The estimates use the seeds that two or more cells have, and the
-    cells with such a seed. Each interval is widened by the possible bias that the repeated baseline
-    shows.
+    A cell is a variant of the design: one combination of factor levels. The list is also empty
+    while a cell without a loss has a pending run, and, in an experiment with looks (interim
+    analyses), while any cell has a pending run. The estimates use each seed for which at least two
+    cells have a loss, and each cell that has a loss for such a seed. Each interval is widened by
+    the bias bound of the repeated baseline.
     """
     experiment, base = table.experiment, table.plan.baseline
     names, losses = list(base.levels), _losses(table)
@@ -426,7 +438,11 @@ def _losses(table: TableFrames) -> dict[str, dict[int, float]]:
 
 
 class _Named(NamedTuple):
-    """Name columns of an effect; for an interaction, also its first change's effects."""
+    """Texts and numbers that describe an effect in its table row.
+
+    A main effect has only a name, `effect`. For an interaction, the other fields describe the first
+    factor's change, and the effect of this change at two levels of the second factor.
+    """
 
     effect: str
     changed: str = ""
@@ -498,7 +514,7 @@ def _row(
 
 
 def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
-    """Return the ids of an effect's cells with positive and with negative sign."""
+    """Return the ids of the variants that an effect counts as positive and as negative."""
     by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for variant in cells:
         at = [variant.levels[name] for name in effect.factors]
@@ -532,7 +548,10 @@ def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[in
 
 
 def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> object:
-    """Return a factor's value in a cell: a slot, size, option, text or `train` key."""
+    """Return the value of a factor in a variant.
+
+    A factor is a component slot, a size, a component option, or a key of `data` or `train`.
+    """
     key, _, inner = name.partition(".")
     if key == "train":
         return cell.train.get(inner, getattr(experiment.train, inner))

@@ -79,12 +79,12 @@ class TableFrames(PairedTable):
 
     @cached_property
     def standings(self) -> dict[str, Standing[Difference]]:
-        """Last look and difference of each variant except the baseline, by id."""
+        """Last look of each variant except the baseline, and difference there, by variant id."""
         return stages.find_standings(self)
 
     @cached_property
     def marked_runs(self) -> Sequence[RunRow]:
-        """All planned runs, each with its current use."""
+        """All planned runs, each marked with its use at the current stage."""
         return stages.mark(self)
 
     @cached_property
@@ -103,7 +103,7 @@ class TableFrames(PairedTable):
         return [row for row in self.secondary if row.result]
 
     def branches(self, split: str | None = None) -> dict[int, str]:
-        """Return the names of the losses at the branches of runs, by training tokens.
+        """Return the metric names of the losses at branches, by number of training tokens.
 
         A branch is a copy of a run that is cooled down early. `split` is the split of the losses,
         by default the reported split.
@@ -118,11 +118,11 @@ class TableFrames(PairedTable):
 
     @cached_property
     def lengths(self) -> "dict[int, TableFrames]":
-        """Tables at shorter training lengths, from the losses at branches, by tokens.
+        """Tables of the same comparison at shorter training lengths, by number of tokens.
 
-        The error level of their intervals is divided by the number of lengths. The mapping is empty
-        if variants have tokenizers of their own, since the losses at branches are then not
-        comparable.
+        The losses come from branches, which are copies of runs that are cooled down early. The
+        error level of the intervals is divided by the number of lengths. The mapping is empty if
+        variants have different tokenizers, since losses at branches are then not comparable.
         """
         if self.unit == BITS:
             return {}
@@ -141,7 +141,7 @@ class TableFrames(PairedTable):
         )
 
         def at(run: RunRow, of: Sequence[str]) -> RunRow:
-            """Return a reported run with its loss replaced by a branch's."""
+            """Return a reported run with its loss replaced by the loss of a branch."""
             losses = (loss for name in of if not math.isnan(loss := run.number(name)))
             numbers = {**run.numbers, self.loss: next(losses, math.nan)}
             return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")
@@ -241,7 +241,7 @@ class Frames:
 
     @classmethod
     def of(cls, results: Results) -> "Frames":
-        """Read results into frames. Raises ConfigError where a file is damaged."""
+        """Read results into frames. Raises ConfigError if a file is damaged."""
         plan, values = results.plan, read_values(results)
         ended = counted([*values.runs.values()], results.curve, plan.tables)
         values = replace(values, runs={run.id: run for run in ended})
@@ -258,11 +258,14 @@ class Frames:
 
     @property
     def table(self) -> TableFrames:
-        """First table of the experiment, or the only table of a section or figure."""
+        """First table of the experiment.
+
+        Frames for a report section or figure have a single table.
+        """
         return self.tables[0]
 
     def only(self, table: TableFrames) -> "Frames":
-        """Return the frames with a single table."""
+        """Return frames that contain only the given table."""
         return replace(self, tables=(table,))
 
     @property
@@ -271,7 +274,7 @@ class Frames:
         return {table.plan.name: table for table in self.tables}
 
     def named(self, name: str | None) -> TableFrames:
-        """Return the table with a name; the first for None.
+        """Return the table of a given name; the first table for None.
 
         Raises ConfigError for an unknown name.
         """
@@ -296,9 +299,10 @@ class Frames:
 
     @property
     def rungs(self) -> list[TableFrames]:
-        """Tables of the model sizes: those with the first table's text, match and budget.
+        """Tables of the model sizes, one table for each size.
 
-        The list is empty for an experiment without `sizes`.
+        Each table has the evaluation text, size matching and budget of the first table. The list is
+        empty for an experiment without `sizes`.
         """
         if not self.plan.experiment.sizes:
             return []
@@ -338,7 +342,10 @@ def _table(
 
 
 def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
-    """Return labels of variants in hypotheses that are about no table row."""
+    """Return the labels of variants in hypotheses that no row of the table answers.
+
+    Such a hypothesis states a metric, or compares two variants of which neither is the baseline.
+    """
     base, first = table.baseline.label, plan.tables[0].name
     return {
         label

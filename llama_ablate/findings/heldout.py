@@ -16,10 +16,11 @@ from llama_ablate.terminal import plural
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:
-    """Compute the half width that would remain with infinitely many seeds.
+    """Compute the half width that an undecided interval would keep with infinitely many seeds.
 
-    It comes from the error of the held-out text alone. Return NaN if the row is decided, if more
-    seeds could still decide it, and if the text error is unknown or 0.
+    This half width comes from the error of the held-out text alone. Return NaN if the interval
+    already decides the verdict, if more seeds could still decide the verdict, and if the text error
+    is unknown or 0.
     """
     if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
         return math.nan
@@ -31,7 +32,7 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
 
 @dataclass(frozen=True)
 class SplitRow(Row):
-    """Table row for a held-out split: its size and share of the error variance."""
+    """Table row for a held-out split: its size, and its share of the error variance."""
 
     ORDER = ("text", "named", "show_documents", "show_bytes", "tokens", "between", "part")
 
@@ -63,7 +64,7 @@ class SplitRow(Row):
 
     @cell("error between")
     def between(self) -> str:
-        """Write the number of text clusters that the error is computed over."""
+        """Write the number of text clusters (such as documents) behind the text error."""
         unit = self.cluster.removesuffix("s")
         return f"{self.clusters} {plural(self.clusters, unit)}" if self.clusters else "-"
 
@@ -77,9 +78,9 @@ class SplitRow(Row):
 def splits(tables: Sequence[TableFrames], text: str = "") -> list[SplitRow]:
     """List the held-out splits of a text, with sizes and error variance shares.
 
-    The shares are taken over the differences of all tables with this text, for the reported split
-    alone. Return an empty list if no losses were stored by document, since the intervals then
-    contain no text error.
+    The share is the text error's part of the variance of a difference. The smallest and the largest
+    share over the differences of all `tables` are given for the reported split alone. Return an
+    empty list if no losses were stored by document, since the intervals then contain no text error.
     """
     table = tables[0]
     clustered = {

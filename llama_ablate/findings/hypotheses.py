@@ -66,7 +66,7 @@ class HypothesisRow(Row):
 
     @cell("remark", leading=True, optional=True)
     def show_remark(self) -> str:
-        """Write the reason for a missing result, or the seeds that would decide it."""
+        """Write the reason for a missing result, remarks, and the seeds needed for a result."""
         more = seeds(self.seeds_low)
         return "; ".join(filter(None, (self.why, self.remark, f"{more} would decide" * bool(more))))
 
@@ -80,13 +80,16 @@ class HypothesisRow(Row):
 
     @cell("source said", when=_has_source)
     def show_saying(self) -> str:
-        """Write the source's statement."""
+        """Write the statement of the source."""
         return self.said
 
 
 @dataclass(frozen=True)
 class _Tested:
-    """Difference that a hypothesis tests, with its family and the verdict of its row."""
+    """Difference that a hypothesis tests, with the verdict of its table row.
+
+    `family` describes the comparisons over which the interval is simultaneous.
+    """
 
     found: Difference
     family: str
@@ -99,9 +102,9 @@ def results(frames: Frames) -> list[HypothesisRow]:
 
     A hypothesis on a row of a table, or on a step of a path, uses the interval of that row or step.
     All other differences that the file's hypotheses test form a separate family of simultaneous
-    intervals. With missing runs the result is `pending` or `failed`. It is `undecidable` if a
-    variant's runs were too short, if no variant of a table has learned its text, or if the values
-    are not comparable.
+    intervals. With missing runs the result is `pending` or `failed`. The result is `undecidable` if
+    a variant's runs were too short, if no variant of the table has learned the text, or if the
+    values are not comparable.
     """
     entries = frames.plan.hypotheses
     tested = [_test_row(entry, frames.named(entry.table)) for entry in entries]
@@ -164,7 +167,7 @@ def _ids(entry: Hypothesis, frames: Frames) -> Pair:
 
 
 def _pair(entry: Hypothesis, table: TableFrames) -> Pair:
-    """Return the ids of a hypothesis' variant and its comparison variant."""
+    """Return the ids of the two variants that a hypothesis compares."""
     ids = {variant.label: variant.id for variant in table.plan.variants}
     return ids[entry.variant], ids[_against(entry, table)]
 
@@ -247,9 +250,10 @@ def _result(
 def _with_lost_runs(found: Difference, test: Expectation) -> str:
     """Return the result of a loss hypothesis if runs diverged or collapsed.
 
-    A variant that lost significantly more runs is worse, as in a row of a table. Otherwise the
-    interval of the seeds that both variants completed can only support that a variant without lost
-    runs is better; any other result is `undecided`.
+    A variant is worse if significantly more of its runs diverged or collapsed, as in a row of a
+    table. Otherwise the interval covers only the seeds that both variants completed. Such an
+    interval can only support the hypothesis that a variant without lost runs is better; any other
+    result is `undecided`.
     """
     if found.judged() in UNSTABLE:
         return "supported" if test.direction == "worse" else "refuted"
@@ -279,7 +283,11 @@ def _missing(entry: Hypothesis, table: TableFrames, tested: _Tested) -> str:
 
 
 def _remark(result: str, test: Expectation, tested: _Tested, margin: str | None) -> str:
-    """Explain how a row's verdict fits the result of a hypothesis with other bounds."""
+    """Explain a hypothesis' result that seems to contradict the verdict of its table row.
+
+    The bounds of the hypothesis may differ from the table's margin. Return "" without a
+    contradiction.
+    """
     word, interval = tested.verdict, tested.found.interval
     if result == "undecided" and word == "equivalent":
         return f"equivalent within {margin}"
@@ -325,8 +333,8 @@ def explain_undecidable(table: TableFrames) -> str:
     """Explain why a table cannot distinguish its variants; return "" if it can.
 
     One reason is that no variant has learned the text: all reported runs collapsed, or no variant's
-    mean loss has covered a tenth of the distance from chance to the text's known floor. The other
-    reason is that all variants have reached the floor.
+    mean loss has covered a tenth of the distance from chance to the text's floor (its known lowest
+    loss). The other reason is that all variants have reached the floor.
     """
     ranked = [run for run in table.ranked if run.role != "positive"]
     finished = [run for run in ranked if run.outcome in FINAL]

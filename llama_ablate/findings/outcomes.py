@@ -24,13 +24,14 @@ _LOSS = "validation_loss_nats"
 def milder_outcomes(
     runs: Iterable[Ran], curve: Curves, tables: Sequence[PlannedTable]
 ) -> dict[str, tuple[str, str]]:
-    """Return milder outcomes for runs that equal or beat a milder run throughout.
+    """Return corrected outcomes, with reasons, for runs whose outcome is too harsh, by run id.
 
-    The keys are run ids, the values an outcome and its reason. A record's outcome is determined
-    from the run's own curve alone. A run that is flat near chance may nevertheless have lower
-    losses throughout than a run that falls from above chance. So that such a run is never ranked as
-    worse, it counts as the mildest outcome of all runs of its seed whose losses are as high or
-    higher at every evaluation. If the mildest outcome is `ok`, the run was too short. Losses on
+    The outcome in a run's record is determined from the run's own learning curve. A run that stays
+    flat near chance may therefore be recorded as `collapsed`, although its losses are lower
+    throughout than the losses of an `ok` run that falls from above chance. So that such a run never
+    ranks as worse, its outcome is corrected to the mildest outcome of all runs of the same seed
+    whose losses are as high or higher at every evaluation. `ok` is milder than `collapsed`, and
+    `collapsed` is milder than `diverged`. A run that is corrected to `ok` was too short. Losses on
     other tokens or at other steps are not comparable. Each of `runs` belongs to one of `tables`.
     """
     text_of: dict[str, str] = {}
@@ -54,7 +55,7 @@ def milder_outcomes(
 
 
 def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
-    """Return milder outcomes among runs with comparable loss curves."""
+    """Return corrected outcomes for a group of runs with comparable loss curves."""
     outcomes = {}
     for run, curve in group:
         milder = [
@@ -74,7 +75,7 @@ def _severity(run: Ran) -> int:
 
 
 def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable]) -> list[RunRow]:
-    """Return the planned runs with outcomes replaced by `milder_outcomes`."""
+    """Return the planned runs with outcomes corrected by `milder_outcomes`."""
     milder = milder_outcomes(runs, curve, tables)
     return [
         replace(run, outcome=outcome[0], reason=outcome[1], too_short=outcome[0] == "ok")
@@ -85,7 +86,7 @@ def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable
 
 
 class Lost(NamedTuple):
-    """Number of runs with an outcome, and their share with its confidence interval."""
+    """Number and share of runs with a certain outcome, with the share's confidence interval."""
 
     value: int
     share: float
@@ -94,7 +95,7 @@ class Lost(NamedTuple):
 
     @classmethod
     def of(cls, each: Sequence[bool]) -> "Lost":
-        """Count the runs with an outcome; `each` has an entry for every run."""
+        """Count the runs with an outcome, given a true or false entry for every run."""
         return cls(sum(each), sum(each) / len(each), *share(sum(each), len(each)))
 
     def __format__(self, form: str) -> str:
@@ -104,7 +105,7 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True)
 class StabilityRow(Row):
-    """Table row for the stability of a variant's finished runs, at all tuning points."""
+    """Table row for the stability of a variant's finished runs at all tuning points."""
 
     label: str = column("label of the variant", "variant")
     runs: int = column("finished runs", "runs")
@@ -135,7 +136,7 @@ class StabilityRow(Row):
 
 
 def stability(runs: Sequence[RunRow]) -> list[StabilityRow]:
-    """Return one row for each variant with finished runs, at all tuning points."""
+    """Return one row for each variant, over its finished runs at all tuning points."""
     finished = [run for run in runs if run.outcome in FINAL]
     rows = []
     for label, label_runs in grouped(finished, lambda run: run.label).items():

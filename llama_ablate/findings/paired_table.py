@@ -1,8 +1,9 @@
-"""Table of an experiment: its runs and values, and the pairing of two variants.
+"""Table of an experiment, with its runs and values, and paired samples of two variants.
 
-Runs are paired by seed, timings of a variant by process. The error of a loss includes the error
-from the held-out text, clustered by document; the error of a task's accuracy includes the error
-from its items.
+A table holds variants that are trained on one text and compared with one baseline. Runs of two
+variants are paired by seed, timings by process. The error of a loss difference includes the error
+from the finite held-out text, clustered by document; the error of an accuracy difference includes
+the error from the finite set of task items.
 """
 
 import math
@@ -57,7 +58,7 @@ _VALIDATION = "validation_loss_nats"
 
 @dataclass(frozen=True)
 class Paired:
-    """Paired samples of two variants, with the error from texts or items."""
+    """Paired samples of two variants, with the standard error from held-out texts or task items."""
 
     own: Samples = field(default_factory=dict)
     other: Samples = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Paired:
 
     @property
     def is_equal(self) -> bool:
-        """Equality: true if both variants have the same number in each pair."""
+        """Equality: true if both variants have the same number in every pair."""
         return self.own == self.other
 
     def differences(self, *, relative: bool = False) -> list[float]:
@@ -135,17 +136,17 @@ class PairedTable(ABC):
 
     @property
     def equivalence(self) -> float | None:
-        """Equivalence margin; None if no variant has learned the text."""
+        """Equivalence margin; None without a margin, or if no variant has learned the text."""
         return self.margin if self.has_learned else None
 
     @property
     def experiments(self) -> Mapping[str, str]:
-        """Name of the experiment of each row, by variant id."""
+        """Name of each variant's experiment, by variant id."""
         return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
 
     @cached_property
     def split(self) -> str:
-        """Reported split: all held-out text, or test if points were chosen."""
+        """Reported split: all held-out text, or test text if tuning used validation text."""
         return tuning.reported_split(self.planned)
 
     @property
@@ -181,9 +182,10 @@ class PairedTable(ABC):
 
     @cached_property
     def at_point(self) -> Mapping[str, Mapping[int, RunRow]]:
-        """Runs at each variant's tuning point, by variant id and seed.
+        """Runs at the chosen tuning point of each variant, by variant id and seed.
 
-        A variant with unfinished tuning trials is left out.
+        A tuning point is a combination of tuned values. A variant with unfinished tuning trials is
+        left out.
         """
         unfinished = tuning.unfinished(self.planned)
         reported_runs = [
@@ -197,12 +199,15 @@ class PairedTable(ABC):
     @property
     @abstractmethod
     def standings(self) -> Mapping[str, Standing[Difference]]:
-        """Last look and difference of each variant except the baseline, by id."""
+        """Last look of each variant except the baseline, and difference there, by variant id.
+
+        A look is an interim analysis at a fixed number of seeds.
+        """
 
     @property
     @abstractmethod
     def marked_runs(self) -> Sequence[RunRow]:
-        """All planned runs, each with its current use."""
+        """All planned runs, each marked with its use at the current stage."""
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -211,7 +216,7 @@ class PairedTable(ABC):
 
     @property
     def kept_variants(self) -> set[str]:
-        """Ids of variants that always run to the last look."""
+        """Ids of the variants that run with all seeds and never stop early."""
         variants = [v for v in self.plan.variants if not v.role]
         if self.experiment.guard or self.plan.baseline.levels:
             return {variant.id for variant in variants}
@@ -224,7 +229,7 @@ class PairedTable(ABC):
 
     @cached_property
     def reported(self) -> Sequence[RunRow]:
-        """Runs up to each variant's last look, at its tuning point."""
+        """Runs that the comparison reports: up to the variant's last look, at its tuning point."""
         return [run for run in self.runs if run.is_reported]
 
     @cached_property
@@ -320,7 +325,11 @@ def samples(table: PairedTable, variant: str, metric: str) -> Samples:
 
 
 def loss_split(table: PairedTable, metric: str | None) -> str:
-    """Return the split of a loss in the table's unit; "" for other metrics."""
+    """Return the split on which a loss metric is measured; "" for any other metric.
+
+    The metric None is the reported loss. A loss in another unit than the table's counts as another
+    metric.
+    """
     return next((s for s in SPLITS if (metric or table.loss) == f"{s}_{table.unit.number}"), "")
 
 
@@ -340,8 +349,8 @@ def losses_by_document(
 ) -> ByDocument:
     """Return the losses of runs by document, by variant id and seed.
 
-    They are total bits and bytes if variants have tokenizers of their own, else total nats and
-    tokens.
+    Each array holds total nats and predicted tokens, (2, documents), or total bits and bytes if
+    variants have different tokenizers.
     """
     rows = {
         (row.run, row.quantity, row.coordinates["split"]): row.samples
@@ -364,7 +373,7 @@ def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocume
     """Convert losses by document from nats and tokens to bits and bytes.
 
     A document's share of the split's bytes is approximated by its share of the baseline's tokens.
-    Runs with other documents than the baseline are left out.
+    Runs whose number of documents differs from the baseline's are left out.
     """
     base = next(iter(documents.get(table.baseline.id, {}).values()), None)
     if base is None:
@@ -383,10 +392,11 @@ def _in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocume
 def text_error_of(
     weights: Mapping[int, Mapping[str, float]], documents: ByDocument
 ) -> StandardError | None:
-    """Compute the text error of a weighted sum of variants' losses.
+    """Compute the standard error from held-out text for a weighted sum of losses.
 
-    `weights` maps each seed to weights by variant id. Return None if a variant lacks losses by
-    document for a seed, if runs have different documents, and for fewer than two documents.
+    `weights` maps each seed to the variants' weights by variant id. Return None if a variant lacks
+    losses by document for a seed, if runs have different documents, and for fewer than two
+    documents.
     """
     each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
     pairs = [both for row in each for both in row if both is not None]
@@ -427,9 +437,9 @@ def _task_key(row: MetricRow) -> tuple[str, Coordinate]:
 def _item_error(
     answers: Sequence[Mapping[int, Answers]], seeds: Sequence[int]
 ) -> StandardError | None:
-    """Return the error of a difference due to the choice of items, if any.
+    """Return the standard error of a score difference due to the choice of items.
 
-    Return None without items, and if runs of different seeds answered different items.
+    Return None without seeds, and if runs of different seeds answered different items.
     """
     own_answers, other = answers
     if not seeds or len({own_answers[seed].fingerprint for seed in seeds}) > 1:

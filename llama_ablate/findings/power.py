@@ -51,15 +51,15 @@ class Pilot:
 
     @staticmethod
     def can_be(table: TableFrames) -> bool:
-        """Return whether any variant of a table shares two seeds with the baseline."""
+        """Return whether any variant differs from the baseline over two or more seeds."""
         return bool(_noisy_rows(table))
 
     @classmethod
     def of(cls, pilot: TableFrames, root: object) -> "Pilot":
         """Estimate the noise from the runs and documents of finished results.
 
-        Raises ConfigError if no variant shares two seeds with the baseline; `root` is named in the
-        message.
+        Raises ConfigError, which names the results folder `root`, if no variant differs from the
+        baseline over two or more seeds.
         """
         noisy = _noisy_rows(pilot)
         if not noisy:
@@ -111,7 +111,7 @@ class Promise:
 
 
 def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
-    """Simulate a plan's rows, and estimate their precision for one true effect."""
+    """Simulate a plan's rows, and estimate their precision for a true effect of `effect`."""
     experiment = plan.experiment
     documents, factor = _text_of(plan, pilot)
     count = len(experiment.seed_list)
@@ -155,11 +155,11 @@ def promise(plan: PlanDocument, pilot: Pilot, effect: float) -> Promise:
 
 
 def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, Any]:
-    """Compute a row's expected half width, and the seeds that a margin needs.
+    """Compute the expected half width of a row's interval, and the number of seeds needed.
 
-    The closed form uses the pilot's noise, or without a pilot `USUAL_SD`, which is accurate to a
-    factor of two. `seeds_needed` is the fewest seeds with a half width below the margin; None if no
-    number of seeds tried is enough.
+    The closed form uses the pilot's noise; without a pilot it uses the noise `USUAL_SD`, which is
+    accurate to a factor of two. `seeds_needed` is the fewest seeds with a half width below
+    `margin`, or None if no number of seeds tried is enough.
     """
     noise = pilot.rest if pilot else Noise(StandardError(USUAL_SD, math.inf))
     if pilot:
@@ -187,7 +187,7 @@ def expect(plan: PlanDocument, pilot: Pilot | None, margin: float) -> dict[str, 
 
 
 def _text_of(plan: PlanDocument, pilot: Pilot) -> tuple[int, float]:
-    """Return the reported text's number of documents, and its ratio to the pilot's.
+    """Return the reported text's number of documents, and its ratio to the pilot's number.
 
     An experiment that tunes reports test text alone.
     """
@@ -202,7 +202,7 @@ def _design(
 ) -> tuple[list[str], Callable[[int, float], DrawnTables]]:
     """Return the names of a plan's rows, and a function that simulates the rows.
 
-    The function takes a number of seeds and a factor on the number of documents.
+    The arguments of the function are a number of seeds, and a factor on the number of documents.
     """
     table = plan.tables[0]
     factors = list(table.baseline.levels)
@@ -232,7 +232,7 @@ def _design(
 def _scaled(
     looks: Sequence[int], shares: Sequence[float], last: int
 ) -> tuple[list[int], list[float]]:
-    """Scale the looks to another final number of seeds; return them with error shares."""
+    """Scale the looks to `last` final seeds; return the looks with their error shares."""
     spent: dict[int, float] = {}
     for look, share in zip(looks, shares, strict=True):
         seeds = max(2, round(look * last / looks[-1]))
@@ -254,9 +254,9 @@ def _together(
     row: int,
     documents: int,
 ) -> dict[str, int | None] | None:
-    """Find the fewest documents with which some number of seeds is enough.
+    """Find the fewest documents with which some number of seeds detects the effect.
 
-    Return the seeds and the documents; None if no combination tried is enough.
+    Return the number of seeds and of documents; None if no combination tried is enough.
     """
     for times in DOCUMENTS[1:]:
 
@@ -298,10 +298,10 @@ def _over_seeds(row: Interval) -> StandardError:
 
 
 def _join(own: Sequence[StandardError]) -> list[StandardError]:
-    """Pool each standard deviation that has few degrees of freedom with the other rows'.
+    """Pool standard deviations that have few degrees of freedom with the other rows'.
 
-    An estimate with one degree of freedom is too uncertain alone; the rows of a table are similar
-    enough to improve it.
+    An estimate with one degree of freedom is too uncertain alone. The rows of a table are similar
+    enough to improve each other's estimates.
     """
     joined = []
     for i, item in enumerate(own):

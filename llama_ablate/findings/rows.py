@@ -1,8 +1,8 @@
-"""Rows of tables: frozen dataclasses whose fields declare the columns of every rendering.
+"""Table rows: frozen dataclasses whose fields declare the columns of data frames and pages.
 
 A field made by `column` is a data column: it is part of the data frame, the CSV file and
-`docs/python.md`. If it has a `head`, it is also a column of the formatted table on the page, in
-Markdown, LaTeX and terminals. The decorator `cell` makes a formatted column of a method that
+`docs/python.md`. A data column with a `head` is also a column of the formatted table on the page,
+in Markdown, LaTeX and terminals. The decorator `cell` makes a formatted column of a method that
 combines several fields. Columns follow the row's `ORDER`, with leading columns first.
 """
 
@@ -95,7 +95,7 @@ def keys() -> dict[str, Key]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a table; its `label` or `variant` names a variant, if any."""
+    """Base class of table rows; the field `label` or `variant`, if any, names a variant."""
 
     #: Names of fields and cells in the order of the columns; all others follow.
     ORDER: ClassVar[Sequence[str]] = ()
@@ -152,7 +152,7 @@ def _in_order(kind: type[Row]) -> "list[Field[Any]]":
 
 
 def shared(kind: type[Row], other: object) -> dict[str, Any]:
-    """Return the values of another object's attributes that a row class has as fields."""
+    """Return those attributes of an object whose names are fields of a row class."""
     return {
         field.name: getattr(other, field.name)
         for field in fields(kind)
@@ -163,14 +163,14 @@ def shared(kind: type[Row], other: object) -> dict[str, Any]:
 def means(kind: type[Row]) -> list[str]:
     """Return the names of the columns that are filled with means over runs.
 
-    Such a column has the default NaN, and the name of the number to average.
+    A column of this kind has the default NaN, and the name of the number to average.
     """
     named = [(field.name, field.default) for field in fields(kind) if _KEY in field.metadata]
     return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
 
 
 def filled(row: Filled, known: Mapping[str, float]) -> Filled:
-    """Fill a row's `means` columns from a mapping of known values."""
+    """Fill a row's `means` columns from a mapping of values by column name."""
     common: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
     return replace(row, **common)
 
@@ -213,7 +213,7 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, l
 
 
 def mean(values: Iterable[float]) -> float:
-    """Compute the mean of the values that are not NaN; NaN for none."""
+    """Compute the mean of the values that are not NaN; NaN without any."""
     array = np.array([*values], float)
     count = np.count_nonzero(~np.isnan(array))
     return float(np.nansum(array) / count) if count else math.nan
@@ -234,19 +234,19 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> "pd.DataFrame":
 
 
 def leading(rows: Sequence[Row]) -> list[str]:
-    """Return the heads of the leading columns."""
+    """Return the headers of the leading columns."""
     return [_head(declared, rows) for declared in _list_columns(rows).values() if declared.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the descriptions of the formatted columns, by head."""
+    """Return the descriptions of the formatted columns, by column header."""
     return {_head(declared, rows): declared.about for declared in _list_columns(rows).values()}
 
 
 def _list_columns(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Column]:
     """Return the formatted columns in order, by the name of their field or method.
 
-    A column with a `when` that is true for no row is left out.
+    A column is left out if its condition `when` is true for no row.
     """
     kind = type(rows[0]) if rows else kind
     declared = {field.name: field.metadata.get(_KEY) for field in fields(kind)}
@@ -268,7 +268,7 @@ def _list_columns(rows: Sequence[Row], kind: type[Row] = Row) -> dict[str, Colum
 
 
 def _head(stated: Column, rows: Sequence[Row]) -> str:
-    """Return a column's head, with fields in braces replaced by the first row's values."""
+    """Return a column's header, with field names in braces replaced by the first row's values."""
     named = [name for _, name, _, _ in Formatter().parse(stated.head) if name]
     return stated.head.format_map({name: getattr(rows[0], name) for name in named})
 

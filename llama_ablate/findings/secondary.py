@@ -69,7 +69,7 @@ class SecondaryRow(DifferenceRow):
 
     @cell("value", leading=True)
     def show_value(self) -> str:
-        """Write the mean over seeds or processes."""
+        """Write the mean value over seeds or processes."""
         return number(self.value, ".3f") if self.task else plain(self.value, 4)
 
     @cell("difference [95%]", leading=True)
@@ -86,7 +86,7 @@ class SecondaryRow(DifferenceRow):
 
     @cell("accuracy per byte", optional=True)
     def show_bytes(self) -> str:
-        """Write the accuracy by loss per byte."""
+        """Write the accuracy if choices are compared by their loss per byte."""
         return number(self.accuracy_norm, ".3f")
 
     @cell("perplexity of targets", optional=True)
@@ -97,7 +97,7 @@ class SecondaryRow(DifferenceRow):
 
 @dataclass(frozen=True)
 class _Metric:
-    """Compared metric, with its task or its guard."""
+    """Metric to compare: a task's accuracy, or a guarded metric."""
 
     name: str
     task: str = ""
@@ -166,7 +166,7 @@ def _row(
 
 
 def _word(table: PairedTable, row: Difference) -> str:
-    """Return the verdict on a difference if lower is better; `pending` without pairs."""
+    """Return the verdict on a difference if lower is better; `pending` without finished pairs."""
     is_pending = any(run.outcome == "pending" for run in table.planned)
     return "pending" if is_pending and not row.interval.n else row.judged()
 
@@ -195,7 +195,7 @@ def _result(
 
 
 def _bound(guard: Guard) -> float:
-    """Return a guard's allowed harm, as a log ratio for a percentage."""
+    """Return the harm that a guard allows; a limit in percent becomes a log ratio."""
     size = margins.read(guard.worse_by)[0]
     if not guard.is_relative:
         return size
@@ -221,9 +221,9 @@ def _tasks(table: PairedTable) -> dict[str, _Metric]:
 def _guards(table: PairedTable) -> list[_Metric]:
     """Return the metrics that the guards cover.
 
-    A guard covers all metrics of its quantity on one split, without values by group. The split is
+    A guard covers all numbers of one quantity on one split, without values by group. The split is
     the first in the order of reporting (held-out, test, validation) with a measurement of the
-    quantity. A quantity that was not measured is represented by one metric with the guard's own
+    quantity. If the quantity was not measured, the guard covers one metric with the guard's own
     name.
     """
     tasks, metrics = _tasks(table), []
@@ -243,7 +243,10 @@ def _guards(table: PairedTable) -> list[_Metric]:
 
 
 def _means_by_quantity(table: PairedTable, task: str) -> Mapping[str, Mapping[str, float]]:
-    """Compute means over runs of a task's quantities, by variant id and quantity."""
+    """Compute the mean over runs of each quantity of a task.
+
+    The keys are the variant's id and the quantity.
+    """
     ranked = {run.id for runs in table.at_point.values() for run in runs.values()}
     rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
     return {

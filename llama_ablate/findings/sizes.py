@@ -98,10 +98,10 @@ class RateRow(Row):
 
 
 def optima(frames: Frames) -> list[RateRow]:
-    """Find each variant's best learning rate at each model size, and its shift.
+    """Find each variant's best learning rate at each model size.
 
-    The shift is the distance from the best rate at the first size, in points of the grid. The list
-    is empty if the list of `by_rate` is empty.
+    A row also holds the distance from the best rate at the first size, in points of the grid. The
+    list is empty unless the experiment has several sizes and tunes the learning rate.
     """
     rated = by_rate(frames)
     grid = sorted({rating.rate.lr for rating in rated})
@@ -161,9 +161,10 @@ class LengthRow(DifferenceRow):
 def by_length(table: TableFrames) -> list[LengthRow]:
     """List each variant's difference, or each factorial effect, at every training length.
 
-    A branch is a copy of a run that is cooled down early: the same comparison after fewer tokens.
-    The intervals at branches are simultaneous over rows and lengths, and contain no text error. The
-    intervals at the full length are the table's. The list is empty if runs have no branches.
+    Losses at shorter lengths come from branches, which are copies of a run that are cooled down
+    early. The intervals at branches are simultaneous over rows and lengths, and contain no text
+    error. The intervals at the full length are the table's. The list is empty if runs have no
+    branches.
     """
     end = table.plan.tokens_per_run
     every = [*table.lengths.items(), (end, table)] if table.lengths else []
@@ -191,7 +192,10 @@ def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
 
 
 def contrary(rows: Sequence[LengthRow]) -> dict[str, int]:
-    """Return the largest token count at which a decided row had the opposite verdict."""
+    """Return the largest token count with a verdict opposite to the final verdict.
+
+    The keys are row names. Rows without an opposite verdict are left out.
+    """
     last = {row.name: row.verdict for row in rows if row.end}
     counts: dict[str, int] = {}
     for row in rows:
@@ -209,7 +213,7 @@ def _compare_verdicts(now: str, then: str) -> str:
 
 
 def _rows_of_length(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
-    """List a table's factorial effects, or else its variants, for one training length."""
+    """List one training length's rows: a table's factorial effects, or else its variants."""
     compared = [row for row in table.comparison if not row.baseline and not row.role]
     return [
         LengthRow(name=name_of(row), tokens=tokens, end=end, **shared(LengthRow, row))

@@ -27,7 +27,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 
 
 class Ratio(NamedTuple):
-    """Speed ratio of a variant to the baseline; an interval if timed in pairs."""
+    """Speed of a variant relative to the baseline, with an interval if timed in pairs."""
 
     ratio: float = math.nan
     low: float = math.nan
@@ -91,7 +91,7 @@ def _as_run(table: PairedTable) -> Speeds:
 
 
 def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return batch and context of a decoding speed with KV cache; None otherwise."""
+    """Return the batch size and context of a decoding speed; None without KV cache."""
     batch, context = at.get("batch"), at.get("context")
     if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
         return batch, context

@@ -3,10 +3,10 @@
 The race consists of trial runs that choose each variant's tuning point, a combination of tuned
 values. A look is an interim analysis at a number of seeds that is fixed before the first run. In an
 experiment with a race or looks, the results so far determine which of the planned runs are needed.
-This is computed from the plan and the records each time and never stored, so that commands and
-machines that share a folder agree. Looks stop only variants of the comparison table. Variants that
-a guard, a factorial design or another hypothesis needs run with all seeds, and the guard, design or
-hypothesis is judged at the last look.
+The set of needed runs is computed from the plan and the records each time and never stored, so that
+commands and machines that share a folder agree. Looks stop only variants of the comparison table. A
+variant that a guard, a factorial design or another hypothesis needs runs with all seeds, and the
+guard, design or hypothesis is judged at the last look.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,7 +24,7 @@ from llama_ablate.results import FINAL
 
 @dataclass(frozen=True)
 class Stage:
-    """Current stage of an experiment: runs needed so far, and the most runs possible."""
+    """Current stage of an experiment: the needed runs, and the maximum number of runs."""
 
     name: str
     runs: frozenset[str]
@@ -32,9 +32,10 @@ class Stage:
 
 
 def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
-    """Return the last look and row of each variant except the baseline, by id.
+    """Return the last look of each variant except the baseline, and its difference there.
 
-    In an experiment with a single look, a variant is judged by all runs that have ended.
+    The keys are variant ids. In an experiment with a single look, a variant is judged by all runs
+    that have ended.
     """
     experiment, plan = table.experiment, table.plan
     looks, seeds = experiment.looks, experiment.seed_list
@@ -73,10 +74,11 @@ def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
 
 
 def mark(table: PairedTable) -> list[RunRow]:
-    """Return the planned runs, each with its use in the current stage.
+    """Return the planned runs, each marked with its use in the current stage.
 
-    A variant is reported by its runs up to its last look, at its tuning point. The baseline is
-    reported by all runs that another variant needs. The column `use` of `RunRow` explains the uses.
+    The reported runs of a variant are the runs at its tuning point, up to its last look. The
+    reported runs of the baseline are all its runs that another variant needs. The column `use` of
+    `RunRow` explains the uses.
     """
     experiment, planned = table.experiment, table.planned
     if not experiment.is_staged:
@@ -122,10 +124,10 @@ def find_stage(experiment: Experiment, runs: Sequence[RunRow]) -> Stage:
 
 
 def _points_known(planned: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
-    """Return for each variant whether its tuning point is known: ok, pending or failed.
+    """Return the tuning status of each variant: `ok` if its tuning point is known.
 
-    `repeated` maps each variant that uses another variant's tuning point to the id of the other
-    variant.
+    The other statuses are `pending` and `failed`. `repeated` maps each variant that uses another
+    variant's tuning point to the id of the other variant.
     """
     states = dict.fromkeys((run.variant for run in planned), "ok")
     for run in tuning.trial_runs(planned):

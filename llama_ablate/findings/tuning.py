@@ -1,4 +1,4 @@
-"""Tuning: the tuning point of each variant, and the trial runs that chose it.
+"""Tuning: the tuning point of each variant, and the trial runs that chose the point.
 
 A tuning point is a combination of tuned values, such as a learning rate. Points are chosen by the
 validation loss and reported on test text. Without tuning, validation and test text are reported as
@@ -34,12 +34,12 @@ SPLITS = (HELD_OUT, "test", "validation")  # the first measured split is reporte
 
 
 def reported_split(runs: Sequence[RunRow]) -> str:
-    """Return the reported split: all held-out text, or test text if points were chosen."""
+    """Return the reported split: all held-out text, or test text if tuning used validation text."""
     return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
 
 
 def first_split(measured: Iterable[object]) -> str:
-    """Return the reported split among the splits of a metric; "" for none."""
+    """Return the split to report among the splits with a measurement; "" for none."""
     return min((str(s) for s in measured if s in SPLITS), key=SPLITS.index, default="")
 
 
@@ -102,7 +102,10 @@ def _best(runs: Sequence[RunRow]) -> str:
 
 
 def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
-    """Return the sort key of a point: incomplete, number of lost runs, mean loss."""
+    """Return a tuning point's sort key, given its runs; the best point sorts first.
+
+    The key consists of incompleteness, the number of runs that are not `ok`, and the mean loss.
+    """
     ok = [run for run in runs if run.outcome == "ok"]
     usable = ok or runs  # collapsed runs may have a measured loss
     loss = mean_number(usable, "validation_loss_nats")
@@ -120,7 +123,10 @@ def unfinished(runs: Sequence[RunRow]) -> set[str]:
 
 
 class Rate(NamedTuple):
-    """Loss of a variant and seed at a learning rate, lowest over other tuned keys."""
+    """Loss of a variant and seed at a learning rate.
+
+    The loss is the lowest over the values of other tuned keys.
+    """
 
     variant: str
     label: str
@@ -171,9 +177,9 @@ def one_rate(
 ) -> str:
     """Return `ONE_RATE` if an optimizer was tried only at another optimizer's learning rate.
 
-    Learning rates of different optimizers are not comparable. Return "" for one optimizer, if
-    learning rates are tuned, if the table has the variant's optimizer at another learning rate, and
-    for controls.
+    Learning rates of different optimizers are not comparable. Return "" if both variants have the
+    same optimizer, if learning rates are tuned, if any variant of the table has the optimizer at
+    another learning rate, and for controls.
     """
 
     def optimizer(of: PlannedVariant) -> object:
@@ -206,7 +212,7 @@ class TuningRow(Row):
 
     @cell("trials")
     def ended(self) -> str:
-        """Write how many trials have finished, and how many of them were lost."""
+        """Write the number of finished trials, and how many trials diverged or collapsed."""
         lost = {"diverged": self.diverged, "collapsed": self.collapsed}
         words = [f"{count} {word}" for word, count in lost.items() if count]
         return ", ".join([f"{self.finished} of {self.trials}", *words])
@@ -222,7 +228,7 @@ class TuningRow(Row):
 
     @cell("LR sensitivity [95% interval]")
     def sensitive(self) -> str:
-        """Write the learning-rate sensitivity; "" without a tuned rate."""
+        """Write the learning-rate sensitivity; empty if the learning rate is not tuned."""
         is_known = not math.isnan(self.sensitivity)
         return written.interval(self.sensitivity, self.low, self.high, sign="") if is_known else ""
 

@@ -1,9 +1,8 @@
 """Union of experiments that share a baseline and a text, as one comparison table.
 
-Each row keeps the pairs of its own experiment: it is compared with the baseline's runs of that
-experiment, of the same seed, machine and precision. All rows form one family: the intervals are
-simultaneous over the rows of all experiments. Experiments with other training settings answer
-another question, and are refused.
+Each variant is still compared with the baseline's runs of its own experiment, of the same seed,
+machine and precision. All rows form one family: the intervals are simultaneous over the rows of all
+experiments. Experiments with other training settings answer another question, and are refused.
 """
 
 from collections import Counter
@@ -52,9 +51,10 @@ class UnionTable(TableFrames):
     def pair(
         self, metric: str, variant: str, against: str, seeds: Collection[int] | None = None
     ) -> Paired:
-        """Pair a metric of two variants within each experiment that has both.
+        """Pair a metric of two variants within each experiment that has both variants.
 
-        A seed that several experiments have counts once, with the values of the first of them.
+        If several experiments have a seed, the seed counts once, with the values of the first
+        experiment.
         """
         parts = [p for p in self._parts_of[variant] if against in p.experiments]
         each = [part.pair(metric, variant, against, seeds) for part in parts]
@@ -67,7 +67,7 @@ class UnionTable(TableFrames):
 
     @cached_property
     def losses(self) -> dict[str, dict[int, float]]:
-        """Reported losses by variant id and seed; the first experiment's for a shared run."""
+        """Reported losses by variant id and seed; for a shared run, the first experiment's loss."""
         return {
             id_: {
                 seed: loss
@@ -137,8 +137,8 @@ class UnionFrames(Frames):
 def union(experiments: Sequence[Frames]) -> UnionFrames:
     """Join experiments: each table of the first with the matching tables of the others.
 
-    Raises ConfigError, naming the difference, if no table of the first experiment has a match in
-    every other experiment.
+    The result has the tables of the first experiment that have a match in every other experiment.
+    Raises ConfigError, naming the difference, if there is no such table.
     """
     every = _renamed(experiments)
     first, others = every[0], every[1:]
@@ -270,7 +270,7 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
 
 
 def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
-    """Return the joinable table of another experiment; None if it has no such table.
+    """Return the table of `other` that can be joined to `table`; None without any.
 
     A table with the same size matching is preferred.
     """
@@ -389,7 +389,8 @@ def _union_table(
 def _each_run_once(planned: Sequence[Sequence[RunRow]]) -> list[RunRow]:
     """Return the runs of several experiments, each run once.
 
-    For a run that several experiments contain, the first one that has ended is returned.
+    If several experiments contain a run, the first copy that has ended is returned, or the first
+    copy if none has ended.
     """
     every = [run for runs in planned for run in runs]
     ended_first = sorted(every, key=lambda run: run.outcome == "pending")

@@ -91,7 +91,7 @@ class RunRow(Row):
     tuned: str = field(default="{}", kw_only=True)
 
     def number(self, name: str) -> float:
-        """Return a number of the run; NaN where it was not measured."""
+        """Return a number of the run by name; NaN if the number was not measured."""
         return self.numbers.get(name, math.nan)
 
     @property
@@ -255,7 +255,7 @@ class Values:
 def read_values(results: Results) -> Values:
     """Read the records and metrics of all tables, each once.
 
-    Raises ConfigError where a file is damaged.
+    Raises ConfigError if a file is damaged.
     """
     plan = results.plan
     labels = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
@@ -346,9 +346,10 @@ def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
 
 
 def _metrics(record: Record, read: str) -> dict[str, Measurement]:
-    """Return a run's metrics in one document mode, with its training metrics.
+    """Return a run's metrics in one document mode, together with its training metrics.
 
-    `read` is the suffix of the document mode; "" for the first mode.
+    The document mode is how held-out text is read: documents kept apart, or as one text. `read` is
+    the mode's suffix in metric names; "" for the first mode.
     """
     loop_metrics = record.metrics.get(TRAINING, Measurement())
     cost = (
@@ -391,7 +392,7 @@ def pool_splits(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[s
     """Add losses on pooled held-out text, validation and test together, to a run's metrics.
 
     The two splits are disjoint texts of one distribution. An experiment that chose nothing by the
-    loss on one of them can report both as one text.
+    validation or test loss can report both splits as one text.
     """
     if not text.tokens.keys() >= {*HELD_OUT_SPLITS}:
         return dict(metrics)

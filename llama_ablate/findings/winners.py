@@ -32,7 +32,8 @@ def find_winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRo
     `tables` maps table names to comparison rows. The winner has the lowest paired difference from
     the baseline among the variants that are not controls, have all seeds of the experiment or of
     their look, and have no lost or too short run. There is no winner if the interval of the lowest
-    difference includes 0.
+    difference includes 0. The baseline wins only if the intervals of all other differences lie
+    above 0.
     """
     winners: list[WinnerRow] = []
     for name, rows in tables.items() if len(tables) > 1 else ():

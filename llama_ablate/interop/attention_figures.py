@@ -27,7 +27,7 @@ _STEPS = ("scores", "masked", "weights")
 class AttentionMaps:
     """Attention maps of one prompt: arrays (layers, H, T, T) for each step, and token labels.
 
-    `layers` are the indices in the model of the layers that have maps, by default all.
+    `layers` are the indices, in the model, of the layers with maps; by default all layers.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AttentionMaps:
     # Seaborn draws labels at once to find overlaps; tokens must not be parsed as formulas.
     @mpl.rc_context({"text.parse_math": False})
     def head(self, layer: int, head: int) -> Figure:
-        """Draw one head: scores, masked scores, probabilities, side by side."""
+        """Draw the scores, masked scores and probabilities of one head side by side."""
         row = self._row(layer, head)
         size = min(12.0, max(4.0, 0.2 * len(self.labels) + 1.8))
         figure = _make_figure(3 * size, size)
@@ -129,7 +129,10 @@ class AttentionMaps:
             axes.set(xlabel="key: who is seen", ylabel="query: who looks")
 
     def _row(self, layer: int, head: int = 0) -> int:
-        """Return the row of a layer's maps. Raises ConfigError for a layer or head without maps."""
+        """Return a layer's index in the arrays.
+
+        Raises ConfigError for a layer or head without maps.
+        """
         heads = range(self.weights.shape[1])
         for what, index, allowed in (("layer", layer, self.layers), ("head", head, heads)):
             if index not in allowed:

@@ -1,4 +1,4 @@
-"""Canonical model specs: architectures that compute the same function have equal specs."""
+"""Canonical model specs, equal for specs that describe the same function."""
 
 from collections.abc import Mapping
 from dataclasses import replace

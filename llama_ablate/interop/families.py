@@ -1,9 +1,10 @@
 """Families of Hugging Face models: conversion of config.json and parameter names, both ways.
 
-A family is an entry of families.yaml: the path in the `model` section for each key of config.json,
-the keys with a fixed value, and the parameters' names. A rule translates several keys at once, and
-families share rules. There is no list of the specs that a family can express: a spec is written to
-config.json, read back, and compared.
+A family is a kind of Hugging Face model, such as llama or gpt2, with an entry in families.yaml. The
+entry has, for each key of config.json, the path of the equivalent option in the `model` section;
+the keys with a fixed value; and the names of the parameters. A rule translates several keys at
+once, and families share rules. There is no list of the specs that a family can express: to test a
+spec, it is written to config.json, read back and compared.
 """
 
 import copy
@@ -33,7 +34,7 @@ class Rule(Protocol):
     """Translation of several keys of config.json at once."""
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
-        """Update the `model` section from a config.json. Raises ConfigError if it cannot."""
+        """Update the `model` section from a config.json. Raises ConfigError for invalid values."""
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
         """Update a config.json from a spec."""
@@ -110,9 +111,9 @@ class Family:
         return config
 
     def _said(self, spec: ModelSpec, path: str) -> Any:
-        """Return the value of a spec at a path, from the first layer with the family's component.
+        """Return the value at a path of a spec, in the first layer with the family's component.
 
-        Return `_NEEDED` if the spec has another component, which lacks the option.
+        Return `_NEEDED` if no layer has this component and the actual component lacks the option.
         """
         slot, _, option = path.rpartition(".")
         if slot in ("", "dropout"):
@@ -144,7 +145,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotary embedding, in any of the three layouts that transformers has used."""
+    """Rule for the rotary embedding, in the three layouts of keys that transformers has used."""
 
     theta: float = 10000.0
 
@@ -185,7 +186,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Gate:
-    """The activation of a gated feed-forward network."""
+    """Rule for the activation of a gated feed-forward network."""
 
     key: str = "hidden_act"
     usual: str = "silu"
@@ -206,7 +207,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Windows:
-    """Sliding windows of attention, and the layers that have them."""
+    """Rule for sliding windows of attention, and for the layers that have windows."""
 
     #: Default of the key `sliding_window`.
     usual: int | None = 4096
@@ -239,7 +240,7 @@ class Windows:
         )
 
     def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
-        """Write the window, and the layers that have it."""
+        """Write the window, and the layers that have a window."""
         every = (spec.attention.at(i) for i in range(spec.layers))
         windows = [dict(attention.options).get("window") for attention in every]
         window = next(filter(None, windows), None)

@@ -78,12 +78,13 @@ class Generation:
     """Iterator over the next tokens of all prompts; None for a prompt that has ended.
 
     Prompts of different lengths are padded on the left. Each prompt has its own random generator,
-    so neither the rest of the batch nor the cache changes its continuation. At the end of the
-    context, generation stops, or drops the older half of the tokens and continues (`past="slide"`).
-    Afterwards `ended` says why generation stopped. Only the first `vocab` tokens are drawn, for
-    models with more tokens than their tokenizer. `compile` says whether decoding steps are compiled
-    (`CompiledStep`); `auto` compiles them if `max_tokens` is large. Raises ConfigError for an empty
-    or too long prompt, a cache that does not fit into memory, and logits that are not finite.
+    so neither the rest of the batch nor the cache changes the continuation of a prompt. At the end
+    of the context, generation stops, or drops the older half of the tokens and continues
+    (`past="slide"`). Afterwards `ended` says why generation stopped. Only the first `vocab` tokens
+    are drawn, for models with more tokens than their tokenizer. `compile` says whether decoding
+    steps are compiled (`CompiledStep`); `auto` compiles them if `max_tokens` is large. Raises
+    ConfigError for an empty or too long prompt, a cache that does not fit into memory, and logits
+    that are not finite.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
 
 
 def _list_stored_names(model: Decoder) -> list[str]:
-    """Return the names of a model's stored tensors; a tied weight has one name."""
+    """Return the names of the tensors to store; a tied weight has one name."""
     return [name for name in model.state_dict() if not (model.spec.tie and name == "head.weight")]
 
 
@@ -277,7 +277,7 @@ def _use_half_layout(spec: ModelSpec) -> ModelSpec:
 
 
 def _convert_layout(model: Decoder) -> Decoder:
-    """Return an equal model whose rotation pairs the coordinates (i, i + R/2).
+    """Return an equivalent model whose rotation pairs the coordinates (i, i + R/2).
 
     If the model pairs neighbours, the rows of its query and key projections are reordered.
     """

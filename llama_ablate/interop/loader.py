@@ -78,7 +78,7 @@ def open_model(
     """Open `results/<experiment>/<label or run id>`, the folder of a run, or a checkpoint.
 
     Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
-    `.bin`. Raises ConfigError if the path is none of these or incomplete.
+    `.bin`. Raises ConfigError for any other path, and for an incomplete run or checkpoint.
     """
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
@@ -113,8 +113,8 @@ def open_preset(
 ) -> OpenedModel:
     """Build a preset with the initial weights of a run with this seed, without training.
 
-    Without a tokenizer file its tokens are bytes. Raises ConfigError for an unknown preset, and for
-    a preset whose weights do not fit into free memory, which is checked before anything is built.
+    Without a tokenizer file the tokens are bytes. Raises ConfigError for an unknown preset, and for
+    a preset whose weights do not fit into free memory, before anything is built.
     """
     spec, _ = resolve_preset(name, sets)
     # Twice the weights: a second copy exists while initial values are drawn.
@@ -167,9 +167,9 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
 
 
 def _run_id(store: Store, name: str) -> str:
-    """Return the id of a run, given its id, or a variant's label or id.
+    """Return a run's id, given a run id, or a variant's label or id.
 
-    For a variant, this is its first run that has weights.
+    A variant's label or id refers to the variant's first run with weights.
     """
     plan = store.plan.named()
     if name in plan.runs:

@@ -24,7 +24,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Entry:
-    """Name of a stored tensor, and our parameters in it, stacked along the first axis."""
+    """Names of a stored tensor and of our parameters that it stacks along the first axis."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -35,7 +35,7 @@ class Entry:
     offset: float = 0.0
 
     def split(self, stored: Tensor, rows: Sequence[int]) -> list[Tensor]:
-        """Split a stored tensor into our parameters, which have these numbers of rows."""
+        """Split a stored tensor into our parameters, given the number of rows of each parameter."""
         tensor = stored.T if self.transposed else stored
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = tensor.double() * self.scale + self.offset
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stored:
-    """The tensors of a checkpoint: shapes and dtypes by name, and a function to read one."""
+    """Tensors of a checkpoint: shapes and dtypes by name, and a function to read a tensor."""
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
@@ -59,7 +59,7 @@ class Stored:
 
 
 def spec_of(values: Mapping[str, Any], where: Path) -> ModelSpec:
-    """Resolve the spec that a checkpoint's configuration describes.
+    """Build the spec that a checkpoint's configuration describes.
 
     Raises ConfigError, naming the file, for sizes that make no model.
     """
@@ -81,7 +81,7 @@ def fill(
     dtype: torch.dtype | None = None,
     unneeded: Callable[[str], bool] = lambda _: False,
 ) -> Decoder:
-    """Build a decoder with a checkpoint's weights, in `dtype` or as they are stored.
+    """Build a decoder with a checkpoint's weights, in `dtype` or, by default, without loss.
 
     All names and shapes are compared, and the memory counted, before the first tensor is read.
     Tensors that `unneeded` accepts are ignored. Raises ConfigError, naming the file, if a check
@@ -163,7 +163,7 @@ def check_memory(needed: int, where: Path) -> None:
 
 
 def rename(name: str, rules: Mapping[str, str]) -> str:
-    """Apply renaming rules (a pattern and its replacement each) to a name, in turn."""
+    """Apply renaming rules, pairs of pattern and replacement, to a name, one after the other."""
     for pattern, replacement in rules.items():
         name = re.sub(pattern, replacement, name)
     return name

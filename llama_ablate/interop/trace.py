@@ -24,8 +24,8 @@ _TORCH = str(Path(torch.__file__).parent)
 class Traced:
     """Output tensor of one operation: its module, statistics and source line.
 
-    Mean, root mean square and largest magnitude are of its finite numbers, since a causal mask has
-    -inf. They are None if no number is finite.
+    Mean, root mean square and largest magnitude are over the tensor's finite numbers, since a
+    causal mask has -inf. The three statistics are None if no number is finite.
     """
 
     #: Name of the running module, as in `named_modules`; empty for the decoder itself.
@@ -43,7 +43,7 @@ class Traced:
 
 
 def trace(model: Decoder, tokens: Sequence[int]) -> list[Traced]:
-    """Run one forward pass over a text; return the output of each operation, in order.
+    """Run one forward pass over tokens; return the output of each operation, in order.
 
     Attention is computed by explicit products, whatever the kernel. Raises ConfigError for a text
     that is empty or longer than the context.
@@ -113,7 +113,7 @@ def _code(frame: FrameType | None) -> str:
 
 @contextmanager
 def _running(model: nn.Module) -> Iterator[list[str]]:
-    """Yield a list of the names of the running modules, kept up to date, the innermost last."""
+    """Yield a list, updated in place, of the names of the running modules, innermost last."""
     path: list[str] = []
     names = {module: name for name, module in model.named_modules()}
 

@@ -1,8 +1,8 @@
-"""Export of a tokenizer to files from which transformers' AutoTokenizer builds the same one.
+"""Export of a tokenizer to files from which transformers' AutoTokenizer builds an equal tokenizer.
 
 The exported tokenizer encodes a text like `Tokenizer.prompt`: the token that begins a text is
-prepended, nothing is appended, and names of special tokens in the text are encoded as text
-(`split_special_tokens=False` parses them).
+prepended, nothing is appended, and names of special tokens in the text are encoded as text (with
+`split_special_tokens=False` the names are parsed).
 """
 
 import json
@@ -32,7 +32,7 @@ def generation_config(tokenizer: Tokenizer | None) -> dict[str, Any]:
 
 
 def tokenizer_files(tokenizer: Tokenizer, family: str, context: int) -> tuple[Files, list[str]]:
-    """Build tokenizer.json and tokenizer_config.json, and notes on their limits."""
+    """Build tokenizer.json and tokenizer_config.json, and notes on limitations of the files."""
     import tokenizers
 
     model = tokenizer.expressed()

@@ -1,4 +1,8 @@
-"""Judging of candidates: open a ledger, run its gates, leave accepted changes out."""
+"""Judging of candidates: open a ledger, run a candidate's gates, leave accepted changes out.
+
+A candidate is a proposed change of the best variant so far. A ledger records all candidates and the
+error budget that their tests share.
+"""
 
 import hashlib
 import re
@@ -52,11 +56,11 @@ _ENTRY_ERROR = re.compile(r"(?:experiment:\d+:\d+: )?variants\.entries(?:\[\d+\]
 
 
 def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
-    """Open a ledger in a folder, after training the controls of its file.
+    """Open a ledger in a folder, after training the controls of the experiment file.
 
     Controls are trained if the file has a positive control. `flags` are options of `llama-ablate
-    run`: workers and device. Raises ConfigError for an existing ledger, for a file that does not
-    fit a ledger, and for failing controls.
+    run`: workers and device. Raises ConfigError if the folder has a ledger, if the file does not
+    fit a ledger, and if a control fails.
     """
     if (root / FILE).exists():
         raise ConfigError(f"'{root}' holds a ledger already: it is opened once")
@@ -95,7 +99,10 @@ def open_ledger(file: Path, root: Path, flags: Sequence[str]) -> Ledger:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Candidate whose gates can be planned, with its plug-in files."""
+    """Candidate (proposed change of the best variant) with its plug-in files.
+
+    The experiments of its gates can be planned.
+    """
 
     begun: Begun
     files: tuple[Path, ...]
@@ -104,10 +111,10 @@ class Candidate:
 
 
 def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candidate:
-    """Read a candidate's file, and plan its gates, without using up error.
+    """Read a candidate's file, and plan its gates, without using any error budget.
 
-    Raises ConfigError, located in the file, if a gate cannot be planned. Raises ConfigError for
-    plug-in code of the ledger that this user has neither supplied nor trusts.
+    Raises ConfigError, located in the file, if a gate cannot be planned. Raises ConfigError if the
+    best contains plug-in code that this user has neither supplied nor trusts.
     """
     marked = Marked({"plugin": file.name}) if file.suffix == ".py" else load_yaml(file)
     label, changes, plugin = _read(file, marked, ledger.terms)
@@ -123,11 +130,11 @@ def read_candidate(ledger: Ledger, file: Path, *, trust: bool = False) -> Candid
 
 
 def _begin(ledger: Ledger, label: str, changes: dict[str, Any], brought: dict[str, str]) -> Begun:
-    """Return the event that begins a candidate: a new event, or the ledger's own.
+    """Return the event that begins a candidate: the ledger's event or a new event.
 
-    The ledger's event is returned if the candidate is not decided yet, if it was decided against
-    the present best, or if its changes are part of the best. Raises ConfigError if no candidates
-    remain.
+    The ledger's event is returned if the same candidate has begun before, and is not decided yet,
+    was decided against the present best, or is part of the best. Raises ConfigError if no
+    candidates remain.
     """
     for begun in ledger.of(Begun):
         is_current = begun.number not in ledger.ended or begun.best == len(ledger.path)
@@ -177,7 +184,7 @@ def judge_candidate(
 def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) -> Ledger:
     """Measure the best without each of its accepted changes, and return the ledger.
 
-    This is done once for each version of the best. Raises ConfigError if the best is the baseline.
+    Each version of the best is measured only once. Raises ConfigError if the best is the baseline.
     """
     if not ledger.path:
         raise ConfigError("the best is the baseline: there is nothing to leave out")
@@ -202,8 +209,8 @@ def leave_one_out(ledger: Ledger, flags: Sequence[str], *, trust: bool = False) 
 def find_pilot(ledger: Ledger) -> Path | None:
     """Return the folder of the runs whose noise a dry run assumes.
 
-    They are the runs of the candidate with the median noise at gate one, else the runs of the
-    controls. Return None if there are neither.
+    These runs are gate one of the candidate with the median noise, or else the trained controls.
+    Return None if the ledger has neither.
     """
     before = [event for event in ledger.of(Gated) if event.gate == 1 and event.found[0].losses]
     before.sort(key=lambda one: pstdev(a - b for a, b in one.found[0].losses.values()))
@@ -252,7 +259,8 @@ def load_and_run(
 def _read(file: Path, marked: Marked, terms: Terms) -> tuple[str, dict[str, Any], dict[Path, str]]:
     """Read a candidate's label, its changes, and the code of its plug-in by file.
 
-    Raises ConfigError for a key that the ledger states, and for a candidate without changes.
+    Raises ConfigError for a change of a key that the ledger fixes for all candidates, and for a
+    candidate without changes.
     """
     changes = dict(marked.values)
     label, named = changes.pop("label", file.stem), changes.pop("plugin", None)
@@ -341,10 +349,10 @@ def _check_ledger_texts(ledger: Ledger) -> None:
 def _check_texts(
     source: ExperimentFile, terms: Terms, values: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Return the fingerprints of both gates' texts, after planning an experiment with each.
+    """Return the fingerprints of both gates' texts, after planning an experiment with each text.
 
     Raises ConfigError for a text with which no experiment can be planned, for two equal texts, and
-    for a second text whose held-out part occurs in the training text of the first.
+    for a second text whose held-out part occurs in the training text of the first text.
     """
     prepared: list[Tokens] = []
     for data, where in ((source.experiment.data, ("data",)), (terms.second, ("judge", "second"))):

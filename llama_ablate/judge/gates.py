@@ -157,7 +157,7 @@ def train(
 def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> str:
     """Return an error message if the plan differs from the ledger; "" otherwise.
 
-    The candidate's code was loaded while the plan was made, and may have changed it.
+    The candidate's code was loaded while the plan was made, and may have changed the plan.
     """
     expected = experiment.from_mapping(values).experiment
     expected = checks.guarded(expected, tuple(map(METRICS.resolve, expected.measure)))
@@ -169,7 +169,7 @@ def _find_other_plan(frames: Frames, values: Mapping[str, Any], text: str) -> st
 
 
 def _find_fault(frames: Frames, label: str, root: Path, *, has_code: bool) -> str:
-    """Explain why a gate's runs are invalid; return "" if they are valid.
+    """Explain why a gate's runs are invalid; return "" if all runs are valid.
 
     Runs are invalid if a run failed, or if a repeated measurement differs from its record. Runs of
     the best are measured again only if the candidate has plug-in code.
@@ -190,7 +190,7 @@ def _find_fault(frames: Frames, label: str, root: Path, *, has_code: bool) -> st
 
 
 def find_failed(frames: Frames, label: str = "") -> str:
-    """Describe a failed run of the candidate with a label; return "" for none.
+    """Describe a failed run of the candidate with the label `label`; return "" for none.
 
     Raises ConfigError for any other run without a final outcome.
     """

@@ -1,9 +1,9 @@
 """Ledger of candidates judged against the best so far, with its error budget.
 
-`<ledger>/ledger.jsonl` has one event per line, sealed by a hash chain: a line ends with the SHA-256
-of the hash of the line before it and of its own text. `<ledger>/runs/` holds the experiments behind
-the events. `<ledger>/plugins/` holds the plug-in code of candidates, which is also part of the
-events. A copy of the folder is self-contained.
+`<ledger>/ledger.jsonl` has one event per line, sealed by a hash chain: each line ends with the
+SHA-256 of the previous line's hash and the line's own text. `<ledger>/runs/` holds the experiments
+behind the events. `<ledger>/plugins/` holds the plug-in code of candidates, which is also part of
+the events. A copy of the folder is self-contained.
 """
 
 import hashlib
@@ -66,7 +66,8 @@ class _Event(BaseModel):
 def _check_stated(experiment: dict[str, Any]) -> dict[str, Any]:
     """Return a stored experiment without the empty keys of older versions.
 
-    Raises ValueError if a key is missing that every ledger states.
+    Raises ValueError if the experiment lacks a key that every ledger states, or if its number of
+    training tokens or steps is not a whole number.
     """
     for key in _NEEDED_KEYS:
         section: Any = experiment
@@ -101,7 +102,7 @@ class Opened(_Event):
 
 
 class Begun(_Event):
-    """Event that begins a candidate, with the one-sided level that both gates share."""
+    """Event that begins a candidate, with the one-sided error level that both gates share."""
 
     event: Literal["begun"] = "begun"
     number: int
@@ -118,12 +119,12 @@ class Begun(_Event):
 
     @property
     def left_out(self) -> str:
-        """Label of the best without this candidate's changes."""
+        """Label of the best variant without this candidate's changes."""
         return f"without {self.number} {self.label}"[:80].strip()
 
 
 class GateDifference(_Event):
-    """Difference of a candidate from the best at a gate, with its runs' losses."""
+    """Difference of a candidate from the best at a gate, with both losses by seed."""
 
     # Events of older versions also have the largest number of seeds that would decide.
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
@@ -163,7 +164,7 @@ class Decided(_Event):
 
 
 class TakenApart(_Event):
-    """Event with the effects of leaving each accepted change out of the best."""
+    """Event with the effect of leaving each accepted change out of the best."""
 
     event: Literal["taken apart"] = "taken apart"
     best: int
@@ -197,7 +198,7 @@ class History:
 
     @property
     def level(self) -> float:
-        """Level of the next candidate, one-sided; 0 if no candidates remain.
+        """Significance level of the next candidate, one-sided; 0 if no candidates remain.
 
         A candidate that is not decided counts as not accepted.
         """
@@ -212,7 +213,7 @@ class History:
         return min(level, _MAX_LEVEL)
 
     def add(self, event: _Event) -> None:
-        """Apply an event. Raises ValueError if it cannot follow the events before it."""
+        """Apply an event. Raises ValueError if the event cannot follow the events before it."""
         if isinstance(event, Opened):
             _require(not hasattr(self, "terms"), "opens the ledger a second time")
             self.terms = event.terms
@@ -315,7 +316,7 @@ class Ledger:
 
         `make` is an event, or a function that makes an event from the current ledger. A lock keeps
         other processes from writing meanwhile. Raises ConfigError if the event cannot follow the
-        others.
+        ledger's events.
         """
         with disk.locked(self.root):
             now = Ledger.open(self.root)
@@ -378,7 +379,7 @@ class Ledger:
 
     @property
     def level(self) -> float:
-        """Level of the next candidate, one-sided; 0 if no candidates remain."""
+        """Significance level of the next candidate, one-sided; 0 if no candidates remain."""
         return self.history.level
 
     def best(self, version: int | None = None, without: Begun | None = None) -> dict[str, Any]:
@@ -403,7 +404,7 @@ class Ledger:
         return list(files.values())
 
     def draw_seed(self) -> int:
-        """Draw the first seed of a range of seeds that no candidate has."""
+        """Draw the first seed of a range of seeds that no other candidate uses."""
         taken, step = {begun.first for begun in self.of(Begun)}, 2 * _GATE_SEEDS
         while (first := step * secrets.randbelow(_MAX_SEED // step)) in taken:
             pass
@@ -435,7 +436,10 @@ class Ledger:
         return 2 * levels[gate - 1]
 
     def gate(self, begun: Begun, gate: Literal[1, 2]) -> dict[str, Any]:
-        """Return the experiment of a gate: the candidate and the best at its beginning."""
+        """Return the experiment of a gate, which compares a candidate with the best.
+
+        The best is the version against which the candidate began.
+        """
         terms, best = self.terms, self.best(begun.best)
         arms = [("best", best), (begun.label, merged(best, begun.changes))]
         first = begun.first + (gate - 1) * _GATE_SEEDS
@@ -480,7 +484,7 @@ def sizes_of(terms: Terms, experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge changes in order; a new component drops earlier changes of its options.
+    """Merge changes in order; a changed component drops earlier changes of its options.
 
     Only the last mapping may contribute `draws`: other random draws are part of a candidate, never
     of the best.

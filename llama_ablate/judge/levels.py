@@ -16,9 +16,9 @@ MAX_LEVELS = 0.025, 0.05
 def weights(most: int) -> list[float]:
     """Compute the error shares of `most` successive tests, with a sum of 1.
 
-    The shares fall as log(n) / (n exp(sqrt(log n))) (Javanmard & Montanari 2018, eq. 31). Over all
-    whole numbers, the first thousand tests would have three tenths of the sum; with a stated
-    maximum, its tests have all of it.
+    The shares fall as log(n) / (n exp(sqrt(log n))) (Javanmard & Montanari 2018, eq. 31). In an
+    infinite sequence, the first thousand tests would have only three tenths of the sum; with a
+    stated maximum, the tests up to the maximum have all of it.
     """
     falling = [
         math.log(max(n, 2)) / (n * math.exp(math.sqrt(math.log(n)))) for n in range(1, most + 1)
@@ -57,9 +57,9 @@ def family_wise(test: int, shares: Sequence[float], error: float) -> float:
 def split_level(level: float) -> tuple[float, float]:
     """Split a level into the one-sided levels of gate one and gate two.
 
-    The product of both levels is at most `level`. The gates have different seeds and texts, so a
-    change that helps on neither passes both with a probability of at most the product. Each gate
-    has the square root of the level, at most `MAX_LEVELS`.
+    The product of the two gates' levels is at most `level`. The gates have different seeds and
+    texts, so a change that helps at neither gate passes both gates with a probability of at most
+    the product. Each gate has the square root of the level, at most its value in `MAX_LEVELS`.
 
     >>> split_level(1e-4)
     (0.01, 0.01)

@@ -1,9 +1,9 @@
 """Repeated measurement of a finished run, with its model in a separate process.
 
-Only the separate process loads the candidate's code. It receives tokens and returns logits as plain
-numbers, and the judging process computes the losses. Therefore no change that the candidate makes
-to torch or to this package affects the losses. All logits are compared with logits of a prefix of
-the tokens, which cannot depend on later tokens.
+Only the separate process loads the candidate's code. The process receives tokens and returns logits
+as plain numbers, and the judging process computes the losses. Therefore no change that the
+candidate makes to torch or to this package affects the losses. All logits are compared with logits
+of a prefix of the tokens, which cannot depend on later tokens.
 """
 
 import math
@@ -60,7 +60,10 @@ class RemoteModel:
         self._connection = connection
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Return logits, (B, T, V), after checking random prefixes of half the sequences."""
+        """Return logits, (B, T, V), after a check that no logit depends on later tokens.
+
+        The check compares the logits with the logits of random prefixes, for half of the sequences.
+        """
         rows = max(1, _MAX_NUMBERS // (tokens.shape[1] * self.spec.vocab))
         return torch.cat(
             [self._check(tokens[at : at + rows]) for at in range(0, len(tokens), rows)]

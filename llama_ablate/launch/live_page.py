@@ -21,8 +21,8 @@ LIVE_SHARE, FIRST_CPU_S = 0.01, 6.0
 def renew_page(root: Path) -> Iterator[None]:
     """Update the page of results repeatedly, in another process, while the `with` body trains.
 
-    The first page is written once its cost is 1% of the CPU time of all cores so far: after five
-    minutes on two cores. Shorter experiments get a page at their end only.
+    The first page is written once its CPU time is only 1% of the CPU time of all cores so far:
+    after five minutes on two cores. Shorter experiments get a page at their end only.
     """
     children: list[subprocess.Popen[bytes]] = []
 

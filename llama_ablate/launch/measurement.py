@@ -83,8 +83,8 @@ def measure_variants(
     """Measure the per-variant metrics of all variants, with speeds in interleaved rounds.
 
     A metric that any variant lacks, or that was measured with other settings, is measured for all
-    variants, since ratios are valid only between values that were measured together. `again`
-    measures in any case. New values replace earlier ones.
+    variants, since ratios are valid only between values that were measured together. If `again` is
+    set, all metrics are measured again. New values replace earlier values.
     """
     arms = [variant for variant, _ in plan.arms]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
@@ -125,9 +125,9 @@ def measure_variants(
 
 
 def _is_taken(choice: Choice) -> bool:
-    """Return whether a per-variant metric needs a measurement.
+    """Return whether a per-variant metric needs a separate measurement.
 
-    An unpaired training speed does not: it is taken from the variant's runs.
+    An unpaired training speed needs none, since it is computed from the variant's runs.
     """
     return choice.name != "train_speed" or is_paired(choice)
 
@@ -142,7 +142,7 @@ def _paired(choice: Choice) -> Choice:
 def _entry(choice: Choice) -> Entry:
     """Return the configuration entry that identifies a measurement, without `paired: true`.
 
-    Earlier versions had no such option and measured every speed in pairs.
+    Earlier versions had no option `paired` and measured every speed in pairs.
     """
     options = dict(choice.options)
     if options.get("paired"):
@@ -199,7 +199,7 @@ def _measured(
 def _joined(
     of_processes: Sequence[Sequence[dict[str, Measurement]]], names: Sequence[str]
 ) -> list[dict[str, Measurement]]:
-    """Join the metrics from several processes, variant by variant."""
+    """Join the metrics from several measuring processes, separately for each variant."""
     return [
         {
             name: joined([metrics[name] for metrics in arm_metrics if name in metrics])
@@ -238,10 +238,11 @@ def _train_config(variant: Variant, table: Table) -> Train:
 
 
 def _circumstances(variant: Variant, table: Table) -> list[Any]:
-    """Return the inputs of a variant's measurement, without compute settings and training length.
+    """Return the settings on which a variant's measurement depends.
 
-    The spec and train config are reduced to their differences from the defaults, so that a new
-    option or key does not invalidate earlier measurements.
+    Compute settings and training length are left out. The spec and train config are reduced to
+    their differences from the defaults, so that a new option or key does not invalidate earlier
+    measurements.
     """
     train = _train_config(variant, table).identity("tokens", "steps", "evals")
     return [variant.spec.identity(), train, table.text_of(variant).tokens.fingerprint]
@@ -253,10 +254,9 @@ def measure_finished(
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
     A metric that the experiment lists has the experiment's options; speeds are measured in pairs.
-    Values measured with the same options in the same circumstances are kept, unless `again` is set:
-    then they are replaced.
-    Raises ConfigError for an unknown metric, for a run without weights to measure, and if the
-    corpus or a plug-in has changed.
+    Values measured with the same options in the same circumstances are kept; if `again` is set,
+    they are measured again and replaced. Raises ConfigError for an unknown metric, for a run
+    without weights to measure, and if the corpus or a plug-in has changed.
     """
     planned = store.plan
     listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
@@ -283,8 +283,9 @@ def measure(
     """Measure the planned metrics that finished runs and variants lack.
 
     A metric measured with other options counts as lacking. Metrics of runs are measured from
-    weights. `asked` retries failed metrics and raises ConfigError for a run without weights, which
-    is left out otherwise. `again` measures in any case.
+    weights. If `asked` is set, failed metrics are retried, and a run without weights raises
+    ConfigError; otherwise such a run is left out. If `again` is set, all metrics are measured
+    again.
     """
     with store.alone(_KEY) as lease:
         wanted = _wanted(store, plan, asked=asked, again=again)
@@ -300,7 +301,7 @@ def measure(
 def _wanted(
     store: Store, plan: Plan, *, asked: bool, again: bool
 ) -> list[tuple[Record, list[Choice]]]:
-    """Return the finished runs that lack metrics, each with the lacking metrics.
+    """Return each finished run that lacks metrics, with a list of the missing metrics.
 
     Raises ConfigError as `measure` does.
     """
@@ -322,9 +323,10 @@ def _wanted(
 
 
 def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> bool:
-    """Return whether a metric of a run is missing or to be measured again.
+    """Return whether a metric of a run is missing or has to be measured again.
 
-    Metrics with other options than the stated ones count as missing; `retry` repeats failed ones.
+    A metric with other options than `stated` counts as missing. If `retry` is set, a failed metric
+    has to be measured again.
     """
     metric = record.metrics.get(name)
     if metric is None or stated.other(name, metric):

@@ -70,12 +70,12 @@ def warm() -> None:
 
 @contextmanager
 def _born() -> Iterator[None]:
-    """Start processes inside the `with` body with SIGINT and SIGHUP blocked, and huge pages.
+    """Block SIGINT and SIGHUP, and use huge pages, in processes started in the `with` body.
 
     A terminal sends SIGINT (Ctrl-C) and SIGHUP (its closing) to all of its processes. This process
-    stops the others itself; the fork server reports the end of workers, so it has to outlive them.
-    With huge pages for glibc's allocations, where Linux provides them on request, a training step
-    on a CPU is some 4% faster; glibc reads the setting before Python begins.
+    stops its workers itself, and the fork server has to outlive the workers, since it reports their
+    end. With huge pages for glibc's allocations, where Linux provides them on request, a training
+    step on a CPU is some 4% faster; glibc reads the setting before Python begins.
     """
     resource_tracker.ensure_running()  # its start unblocks SIGINT, so that it must precede
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
@@ -138,9 +138,9 @@ def start(
 def _without_script() -> Iterator[None]:
     """Hide this process's main script from a new process, which would run it again.
 
-    multiprocessing runs it to find definitions of the script. Tasks are functions of modules, so
-    they do not need it; a script that calls `llama_ablate.run` then needs no
-    `if __name__ == "__main__"`.
+    multiprocessing would run the script to find functions that are defined in it. Tasks are
+    functions of modules, so the script is not needed; a script that calls `llama_ablate.run` then
+    needs no `if __name__ == "__main__"`.
     """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -299,9 +299,9 @@ def _child(
 def leave_after(ended: Callable[[], object]) -> None:
     """Terminate this process when its parent has ended.
 
-    `ended` is a function that blocks until then; a thread calls it. Afterwards this process sends
-    itself SIGTERM, at which a worker writes a checkpoint, and other processes end. After GRACE_S it
-    exits in any case.
+    `ended` is a function that blocks until the parent has ended; a thread calls it. Then this
+    process sends itself SIGTERM: a worker writes a checkpoint, and any other process ends. After
+    GRACE_S seconds this process exits in any case.
     """
 
     def watch() -> None:

@@ -25,7 +25,7 @@ _TRIES = 3  # attempts for a run whose processes were lost without progress
 
 @dataclass(frozen=True)
 class Gone:
-    """Report that a run's process has ended: the reason, and whether memory ran out."""
+    """End of a run's process: the run id, the reason, and whether memory ran out."""
 
     run: str
     why: str = ""
@@ -36,7 +36,8 @@ class Gone:
 class News:
     """Report of a launcher: progress of its processes, and its ended processes.
 
-    Progress is a step and its loss by run id; the loss is None if the step is a checkpoint's.
+    `steps` maps run ids to a step and its loss; the loss is None if the step comes from a
+    checkpoint.
     """
 
     steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -44,9 +45,10 @@ class News:
 
 
 def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
-    """Return a run's step and loss from its live note, or None.
+    """Return the current step and loss of a run, or None if unknown.
 
-    Without a live note, the step of the latest checkpoint is returned, with None as loss.
+    Step and loss are read from the live note that a running worker writes. Without a live note, the
+    step is the latest checkpoint's, and the loss is None.
     """
     if note := live.read(store.working(run)):
         return note.step, note.train_loss
@@ -99,9 +101,9 @@ class Queue:
         """Run the `wanted` runs (default: all) that have no final record.
 
         On an interrupt, workers write checkpoints first. A run that diverges, fails, runs out of
-        memory or is lost too often gets a record with that outcome, and the others continue; a run
-        that ran out of memory while others ran is first retried alone. `stage` names the
-        experiment's stage to which the runs belong.
+        memory or is lost too often gets a record with that outcome, and the other runs continue. A
+        run that ran out of memory while other runs trained is first retried alone. `stage` names
+        the experiment's stage to which the runs belong.
         """
         final = self._store.final_ids()
         runs = [run for run in self._in_order() if wanted is None or run in wanted]
@@ -154,7 +156,7 @@ class Queue:
         return sorted(self._runs, key=lambda run: (seeds[self._runs[run].seed], -flops[run]))
 
     def _choose(self, pending: deque[str], most: int) -> list[str]:
-        """Remove and return the next pending runs, at most `most`, that nobody has leased."""
+        """Take at most `most` pending runs that no other process has leased or finished."""
         chosen: list[str] = []
         if not pending or not most:
             return chosen
@@ -216,7 +218,7 @@ class Queue:
         self._keep_best(record.variant)
 
     def _keep_best(self, variant: str) -> None:
-        """Delete a variant's weights except for its best run in each table.
+        """Delete the weights of a variant's runs, except for the best run in each table.
 
         Does nothing unless `keep_weights` is `best`. Tables are separate, since losses on different
         texts or budgets are not comparable.
@@ -234,7 +236,7 @@ class Queue:
         return f"{planned.variant.label} s{planned.seed}{tuned}"
 
     def _returned(self) -> list[str]:
-        """Return the runs to retry after another process's lease on them has ended."""
+        """Return the runs that another process had leased, and has left unfinished."""
         back = []
         for run, gone in list(self._elsewhere.items()):
             if self._watch.waits(self._store.working(run)):

@@ -1,7 +1,7 @@
 """Functions that start worker processes on the machines of a cluster.
 
-Cluster launchers call them on the cluster's machines. The module has no slow imports, and the
-functions' arguments are two strings: a results folder and a run id.
+Cluster launchers call these functions on the cluster's machines. The module has no slow imports,
+and the functions' arguments are two strings: a results folder and a run id.
 """
 
 import os

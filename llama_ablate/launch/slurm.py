@@ -3,7 +3,8 @@
 Job states come from `squeue`, since accounting may be off. The launcher does not wait for
 submitit's pickled results, since a killed job leaves none. A job that is not in the queue has
 ended; the outcome of its run is read from the store. Every job has a name derived from the results
-folder, so that jobs of a killed launcher can be found even if it had not recorded them.
+folder, so that jobs of a killed launcher can be found even if the launcher had not recorded the
+jobs.
 """
 
 import contextlib
@@ -125,7 +126,7 @@ class Slurm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Release the job folder; remove it unless remaining jobs may need its files."""
+        """Release the job folder; remove the folder unless remaining jobs may need its files."""
         if kind is None:
             self.stop()
         if self._left:

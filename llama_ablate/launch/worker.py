@@ -196,7 +196,10 @@ def _run(
 
 
 def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
-    """Raise ConfigError if the trained model's predictions depend on future held-out tokens."""
+    """Check on held-out text that the trained model's predictions depend on no later tokens.
+
+    Raises ConfigError if a prediction depends on tokens after its position.
+    """
     context = model.spec.context
     for split in tokens.heldout:
         text = torch.from_numpy(tokens.split(split)[: 2 * context].astype("int64"))
@@ -208,7 +211,8 @@ def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
 def _failed(error: Exception, saved: Path) -> Trained:
     """Convert an exception to a run's outcome: `oom` if memory ran out, else `error`.
 
-    torch reports a lack of memory by several types of exceptions and messages.
+    torch reports a lack of memory by several types of exceptions and messages. If tokens were
+    damaged, the checkpoints in `saved` are deleted.
     """
     if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)

@@ -1,4 +1,4 @@
-"""Metrics by name: functions from a subject (model, text, compute) to measured values."""
+"""Metrics by name: functions of a subject (a model with text and compute) to measured values."""
 
 from llama_ablate.measure import cloze, length, live_bytes, quality, speed, trained_layers
 from llama_ablate.measure.metrics import METRICS, Metrics, Subject, Unmeasured

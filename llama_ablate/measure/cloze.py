@@ -40,15 +40,15 @@ def cloze(
 ) -> Iterator[Value]:
     """Accuracy on tasks: multiple choice, last words (LAMBADA) and minimal pairs (BLiMP).
 
-    `task` is a built-in task (minimal-pairs) or a `.jsonl` file of items, or a list of these.
+    `task` is a built-in task (minimal-pairs) or a `.jsonl` file of items, or a list of both.
     `_accuracy` is the share of items whose right choice is the likeliest; in a tie of k choices the
     right choice counts 1/k. `_accuracy_norm` divides log-likelihoods by the UTF-8 bytes of the
     choice (lm-evaluation-harness' acc_bytes; its acc_norm divides by characters),
-    `_accuracy_per_token` by its tokens. For last words, `_accuracy` is the share that greedy
-    decoding writes, and `_target_perplexity` is the perplexity per whole target, as in LAMBADA. The
-    samples are the values of each item. A text without a context follows the separator of
-    documents. A text longer than the model's context loses its beginning, and `_cut_items` counts
-    the items with such texts.
+    `_accuracy_per_token` by its tokens. For last words, `_accuracy` is the share of items whose
+    target greedy decoding writes, and `_target_perplexity` is the perplexity per whole target, as
+    in LAMBADA. The samples are the values of each item. A text without a context is scored after
+    the document separator. A text longer than the model's context loses its beginning, and
+    `_cut_items` counts the items with such texts.
     """
     for loaded_task in tasks(task, limit):
         yield from _measured(loaded_task, subject)
@@ -94,7 +94,7 @@ def _measured(task: Task, subject: Subject) -> Iterator[Value]:
 def _row(
     task: Task, name: str, value: NDArray[np.float64] | float, unit: str = "", quantity: str = ""
 ) -> Value:
-    """Return a row of a task: the mean over its items, with items as samples, or one value."""
+    """Return a row of a task: a mean with a sample per item, or a single value."""
     mean = float(np.mean(value))
     plain = row(f"{task.name}_{name}", mean, unit, quantity or name, task=task.name)
     samples = tuple(np.round(value, 4).tolist()) if isinstance(value, np.ndarray) else ()

@@ -19,8 +19,8 @@ _TEXTS = 16  # of each length: attention over long texts takes time quadratic in
 def loss_by_position(subject: Subject) -> Iterator[Value]:
     """Held-out loss by position in the context, in bands that double in width.
 
-    In models that keep documents apart (per-document mask), it is the position in the document.
-    Early tokens are hard for any model, which makes the mean loss favour longer windows (the
+    In models that keep documents apart (per-document mask), positions count from the document's
+    start. Early tokens are hard for any model, which makes the mean loss favour longer windows (the
     early-token curse, Press et al. 2021, arXiv:2108.12409, appendix B).
     """
     context, split = subject.model.spec.context, subject.tokens.heldout[-1]
@@ -56,11 +56,11 @@ def _check_times(_spec: ModelSpec, _tokens: Tokens, *, times: Sequence[int]) -> 
 def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> Iterator[Value]:
     """Held-out loss at multiples of the training context: extended, and with a sliding window.
 
-    For each multiple, the last half context of every text is predicted twice: `extended` from all
-    preceding tokens, however many; `sliding` from half a context to a whole context, as in
-    training. Both losses are over the same tokens, so their difference is the effect of length
-    alone. A position scheme with a table (learned positions) has no `extended` loss beyond its
-    table.
+    For each multiple, the last half context of every text is predicted twice: `extended`, from all
+    preceding tokens of the text; `sliding`, from half a training context (the first prediction) up
+    to a whole one (the last). Both losses are over the same tokens, so their difference is the
+    effect of length alone. A position scheme with a table (learned positions) has no `extended`
+    loss beyond its table.
     """
     context, half = subject.model.spec.context, subject.model.spec.context // 2
     split = subject.tokens.heldout[-1]

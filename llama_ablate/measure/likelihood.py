@@ -1,4 +1,4 @@
-"""Likelihood of texts after contexts, by which tasks are scored."""
+"""Likelihood of texts after contexts, for the scores of tasks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from llama_ablate.training.token_losses import rows_at_once
 
 
 class Encoded(NamedTuple):
-    """Tokens of a context, and of its scored continuation."""
+    """Tokens of a context, and tokens of the continuation to score."""
 
     context: list[int]
     continuation: list[int]
 
 
 class Likelihood(NamedTuple):
-    """Log-likelihood of a text in nats, and whether greedy decoding would have written it."""
+    """Log-likelihood of a text in nats, and whether greedy decoding would write the text."""
 
     nats: float
     is_greedy: bool
@@ -31,10 +31,10 @@ class Likelihood(NamedTuple):
 def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | None) -> Encoded:
     """Encode a text, split into context and continuation.
 
-    As in lm-evaluation-harness, both are encoded together, white space at the end of the context
-    belongs to the continuation, and a text without context follows the token `first`. Without a
-    token `first`, the first token of such a text is not scored. Raises ConfigError if the tokens do
-    not decode to the text.
+    As in lm-evaluation-harness, context and continuation are encoded together, white space at the
+    end of the context belongs to the continuation, and a text without context follows the token
+    `first`. Without a token `first`, the first token of such a text is not scored. Raises
+    ConfigError if the tokens do not decode to the text.
     """
     head = context.rstrip()
     sequence = context + continuation
@@ -56,9 +56,9 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return the likelihood of each continuation after its context, in float32.
 
-    After each batch, `done` is called with its number of texts. A text longer than the model's
-    context loses its beginning. Raises ValueError for a continuation that is empty or longer than
-    the context.
+    After each batch, `done` is called with the number of texts in the batch. A text longer than the
+    model's context loses its beginning. Raises ValueError for a continuation that is empty or
+    longer than the context.
     """
     results: list[Likelihood | None] = [None] * len(texts)
     for batch in _batches(model, texts):

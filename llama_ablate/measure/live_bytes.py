@@ -32,7 +32,7 @@ def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> No
 def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
     """Bytes of the KV cache after a prefill of one sequence, and bytes per further token.
 
-    Both are measured on live tensors, in the model's compute dtype.
+    Bytes are counted on live tensors, in the dtype of the compute configuration.
     """
     model = subject.model.to(subject.compute.dtype)
     length = context or model.spec.context
@@ -51,7 +51,7 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
 class PeakMemory:
     """Peak memory of this process since the object was created, in bytes.
 
-    On a GPU this is torch's allocated memory; on a CPU it is the growth of the resident set.
+    On a GPU the peak is of torch's allocated memory, on a CPU of the growth of the resident set.
     """
 
     def __init__(self, device: str) -> None:
@@ -74,8 +74,8 @@ def _resident() -> int:
 def most_resident() -> int:
     """Return the peak resident memory of this program in bytes.
 
-    On Linux /proc is read, since `ru_maxrss` also includes the peak of the same process before
-    exec, when it was still a copy of its parent.
+    On Linux /proc is read, since `ru_maxrss` also includes the peak before exec, when the process
+    was still a copy of the parent process.
     """
     with suppress(OSError):
         status = Path("/proc/self/status").read_bytes()  # a program's name may be any bytes

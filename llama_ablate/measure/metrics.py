@@ -36,7 +36,7 @@ class Subject:
 
 
 class Unmeasured(Exception):  # noqa: N818  not an error: the model has nothing of the kind
-    """Signal that a metric does not apply to a model; values yielded before stay."""
+    """Signal that a metric does not apply to a model; values already yielded are kept."""
 
     rows: tuple[Value, ...] = ()
 
@@ -70,8 +70,8 @@ class Metrics(Registry):
         `check` is called with the spec, the tokens and the metric's options, when an experiment is
         planned and before each measurement. It raises ConfigError for an option out of range.
         `worse` says for each of the metric's quantities whether lower or higher is worse. A guard
-        (a limit on how much worse a variant may be) uses the first of these quantities unless it
-        names another.
+        (a limit on how much worse a variant may be) uses the first of these quantities unless the
+        guard names another quantity.
         """
         self._worse[name] = worse or {}
         self._per[name] = per
@@ -99,7 +99,7 @@ class Metrics(Registry):
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
-        """Measure one metric. Raises whatever the metric raises; Unmeasured has the rows so far."""
+        """Measure one metric. Raises the metric's errors; Unmeasured has the rows so far."""
         self.check(choice, subject.model.spec, subject.tokens)
         values: list[Value] = []
         try:
@@ -121,10 +121,10 @@ class Metrics(Registry):
         subject: Subject,
         readings: Mapping[str, str] = MappingProxyType({"": ""}),
     ) -> dict[str, Measurement]:
-        """Measure metrics in every document mode; a failed metric has its error instead of rows.
+        """Measure metrics in every document mode; a failed metric has an error instead of rows.
 
-        `readings` are document modes (`mask` or `continue`) by a suffix that is added to the
-        metrics' names; "" is the model's own mode.
+        `readings` maps a suffix of the metrics' names to a document mode (`mask` or `continue`);
+        the mode "" is the model's own.
         """
         metrics: dict[str, Measurement] = {}
         for suffix, documents in readings.items():
@@ -145,7 +145,7 @@ class Metrics(Registry):
     def attempt(self, choice: Choice, subject: Subject) -> Measurement:
         """Measure one metric; if it does not apply to the model, return the reason as the error.
 
-        Raises whatever else the metric raises.
+        Raises any other error of the metric.
         """
         try:
             return Measurement(tuple(self.measure(choice, subject)))

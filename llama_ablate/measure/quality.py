@@ -32,11 +32,11 @@ def perplexity(subject: Subject) -> Iterator[Value]:
     Validation is for choosing, test for reporting. `_se_nats` is the standard error over windows:
     the uncertainty from the text's finite length, not from the seed. In models that keep documents
     apart (per-document mask), windows begin with documents, and only documents longer than the
-    context are cut. Bits per byte divide by the text's UTF-8 bytes, so they compare across
-    tokenizers; they are left out if the tokenizer loses text. The samples of `_nats_by_document`
-    and `_tokens_by_document` are sums over clusters of text, by which the text's own error is
-    computed; the coordinate `cluster` says whether clusters are documents, groups of documents or
-    blocks.
+    context are cut. Bits per byte divide by the text's UTF-8 bytes, so values are comparable across
+    tokenizers; bits per byte are left out if the tokenizer loses text. The samples of
+    `_nats_by_document` and `_tokens_by_document` are sums over clusters of text, for the standard
+    error due to the text's finite length; the coordinate `cluster` says whether clusters are
+    documents, groups of documents or blocks.
     """
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
@@ -92,7 +92,7 @@ def skill(subject: Subject) -> Iterator[Value]:
     token at positions where the window determines the next token, in whole windows of the last
     held-out split. The samples are the accuracies in each window. `_chance` is the accuracy of a
     guess among the tokens that are possible there; `_ceiling` is 1. Ordinary text has no such
-    questions, and yields nothing.
+    questions and no values.
     """
     source, targets = subject.tokens.source, _find_targets(subject.model.spec, subject.tokens)
     if targets is None or source is None:
@@ -115,7 +115,7 @@ def skill(subject: Subject) -> Iterator[Value]:
 def _find_targets(
     spec: ModelSpec, tokens: Tokens
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return the windows of the last held-out split, and their predictable tokens.
+    """Return the windows of the last held-out split, and the predictable tokens in the windows.
 
     Return None for ordinary text.
     """

@@ -1,4 +1,4 @@
-"""Throughput of training and decoding; one call is a turn of an interleaved timing.
+"""Throughput of training and decoding; each call is a turn of an interleaved timing.
 
 In interleaved timing, variants take turns. A turn is short and repeats its work for a number of
 seconds; the median of the repetitions counts, since another program may lengthen some of them.
@@ -47,8 +47,8 @@ def train_speed(
 ) -> Iterator[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
 
-    Steps are timed only if `paired` is true; otherwise the speed is that of the training runs. A
-    turn takes at least `seconds`, and at least one step after a warm-up step.
+    Steps are timed only if `paired` is true; otherwise the training runs supply the speed. A turn
+    takes at least `seconds`, and at least one step after a warm-up step.
     """
     model, train, compute = subject.model, subject.train, subject.compute
     objective = Objective(model, losses_of(train))
@@ -100,7 +100,7 @@ def _check_decode(
 
 
 def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]:
-    """Return the contexts to decode in: as given, or half and all of the training context."""
+    """Return the contexts to decode at: `context`, or half and all of the training context."""
     usual = [length for length in (spec.context // 2, spec.context) if length > new]
     for length in context or usual or [spec.context]:
         if length <= new:
@@ -189,12 +189,12 @@ def _decode_seconds(
 
 
 def _typical(work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float) -> float:
-    """Return the median seconds of a call, after a warm-up."""
+    """Return the median seconds of calls to `work`, after a warm-up."""
     return _median(lambda: seconds_of(work, synchronize), at_least_s)
 
 
 def _median(timed: Callable[[], float], at_least_s: float) -> float:
-    """Return the median of timings over some seconds, after a warm-up."""
+    """Return the median of timings repeated for at least `at_least_s`, after a warm-up."""
     timed()
     times = [timed()]
     while sum(times) < at_least_s:

@@ -108,8 +108,8 @@ def gradients(subject: Subject) -> Iterator[Value]:
     """Gradient norm of each layer's weights, after training.
 
     Gradients are computed in float32 over one batch of held-out text. `first_to_last_ratio` is the
-    first layer's norm over the last layer's norm: it is far from 1 if gradients vanish or explode
-    on their way back through the layers.
+    first layer's norm over the last layer's norm: the ratio is far from 1 if gradients vanish or
+    explode in the backward pass.
     """
     model = subject.model
     tokens = next(_batches(subject))

@@ -53,9 +53,9 @@ def measure_arms(
     """Measure the metrics of each arm: the median and the samples of every value.
 
     Speeds do not depend on the values of weights, so untrained models are measured. A metric that
-    fails for an arm has no values there and is not tried again; the other metrics and arms
-    continue. An Unmeasured metric keeps the values that it gave before. After `limit_s` seconds no
-    further round begins. `report` gets the number of measurements so far, out of
+    fails for an arm has no values for the arm and is not tried again; the other metrics and arms
+    continue. A metric that raises Unmeasured keeps the values yielded before. After `limit_s`
+    seconds no further round begins. `report` gets the number of measurements so far, out of
     `rounds * len(arms) * len(choices)`.
     """
 
@@ -105,7 +105,7 @@ def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str)
 def joined(processes: Sequence[Measurement]) -> Measurement:
     """Join a metric's measurements in several processes: medians over all rounds.
 
-    If the metric failed in one of the processes, that failure is returned.
+    If the metric failed in one of the processes, the failed measurement is returned.
     """
     for measurement in processes:
         if measurement.error and not measurement.rows:
@@ -127,7 +127,7 @@ def _medians(values: Sequence[Value]) -> Value:
 def _combined(
     parts: Sequence[Measurement], combine: Callable[[Sequence[Value]], Value]
 ) -> Measurement:
-    """Combine measurements: the values of each name, and the first error, if any."""
+    """Combine measurements: the values with the same name, and the first error, if any."""
     by_name: dict[str, list[Value]] = {}
     for value in chain(*(part.rows for part in parts)):
         by_name.setdefault(value.name, []).append(value)

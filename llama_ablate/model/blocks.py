@@ -31,10 +31,10 @@ BLOCKS = Registry("block", sizes=(*SIZES, "attn", "ffn", "norm", "layer"), inter
 
 
 class Block(nn.Module):
-    """Block of an attention and a feed-forward network; subclasses add the norms.
+    """Block of attention and a feed-forward network; subclasses add the norms.
 
-    `x0` adds the embedding to the input of each layer: stream and embedding are each multiplied by
-    a learned number, initially 1 and 0 (Jordan et al. 2024, modded-nanogpt).
+    `x0` adds the token embedding to the input of each layer: the stream and the embedding are each
+    multiplied by a learned number, initially 1 and 0 (Jordan et al. 2024, modded-nanogpt).
     """
 
     #: Number of residual streams: vectors per token between layers, equal in all layers.
@@ -62,7 +62,7 @@ class Block(nn.Module):
         return self.x0_mix[0] * x_BTD + self.x0_mix[1] * ctx.first("x0", x_BTD)
 
     def flops(self, context: int) -> int:
-        """Count forward FLOPs per token of products outside attention and feed-forward network."""
+        """Count a block's forward FLOPs per token outside attention and feed-forward network."""
         del context
         return 0
 

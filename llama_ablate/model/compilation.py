@@ -1,8 +1,8 @@
 """Compiled decoding: the decoder's forward pass over new tokens, through `torch.compile`.
 
-One compiled graph serves every length of the state, since lengths are symbols in the graph. The
-compiled step keeps no state itself, so it can be mixed with the plain forward pass on the same
-state, in any order.
+One compiled graph serves every length of the state (such as a KV cache), since lengths are symbolic
+in the graph. The graph contains no state, so compiled steps and plain forward passes can alternate
+on the same state in any order.
 """
 
 import os
@@ -22,10 +22,10 @@ _OPTIONS = {"cpu": {"cpp_wrapper": True}}
 class CompiledStep:
     """Compiled forward pass over one new token of each sequence.
 
-    It is compiled at its first call, and at most three times more when a sliding window fills and
-    begins to drop tokens. Logits are equal to the model's up to rounding; in bfloat16 the compiled
-    step rounds less. If torch cannot compile the model (a mixture of experts, for example) or finds
-    no C++ compiler, one line on stderr says so, and the model itself is called.
+    The step is compiled at the first call, and at most three times more when a sliding window fills
+    and begins to drop tokens. Logits are equal to the model's up to rounding; in bfloat16 the
+    compiled step rounds less. If torch cannot compile the model (a mixture of experts, for example)
+    or finds no C++ compiler, one line on stderr says so, and the model itself is called.
     """
 
     def __init__(self, model: Decoder, *, backend: Any = "inductor") -> None:
@@ -44,7 +44,7 @@ class CompiledStep:
     def __call__(
         self, tokens_B1: Tensor, state: DecoderState, *, pad_B: Tensor | None = None
     ) -> Tensor:
-        """Return logits, (B, 1, V), and advance the state. Raises ValueError as the model does."""
+        """Return logits, (B, 1, V), and advance the state. Raises ValueError like the model."""
         # torch's compiler treats lengths of 0 and 1 as constants.
         if self.works is not False and state.length > 1:
             for scheme in self.model.positions.values():

@@ -1,4 +1,8 @@
-"""Parts of a decoder: a registry of each slot's components, and construction from a spec."""
+"""Parts of a decoder: construction from a spec, and a registry of components for each slot.
+
+A slot is an interchangeable part of a model, such as `attention`; a component is an implementation
+of a slot, such as `mha`.
+"""
 
 from typing import Any
 
@@ -51,7 +55,7 @@ class PartMaker:
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
-        """Build the component of a slot; its random numbers are seeded by `draw`, (seed, name).
+        """Build a slot's component, whose random numbers are seeded by `draw`, (seed, name).
 
         `sizes` are sizes that are not in the spec, such as the layer's index.
         """
@@ -67,9 +71,9 @@ class PartMaker:
 
 
 class SharedParts(PartMaker):
-    """Factory that caches parts, so that the models of a large grid share them while counted.
+    """Factory that caches modules, to count the parameters of many models without building each.
 
-    Two parts of one model are never the same module.
+    The models of a large grid share modules, but no module occurs twice in one model.
     """
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ class SharedParts(PartMaker):
     def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
-        """Return the cached part of a component and its sizes, or build it."""
+        """Return the cached module of a component with these sizes, or build and cache one."""
         part_sizes = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
         norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
         component = REGISTRIES[slot].get(choice.name)
@@ -89,7 +93,7 @@ class SharedParts(PartMaker):
         return part
 
     def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Return the cached embedding and head of some sizes, or build them."""
+        """Return the cached embedding and head of the spec's sizes, or build and cache a pair."""
         key = spec.vocab, spec.dim, spec.tie
         if key not in self._parts:
             self._parts[key] = super().ends(spec)

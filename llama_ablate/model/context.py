@@ -17,7 +17,7 @@ _STANDARD = Parametrization()
 
 
 def _since(first_BT: Tensor | None, at_T: Tensor) -> Tensor:
-    """Return positions relative to a first token; positions before it become 0."""
+    """Return positions `at_T` counted from a first token, 0 for tokens before the first token."""
     return at_T if first_BT is None else (at_T - first_BT).clamp(min=0)
 
 
@@ -28,12 +28,12 @@ class Context:
     `pos_T` are the positions of the new tokens: (T,), or (B, T) if sequences are padded on the left
     or documents are kept apart (per-document mask). `valid_BT` says which new tokens are not
     padding; None if none is padding. `begins_BT` says which tokens are the first of their document,
-    at which a mixer's state must be reset; None if documents are not kept apart. The
-    parametrization gives the factors of attention `scores` and of the sub-layers' outputs to the
-    `residual` stream.
+    at which a mixer's state must be reset; None if documents are not kept apart. `scores` and
+    `residual` are the parametrization's factors of attention scores and of each sub-layer's output
+    to the residual stream.
 
-    In `shared`, layers leave tensors of this pass for later layers, by name, each over the new
-    tokens: (B, T, ...). The decoder leaves the ids of the tokens there as `tokens`, (B, T).
+    `shared` maps names to tensors that a layer stores for later layers of the same pass. Each
+    tensor is over the new tokens, (B, T, ...). The entry `tokens` has the token ids, (B, T).
     """
 
     #: Number of tokens before the new tokens, and number of new tokens.
@@ -83,14 +83,14 @@ class Context:
         return (self.states or {}).get(part.state_name)
 
     def first(self, name: str, x: Tensor) -> Tensor:
-        """Return the tensor that the first layer has stored in `shared` under a name.
+        """Return the tensor that the first layer stored in `shared` under a name.
 
-        If there is none yet, `x` is stored under that name and returned.
+        If `shared` has no such name yet, `x` is stored there and returned.
         """
         return self.shared.setdefault(name, x)
 
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys rotated by position, as this layer's scheme does."""
+        """Return queries and keys rotated by this layer's position scheme."""
         return self.position.rotate(q_BHTE, k_BKTE, pos_T)
 
     def rotate_values(self, v_BKTE: Tensor) -> Tensor:
@@ -100,9 +100,9 @@ class Context:
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
         """Return the additive attention mask over the newest `visible` keys, S.
 
-        The mask is (T, S), (H, T, S) or (B, 1 or H, T, S), or None if everything is visible. A
-        second value says whether the mask is exactly the causal triangle, for which kernels have a
-        fast path.
+        The mask is (T, S), (H, T, S) or (B, 1 or H, T, S), or None if everything is visible. The
+        second value returned says whether the mask is exactly the causal triangle, for which
+        kernels have a fast path.
         """
         key = window, id(self.position)
         if key not in self._masks:
@@ -130,28 +130,28 @@ class Context:
         return mask, causal
 
     def add_loss(self, name: str, value: Tensor, weight: float = 1.0) -> None:
-        """Add a component's own training loss; losses of one name are summed over the layers."""
+        """Add a training loss of a component; losses with the same name are summed over layers."""
         if self.losses is not None:
             before = self.losses.get(name)
             self.losses[name] = weight * value if before is None else before + weight * value
 
     def add(self, x_BTD: Tensor, branch_BTD: Tensor, place: str) -> Tensor:
-        """Return the residual stream with a sub-layer's output added, scaled and with dropout."""
+        """Add a sub-layer's output to the residual stream, after dropout and scaling."""
         return x_BTD + self.branch(branch_BTD, place)
 
     def branch(self, branch_BTD: Tensor, place: str) -> Tensor:
-        """Return a sub-layer's output as it is added to the stream: scaled and with dropout."""
+        """Apply dropout and the residual factor to a sub-layer's output."""
         branch_BTD = self.drop(branch_BTD, place)
         return branch_BTD if self.residual == 1 else self.residual * branch_BTD
 
     def drop(self, x: Tensor, place: str) -> Tensor:
-        """Apply dropout to x at a named place of this layer, if the pass has dropout."""
+        """Apply dropout to `x` at a named place of this layer, if the pass has dropout."""
         return x if self.dropout is None else self.dropout(x, f"blocks.{self.layer}.{place}")
 
     def dropped(
         self, place: str, shape: Sequence[int], like: Tensor
     ) -> tuple[Tensor, float] | None:
-        """Return the dropout mask and scale that `drop` applies to a tensor of a shape, or None."""
+        """Return the mask and scale of `drop` for a tensor of a shape; None without dropout."""
         if self.dropout is None:
             return None
         return self.dropout.mask(f"blocks.{self.layer}.{place}", shape, like)

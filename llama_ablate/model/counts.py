@@ -1,6 +1,6 @@
 """Exact counts of parameters, FLOPs and state bytes, without allocating weights.
 
-One layer of each kind is built on torch's meta device.
+One layer of each distinct kind is built on torch's meta device.
 """
 
 import math
@@ -44,7 +44,7 @@ _COUNTED = [field.name for field in fields(Part) if field.name not in ("name", "
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters, FLOPs and state bytes of a whole model; NaN for counts a component lacks."""
+    """Parameters, FLOPs and state bytes of a whole model; NaN if not counted."""
 
     parameters: int
     #: Parameters without token embedding, output head and learned position table.
@@ -67,20 +67,20 @@ class Counts:
 
     @property
     def train_flops_per_token(self) -> float:
-        """Training FLOPs per token: the backward pass takes twice the forward's."""
+        """Training FLOPs per token: a backward pass takes twice the FLOPs of a forward pass."""
         return 3 * self.flops_per_token
 
     @property
     def work(self) -> float:
         """Training FLOPs per token, used only to predict time.
 
-        If a component does not count its FLOPs, this is 6 per active parameter.
+        If a component does not count FLOPs, the estimate is 6 per active parameter.
         """
         counted = not math.isnan(self.flops_per_token)
         return self.train_flops_per_token if counted else 6 * self.active_parameters
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the known counts as plain numbers."""
+        """Return the counts that are not NaN, as plain numbers."""
         return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
@@ -90,10 +90,10 @@ OUTSIDE = ("embedding", "position", "head")  # parts outside of the blocks
 def parts(
     spec: ModelSpec, context: int | None = None, dtype: torch.dtype = torch.float16
 ) -> tuple[Part, ...]:
-    """Count parameters, FLOPs and state bytes of each part of a model, its state in `dtype`.
+    """Count parameters, FLOPs and state bytes of each part of a model, with states in `dtype`.
 
-    Each distinct layer is built once, and counted as often as it occurs; a test compares with the
-    whole model. Raises ConfigError if the components do not fit the sizes.
+    Each distinct layer is built once and multiplied by the number of its occurrences; a test
+    compares the sums with a whole model. Raises ConfigError if the components do not fit the sizes.
     """
     model, times = build_meta_model(spec)
     length = context or spec.context
@@ -119,8 +119,8 @@ def _sum_over_layers(
 ) -> Part:
     """Sum the counts of one part over all layers.
 
-    `alike` has the part's counts in each distinct layer, `times` how often each distinct layer
-    occurs.
+    `alike` has the part's counts in each distinct layer; `times` has the number of occurrences of
+    each distinct layer, by the layer's index.
     """
     components: Counter[str] = Counter()
     sums: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
@@ -133,7 +133,7 @@ def _sum_over_layers(
 
 @lru_cache(maxsize=100_000)
 def count(spec: ModelSpec) -> Counts:
-    """Count a whole model. Raises ConfigError if its components do not fit its sizes."""
+    """Count a whole model. Raises ConfigError if the components do not fit the spec's sizes."""
     by_part = parts(spec)
     parameters = sum(part.parameters for part in by_part)
     return Counts(
@@ -200,7 +200,7 @@ def _kv_heads(spec: ModelSpec) -> list[int]:
 
 
 def exact(spec: ModelSpec, name: str) -> int:
-    """Return a model's count by its name in `Counts`. Raises ConfigError if the count is NaN."""
+    """Return a model's count by field name of `Counts`. Raises ConfigError if the count is NaN."""
     if math.isnan(value := getattr(count(spec), name)):
         raise ConfigError(
             f"{name} is not provided by '{spec.attention}', so neither 'match' nor 'budget' can be "
@@ -212,7 +212,7 @@ def exact(spec: ModelSpec, name: str) -> int:
 
 @lru_cache(maxsize=100_000)
 def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the bytes of one sequence's state over all layers, for each of several contexts.
+    """Return the state bytes of one sequence over all layers, for each of several contexts.
 
     Bytes are those of a 16-bit format, or NaN if a mixer does not count them. Raises ConfigError if
     the components do not fit the sizes.
@@ -229,12 +229,12 @@ def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8192)
 def build_meta_model(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
-    """Build a model of a spec's distinct layers on the meta device, and count each kind of layer.
+    """Build a model of one layer per distinct kind on the meta device; count each kind.
 
-    The counts are by the index of a kind's first layer. Models that this function returns share
-    their modules, so nothing in them may be changed: without that, a model of a thousand layers or
-    a thousand variants would take seconds to build. Raises ConfigError if the components do not fit
-    the sizes.
+    Returns a model of only these layers, and a dict from the index of each kind's first layer to
+    the number of layers of the kind. The returned models share modules, so callers must not change
+    a model. Sharing saves seconds for a model of a thousand layers, or for a thousand variants.
+    Raises ConfigError if the components do not fit the sizes.
     """
     times = distinct(spec)
     with torch.device("meta"):
@@ -252,9 +252,10 @@ def forget() -> None:
 
 
 def distinct(spec: ModelSpec) -> dict[int, int]:
-    """Return the first index and the count of each kind of layer; the last layer's kind is last.
+    """Return the number of layers of each kind, by the index of the kind's first layer.
 
-    A layer with a component that uses the layer's index is a kind by itself.
+    A layer with a component that uses the layer's index is a kind by itself. The kind of the last
+    layer comes last.
     """
     kinds: dict[Any, list[int]] = {}
     for index in range(spec.layers):
@@ -269,7 +270,7 @@ def distinct(spec: ModelSpec) -> dict[int, int]:
 def _count_block(block: Any, length: int, dtype: torch.dtype) -> tuple[Part, Part, Part]:
     """Count the attention, feed-forward network and norms of a block.
 
-    In a part's `component`, the caller replaces `{}` by the component's name.
+    The field `component` of each part has `{}` where the caller inserts the component's name.
     """
     stateful = _list_stateful(block)
     attention_parts, feedforward_parts = (
@@ -319,7 +320,7 @@ def _count_idle(ffn: Any) -> int:
 
 
 def _call_count(module: Any, name: str, *of: Any) -> float:
-    """Call a counting method of a component; return NaN if the component does not provide it.
+    """Call a counting method of a component; return NaN if the component lacks the method.
 
     Raises ConfigError if the result is no number.
     """

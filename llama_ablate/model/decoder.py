@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks, final norm and logits, and a pass's context and state."""
+"""The decoder: embedding, blocks, last norm and head; contexts and states of forward passes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -39,8 +39,8 @@ class Decoder(nn.Module):
 
     Random numbers in the components' constructors are seeded by (`seed`, name of the part).
     Matrices that the rule `model.init` fills stay uninitialised until `init_weights`. `layers` are
-    the indices of the layers to build, by default all: counts of parameters need only one layer of
-    each kind, and share modules between models through `parts`.
+    the indices of the layers to build, by default all; `parts` is the factory of the modules. To
+    count parameters, one layer of each kind is built, by a factory that shares modules.
     """
 
     #: Position scheme of the first layer.
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
             )
 
     def _add_positions(self, built: Sequence[int], seed: int) -> None:
-        """Add a module for each distinct position scheme: `position`, `position_1`, ..."""
+        """Add a module for each distinct position scheme, named `position`, `position_1`, ..."""
         spec, names = self.spec, dict[tuple[Choice, int | None], str]()
         rotated = [block.attn.rotated for block in self.blocks]
         usual = next(filter(None, rotated), spec.head_dim)
@@ -119,7 +119,7 @@ class Decoder(nn.Module):
                     )
 
     def _check_training_only(self, position: Choice, mixer: TrainingOnly) -> None:
-        """Raise ConfigError for options that act inside a mixer whose `forward` takes `x` alone."""
+        """Raise ConfigError for options that a mixer with only `forward(x)` would not apply."""
         spec, embedded = self.spec, [name for name in POSITIONS if not _acts_inside(name)]
         inside = {
             f"position: {position.name}": position.name not in embedded,
@@ -162,11 +162,11 @@ class Decoder(nn.Module):
     def forward(
         self, tokens_BT: Tensor, state: DecoderState | None = None, **given: Unpack[PassOptions]
     ) -> Tensor:
-        """Return logits, (B, T, V), of the next token at each position: `hidden`, then `logits`."""
+        """Return the logits of the next token at each position, (B, T, V)."""
         return self.logits(self.hidden(tokens_BT, state, **given))
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Compute logits, (..., V), from hidden states or some rows of them."""
+        """Compute logits, (..., V), from hidden states, (..., D)."""
         logits_BTV: Tensor = self.head(x_BTD)
         if (factor := self.parametrization.logits) != 1:
             logits_BTV = factor * logits_BTV
@@ -178,9 +178,10 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Compute the hidden states after the last norm, (B, T, D), which the output head reads.
 
-        With a state (such as a KV cache), the tokens continue the sequences in it and are added to
-        it: prefill, chunks and single-token decoding share this code. Training passes no state.
-        Raises ValueError if the tokens do not fit the state or the position scheme.
+        With a state (such as a KV cache), the tokens continue the sequences in the state and are
+        added to the state: prefill, chunks and single-token decoding share this code. Training
+        passes no state. Raises ValueError if the tokens do not fit the state or the position
+        scheme.
         """
         schemes, dropout = self.positions, given.get("dropout")
         ctx = self.context(tokens_BT, state, **given)
@@ -221,8 +222,8 @@ class Decoder(nn.Module):
     ) -> Tensor | None:
         """Compute the start index of each token's document, (B, T), and store it in the state.
 
-        A document begins with the separator before it. Return None if the model does not keep
-        documents apart.
+        The separator token before a document counts as the document's first token. Return None if
+        the model does not keep documents apart (per-document mask).
         """
         if self.spec.separator is None:
             return None
@@ -276,7 +277,7 @@ def block_flops(block: Any, context: int) -> dict[str, Any]:
 
 
 def _acts_inside(position: str) -> bool:
-    """Return whether a position scheme acts inside attention, not on the embeddings."""
+    """Return whether a position scheme acts inside attention rather than on the embeddings."""
     scheme, hooks = POSITIONS.get(position), ("rotate", "rotate_values", "bias")
     return any(getattr(scheme, hook, None) is not getattr(Position, hook) for hook in hooks)
 

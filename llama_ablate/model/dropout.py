@@ -1,9 +1,9 @@
 """Dropout whose masks are a function of seed, step and place (Srivastava et al. 2014).
 
 A place is the name of a point in the model at which dropout applies. A mask does not depend on
-other random draws. Variants therefore share masks wherever places and shapes agree, a resumed run
-has the masks of an uninterrupted run, micro-batches and data-parallel ranks have their rows of the
-whole batch's mask, and a GPU has the same masks as a CPU.
+other random draws. Variants therefore share masks wherever places and shapes agree, and a resumed
+run has the masks of an uninterrupted run. Each micro-batch and data-parallel rank uses its rows of
+the whole batch's mask, and a GPU has the same masks as a CPU.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Dropout:
 
     @classmethod
     def for_step(cls, spec: ModelSpec, seed: int, step: int, batch: int) -> "Dropout | None":
-        """Return the masks of a step, or None if the model has no dropout."""
+        """Return the masks of a training step, or None if the model has no dropout."""
         return cls(spec.dropout, seed, step, batch) if spec.dropout != DropoutRates() else None
 
     def from_row(self, first: int) -> "Dropout":
@@ -53,8 +53,8 @@ class Dropout:
         """Return the 0/1 mask and the scale 1/(1 - rate), or None if the rate is 0.
 
         The first axis of the shape is the batch; dtype and device are those of `like`. Mask and
-        scale are not multiplied: in bfloat16 their product would be off by up to 0.4%, for all
-        numbers alike.
+        scale are returned separately: in bfloat16 the product of mask and scale would be off by up
+        to 0.4%, by the same factor for all numbers.
         """
         rate: float = getattr(self.rates, _RATES.get(place.rpartition(".")[2], "sublayer"))
         if rate == 0:

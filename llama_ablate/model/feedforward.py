@@ -1,7 +1,7 @@
 """Position-wise feed-forward networks: `f(x_BTD, ctx) -> x_BTD`.
 
-Every network has the option `width`, which is solved for when variants are matched in size. With
-None, the network computes its default width.
+Every network has the option `width`, the hidden width. The harness solves for the width when
+variants are matched in size. If the option is None, the network computes a default width.
 """
 
 from collections.abc import Callable
@@ -49,8 +49,8 @@ class FeedForward(nn.Module):
     """Feed-forward network of two linear maps with an activation between them.
 
     By default the hidden width is four times the model's width. `canon` adds canon layers (short
-    causal convolutions) before the network (C), on its hidden units, those of the gate included
-    (D), or both (Allen-Zhu 2025, arXiv:2512.17351).
+    causal convolutions) before the network (place C), on the hidden units, including the gate's
+    units (place D), or in both places (Allen-Zhu 2025, arXiv:2512.17351).
     """
 
     activation: Activation
@@ -152,9 +152,10 @@ class ReLU(FeedForward):
 
 @FEEDFORWARDS.register("linear")
 class LinearFeedForward(FeedForward):
-    """Use no activation between two linear maps: a control that Shazeer 2020, 2002.05202, lacks.
+    """Use no activation between two linear maps, a control absent from Shazeer 2020, 2002.05202.
 
-    The loss that a network gains from its activation is the difference from this network.
+    The effect of an activation is the difference in loss between a network with the activation and
+    this network.
     """
 
     activation = staticmethod(_same)
@@ -173,7 +174,7 @@ class SquaredReLU(FeedForward):
 class _WithGELU(FeedForward):
     """Use x * Phi(x) as the activation.
 
-    `approximate: tanh` is the form that GPT-2 and Gemma use.
+    `approximate: tanh` is the approximation of Phi that GPT-2 and Gemma use.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Rules for initial weights, by name in `model.init`.
 
 A rule fills the matrices of layers that have no initialiser `start`. Each tensor is drawn on the
-CPU, seeded by (seed, parameter name). Two variants of a model therefore share every weight that
-they have in common, bit for bit, whatever else differs between them, so that their runs of a seed
-form a pair.
+CPU, seeded by (seed, parameter name). Two variants of a model therefore start from bit-identical
+values in every weight that both variants have, whatever else differs, and the runs of both variants
+with the same seed can be compared as a pair.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Init(Protocol):
     def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix, (out, in) or (entries, width), in place.
 
-        `inputs` is the number of inputs of each output (fan-in) in the parametrization's base
+        `inputs` is the fan-in, the number of inputs of each output, in the parametrization's base
         model.
         """
 
@@ -60,8 +60,9 @@ class Normal:
 class DepthScaled(Normal):
     """Draw from N(0, init_std^2), residual outputs smaller (Radford et al. 2019, GPT-2, 2.3).
 
-    Projections that are added to the residual stream have the standard deviation init_std / sqrt(2
-    layers), so that the stream's variance does not grow with depth. Biases are zero.
+    Projections whose outputs are added to the residual stream have the standard deviation
+    `init_std / sqrt(2 layers)`, so that the stream's variance does not grow with depth. Biases are
+    zero.
     """
 
     def __init__(self, init_std: float, layers: int) -> None:
@@ -108,10 +109,10 @@ class MuP(Normal):
 
 
 def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, seed: int) -> None:
-    """Fill the weights and biases of all layers without a `start` by the spec's rule, in place.
+    """Fill weights and biases of all layers without an initialiser `start`, by the spec's rule.
 
-    The rule gets the sizes of the parametrization's base model; the parametrization then scales the
-    weights that the rule drew.
+    The tensors are filled in place. The rule gets the sizes of the parametrization's base model;
+    the parametrization then scales the weights that the rule drew.
     """
     sizes = spec.sizes | {"layers": round(spec.layers / parametrization.depth)}
     init: Init = INITS.build(spec.init, **sizes)
@@ -137,7 +138,7 @@ def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, se
 
 @contextmanager
 def drawing_from(seed: int, name: str) -> Iterator[None]:
-    """Seed torch's global generator by (seed, name) in the body; restore it afterwards."""
+    """Seed torch's global generator by (seed, name) for a `with` block; restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(seed, name))
         yield

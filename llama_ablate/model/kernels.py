@@ -1,4 +1,4 @@
-"""Softmax attention: explicit products (`math`), torch's kernel (`fused`), or recorded maps."""
+"""Softmax attention by explicit products (`math`), by torch's kernel (`fused`), or step by step."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Maps:
 
 
 class Attending(Protocol):
-    """Interface that attention requires of a forward pass's context."""
+    """Interface of the context of a forward pass, as far as attention uses the context."""
 
     kernel: Kernel
     maps: list[Maps] | None
@@ -62,16 +62,16 @@ def attend(
     `bias` has the shape (B, H, T, S) or a shape that broadcasts to it. It may depend on the tokens:
     gradients flow through it with every kernel.
 
-    `sink_H` has one logit per head. It belongs to an additional key before the others, which every
-    token sees and whose value is 0.
+    `sink_H` has one logit per head, the score of an attention sink: an additional first key that
+    every token sees and whose value is 0.
 
-    The mask comes from the context, for this `window`; `scale` defaults to 1/sqrt(E). Neither
-    kernel copies a key/value head for each of its query heads. `math` is the faster kernel for
-    short contexts in bfloat16 on a CPU. In these cases attention is computed by explicit products,
+    The context supplies the mask for the `window`; `scale` defaults to 1/sqrt(E). Neither kernel
+    copies a key/value head for each of its query heads. `math` is the faster kernel for short
+    contexts in bfloat16 on a CPU. In these cases attention is computed by explicit products,
     whatever the kernel: with a soft cap or recorded maps, which torch's kernel does not support; if
     keys and values differ in width, where torch's kernel falls back to code six times slower than
     `math`; with dropout of the attention weights; and for one new token of many or long sequences
-    on a CPU, where torch's kernel takes longer and copies shared heads.
+    on a CPU, where torch's kernel takes longer and copies shared key/value heads.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -173,7 +173,8 @@ def _attend_one_token(
 ) -> Tensor:
     """Compute the attention of one new token, (B, 1, H * width of v).
 
-    The query heads that share a key/value head are the rows of one matrix product with its keys.
+    The query heads that share a key/value head are the rows of one matrix product with the keys of
+    this head.
     """
     B, H, K, dtype = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1], q_BH1E.dtype
     is_small = not torch.compiler.is_compiling() and k_BKSE.numel() <= _MAX_SMALL_CACHE
@@ -208,9 +209,9 @@ def _attend_in_steps(
     softcap: float | None,
     seen: int,
 ) -> Tensor:
-    """Compute attention step by step, and append its maps to `maps` if that is a list.
+    """Compute attention step by step; append the attention maps to `maps`, unless None.
 
-    The maps show the last `seen` keys only, and so leave out the attention sink.
+    The maps show only the last `seen` keys, without the attention sink.
     """
     group = q_BHTE.shape[1] // k_BKSE.shape[1]
     k_BHSE, v_BHSE = (x.repeat_interleave(group, dim=1) for x in (k_BKSE, v_BKSE))

@@ -1,7 +1,7 @@
 """Laws (invariants) that every model must obey, whatever its components.
 
-They are checked without training and without data. The tests check the components of this package;
-`check` checks the component of a plug-in before the runs of an experiment start.
+Laws are checked without training and without data. The tests check the components of this package;
+`check` checks a plug-in's component before the runs of an experiment start.
 """
 
 import copy
@@ -51,7 +51,7 @@ Law = Callable[[Decoder, Tensor], str | None]
 
 
 def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that logits are finite, of the right shape, and the same when computed again."""
+    """Check that logits are finite, of the right shape, and equal in a repeated forward pass."""
     logits_BTV, again_BTV = model(tokens_BT), model(tokens_BT)
     if logits_BTV.shape != (*tokens_BT.shape, model.spec.vocab):
         return f"returns logits of shape {tuple(logits_BTV.shape)}"
@@ -63,10 +63,10 @@ def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that a token changes no logits of the tokens before it, also in training.
+    """Check that a token changes no logits of earlier tokens, in evaluation and in training mode.
 
-    If all layers have sliding windows and no other module keeps tokens, a token must also leave the
-    logits unchanged beyond the layers' receptive field.
+    The check replaces one token. If all layers have sliding windows and no other module keeps
+    tokens, logits beyond the receptive field of the layers must not change either.
     """
     changed_BT = tokens_BT.clone()
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
@@ -82,10 +82,10 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 @torch.no_grad()
 def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that the first half of each sequence has the same logits without the second half.
+    """Check that the first half of a sequence gets the same logits without the second half.
 
-    This check is for trained weights and held-out text, since a component may look ahead only in
-    its training runs.
+    This check is for trained weights and held-out text, since a component that obeys `causal`
+    before training may still look ahead in a training run.
     """
     half = tokens_BT.shape[1] // 2
     whole_BTV, prefix_BTV = model(tokens_BT), model(tokens_BT[:, :half])
@@ -96,7 +96,7 @@ def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def _compute_receptive_field(model: Decoder) -> int:
-    """Compute the receptive field over all layers, in tokens."""
+    """Compute the receptive field of all layers together, in tokens."""
     windows = [getattr(block.attn, "window", None) or model.spec.context for block in model.blocks]
     if any(isinstance(part, Stateful) for block in model.blocks for part in block.modules()):
         return model.spec.context
@@ -104,10 +104,10 @@ def _compute_receptive_field(model: Decoder) -> int:
 
 
 def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check causality and independence of sequences at the context's length and in bfloat16.
+    """Check causality and independence of sequences at the training context, and in bfloat16.
 
-    A component that works in chunks, or uses another kernel in bfloat16, may break these laws only
-    there.
+    A component that works in chunks may break the laws `causal` and `batch_apart` only in long
+    sequences; a component with another kernel in bfloat16 may break `causal` only in bfloat16.
     """
     T = min(model.spec.context, _LONGEST)
     pieces = -(-_ROWS * T // tokens_BT.numel())
@@ -121,7 +121,7 @@ def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def batch_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
-    """Check that a sequence of a batch has the logits that it has alone, also in training."""
+    """Check that a sequence gets the same logits in a batch as alone, also in training mode."""
     for logits in (_read, _trained):
         alone = [logits(model, tokens_BT, i, i + 1) for i in range(len(tokens_BT))]
         if not _are_close(logits(model, tokens_BT), torch.cat(alone), close):
@@ -150,7 +150,7 @@ def _trained(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None 
 
 
 def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
-    """Check that prefill, a chunk, then single tokens give the logits of one pass over all."""
+    """Check that prefill, a chunk and single tokens give the logits of a full pass."""
     B, T = tokens_BT.shape
     state, pieces = model.new_state(batch=B, capacity=T), []
     for part in _pieces(tokens_BT, 7, 6):
@@ -166,7 +166,7 @@ def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _TOLERA
 def padding_changes_nothing(
     model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE
 ) -> str | None:
-    """Check that a sequence padded on the left has the logits that it has alone.
+    """Check that a sequence gets the same logits with padding on the left as without.
 
     The check covers one full pass, and a pass in pieces with a state (such as a KV cache), in which
     the first piece is all padding.
@@ -185,7 +185,7 @@ def padding_changes_nothing(
 
 
 def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _TOLERANCE) -> str | None:
-    """Check that documents in one sequence have the logits that each has alone.
+    """Check that each document gets the same logits within a sequence of documents as alone.
 
     The check covers one full pass and a pass in pieces with a state, with and without padding on
     the left. The gradient of the whole sequence must be the sum of the documents' gradients. The
@@ -235,7 +235,8 @@ def _gradients(model: Decoder, texts: list[Tensor]) -> dict[str, Tensor]:
 def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check the counted bytes of a state against its live tensors.
 
-    Both are compared at several contexts and in two precisions, for an empty and for a full state.
+    The bytes are compared at several contexts and in two precisions, for an empty and for a full
+    state.
     """
     B, T = tokens_BT.shape
     in_bfloat16 = copy.deepcopy(model).to(torch.bfloat16)
@@ -260,8 +261,8 @@ def counted_flops(
 ) -> str | None:
     """Check the counted FLOPs of matrix products against torch's counter.
 
-    Both are compared for each layer, its attention and its feed-forward network, and for the whole
-    model.
+    The FLOPs are compared for each layer, for the attention and the feed-forward network of the
+    layer, and for the whole model.
     """
     T = min(model.spec.context, _COUNTED)
     text_BT = tokens_BT[:1].repeat(1, -(-T // tokens_BT.shape[1]))[:, :T]
@@ -285,7 +286,7 @@ def counted_flops(
 
 
 def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that tensors in `ctx.shared` have the shape (B, T, ...) of this pass's tokens."""
+    """Check that tensors in `ctx.shared` have the shape (B, T, ...) of the new tokens."""
     contexts: list[Context] = []
     with model.blocks[-1].register_forward_hook(lambda _b, given, _out: contexts.append(given[1])):
         model(tokens_BT)
@@ -328,7 +329,7 @@ def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that a seed gives the same weights each time, and that all of them are saved."""
+    """Check that a seed gives the same weights each time, and that every weight is saved."""
     repeated, other = _model(model.spec), Decoder(model.spec, seed=1)
     here, other.kernel = model.state_dict(), model.kernel
     if any(not torch.equal(here[name], tensor) for name, tensor in repeated.state_dict().items()):
@@ -343,8 +344,8 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a layer's output to the residual stream starts scaled by 1/sqrt(2 layers).
 
     The first layer's attention and feed-forward network get the same input in a model of one layer
-    and in a model of two layers. Their outputs must differ by sqrt(2). An output that starts at
-    zero needs no scale.
+    and in a model of two layers. The outputs in the two models must differ by a factor of sqrt(2).
+    An output that starts at zero needs no scale.
     """
     other = _model(replace(model.spec, layers=3 - model.spec.layers))
     shallow, deep = sorted((model, other), key=lambda one: one.spec.layers)
@@ -361,7 +362,7 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
-    """Split tokens into pieces of some sizes, then into single tokens."""
+    """Split tokens into pieces of the given sizes, and the remaining tokens into single tokens."""
     single = [1] * (tokens_BT.shape[1] - sum(sizes))
     return list(tokens_BT.split_with_sizes([*sizes, *single], 1))
 
@@ -371,7 +372,7 @@ def _are_close(some: Tensor, others: Tensor, close: float) -> bool:
 
 
 def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
-    """Return the inputs of a module of the first layer in a forward pass."""
+    """Return the inputs that a module of the first layer gets in a forward pass."""
     inputs: list[tuple[Any, ...]] = []
     part: nn.Module = getattr(model.blocks[0], name)
     with part.register_forward_pre_hook(lambda _part, given: inputs.append(given)):
@@ -382,7 +383,8 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
 def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that a model with sub-layer dropout drops the outputs of every sub-layer.
 
-    If dropout sets every output to zero, the logits must be those of sub-layers that return zeros.
+    With a dropout rate of nearly 1, which drops every output, the logits must equal the logits of a
+    model whose sub-layers return zeros.
     """
     if model.spec.dropout.sublayer == 0:
         return None
@@ -426,9 +428,9 @@ _STATE_LAWS = {
 
 
 def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...]]) -> str | None:
-    """Check a law; return how it is broken, or why its check failed, or None.
+    """Check a law; return a description of the breach, or None if the law is obeyed.
 
-    Raises ConfigError if the law raises it.
+    If the check raises an error, the description says so; only a ConfigError is raised again.
     """
     try:
         return law(*given())
@@ -440,11 +442,11 @@ def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...
 
 
 def check(spec: ModelSpec, slot: str) -> list[str]:
-    """Check a slot's component against every law, in a small model of the spec's sizes.
+    """Check a slot's component against every law, in a small version of the spec's model.
 
     A slot is an interchangeable part of a model, such as `attention`. Returns notes on unusual
-    properties that make no comparison wrong. Raises ConfigError, which names the component and the
-    broken law, if a law is broken.
+    properties that do not invalidate a comparison. Raises ConfigError, which names the component
+    and the broken law, if a law is broken.
     """
     small = replace(
         spec,
@@ -474,7 +476,7 @@ def check(spec: ModelSpec, slot: str) -> list[str]:
 
 @torch.no_grad()
 def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
-    """Yield the name of each broken law, and how it is broken."""
+    """Yield the name of each broken law, and a description of the breach."""
     for law in LAWS:
         try:
             failure = breach(law, lambda: (_model(spec), tokens_BT))
@@ -489,7 +491,7 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
 
 @torch.no_grad()
 def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
-    """List notes on a component: unscaled initial outputs, and equality to other components."""
+    """List notes on a component: initial outputs not scaled with depth, and equal components."""
     with suppress(NotProvidedError):
         unscaled = breach(starts_smaller_with_depth, lambda: (_model(spec), tokens_BT))
         return [*filter(None, [unscaled]), *_twins(spec, slot, tokens_BT)]

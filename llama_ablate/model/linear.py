@@ -16,8 +16,8 @@ Start = Callable[[Tensor], object]
 class Linear(nn.Linear):
     """`nn.Linear` whose weight is initialised by `start`, or else by the rule `model.init`.
 
-    `start` fills the weight in place, and nothing overwrites it; biases start at zero. With `decay`
-    False, the weight has no weight decay.
+    `start` fills the weight in place, and no rule overwrites the weight; biases start at zero. With
+    `decay` False, the weight has no weight decay.
     """
 
     kind: ClassVar[Kind] = "hidden"
@@ -77,12 +77,12 @@ class Embedding(nn.Embedding):
 
 
 def weights(part: nn.Module) -> int:
-    """Count the multiply-adds per token of a part's linear layers, each applied once."""
+    """Count the multiply-adds per token of a module's linear layers, each applied once."""
     return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
 
 
 def numel(part: nn.Module) -> int:
-    """Count a part's parameters."""
+    """Count a module's parameters."""
     return sum(parameter.numel() for parameter in part.parameters())
 
 
@@ -120,12 +120,13 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool]]:
-    """Yield the name, parameter, kind and weight decay (a bool) of each parameter.
+    """Yield the name, tensor, kind and weight decay flag of each parameter.
 
-    The kind of a weight is its layer's kind. All other parameters are a `vector`, whatever their
-    shape; parameters of the norm after the last block, which no depth scales, are `last`. A tied
-    weight is yielded once, under its first name. Matrices have weight decay, unless their module
-    names them in its set `no_weight_decay`.
+    The kind of a layer's `weight` is the kind of the layer. The kind of all other parameters is
+    `vector`, whatever the shape, except in the norm after the last block: its parameters have the
+    kind `last`, since their scale does not depend on depth. A tied weight is yielded once, under
+    its first name. A matrix has weight decay, unless the set `no_weight_decay` of the module has
+    the name of the matrix.
     """
     yielded: set[nn.Parameter] = set()
     for path, module in model.named_modules():

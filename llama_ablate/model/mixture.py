@@ -28,8 +28,8 @@ class MixtureOfExperts(nn.Module):
     al. 2021, arXiv:2101.03961; Mixtral, Jiang et al. 2024, arXiv:2401.04088) or by a `sigmoid` each
     (DeepSeek-V3, 2024, arXiv:2412.19437). A token's output is the sum of its experts' outputs,
     weighted by their scores over the sum of the chosen scores. A single chosen expert is weighted
-    by its score itself, as in Switch, or the router would have no gradient. Every token also passes
-    the `shared` experts, which are one network of `shared` times the width.
+    by its score itself, as in Switch; otherwise the router would have no gradient. Every token also
+    passes the `shared` experts, which are one network of `shared` times an expert's width.
 
     `inner` names the feed-forward network used as an expert. `width` is the hidden width of one
     expert; by default, a token passes as many hidden units in all its experts as in a single
@@ -44,12 +44,12 @@ class MixtureOfExperts(nn.Module):
     auxiliary-loss-free, Wang et al. 2024, arXiv:2408.15664).
 
     With a `capacity` factor, an expert takes at most `ceil(capacity * T * top_k / experts)` tokens
-    of each sequence in training, the first ones; to later tokens it adds nothing. Because the limit
-    is per sequence and in order of position, no token sees a later token or another sequence.
-    Outside of training nothing is dropped, so a token's output does not depend on how many tokens
-    are decoded at once. Without a capacity (null, dropless) nothing is dropped at all. T is the
-    length of the whole training sequence, also if `data.documents` is `mask`: the tokens of a
-    document that an expert drops depend on the documents before it in the sequence.
+    of each sequence in training, the first ones; the expert adds nothing to later tokens. Because
+    the limit is per sequence and in order of position, no token sees a later token or another
+    sequence. Outside of training nothing is dropped, so a token's output does not depend on how
+    many tokens are decoded at once. Without a capacity (null, dropless) nothing is dropped at all.
+    T is the length of the whole training sequence, also if `data.documents` is `mask`: which tokens
+    of a document an expert drops depends on the documents before this document in the sequence.
 
     Raises ConfigError for a number out of range, and for an inner network that cannot be an expert.
     """
@@ -113,7 +113,7 @@ class MixtureOfExperts(nn.Module):
         self.step_share_N: Tensor | None = None
 
     def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
-        """Compute the weighted sum of the chosen experts' outputs, plus the shared output."""
+        """Compute the weighted sum of the chosen experts' outputs, plus the shared experts'."""
         B, T, D = x_BTD.shape
         training = ctx.losses is not None
         x_MD = x_BTD.flatten(0, 1)
@@ -136,7 +136,7 @@ class MixtureOfExperts(nn.Module):
         return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD, ctx)
 
     def scores(self, x_MD: Tensor) -> Tensor:
-        """Return the scores of all experts, (M, N), in float32 or wider whatever the precision."""
+        """Return the scores of all experts, (M, N), in float32 or wider, also under autocast."""
         wide = torch.promote_types(x_MD.dtype, torch.float32)
         with torch.autocast(x_MD.device.type, enabled=False):
             logits_MN = F.linear(x_MD.to(wide), self.router.weight.to(wide))
@@ -155,12 +155,12 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def balances_by_loss(self) -> bool:
-        """True if a loss balances the experts, which requires the whole step's load shares."""
+        """True if a loss balances the experts, which requires the load shares of the whole step."""
         return bool(self.balance_weight)
 
     @torch.no_grad()
     def know_step(self, mean: Callable[[Tensor], Tensor]) -> None:
-        """Set the whole step's load shares from the counted load.
+        """Set the whole step's load shares from tokens counted in an extra forward pass.
 
         `mean` averages a tensor over the data-parallel ranks.
         """
@@ -205,7 +205,7 @@ class MixtureOfExperts(nn.Module):
             ctx.add_loss("balance", len(share_N) * (share_N * mean_N).sum(), self.balance_weight)
 
     def _within_capacity(self, chosen_BTJ: Tensor) -> Tensor:
-        """Return each token's experts, (B, T, J), with the index N in place of a full expert."""
+        """Return each token's experts, (B, T, J), with index N instead of an expert at capacity."""
         assert self.capacity is not None
         T, experts = chosen_BTJ.shape[1], len(self.experts)
         most = math.ceil(self.capacity * T * self.top_k / experts)

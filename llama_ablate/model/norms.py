@@ -34,7 +34,7 @@ class LayerNorm(nn.Module):
 
     It has a gain per coordinate, and a bias if the model has biases. `unbiased` divides by the
     sample deviation plus eps, `x.std() + eps`, as many tutorials write it: with n - 1 in place of
-    n, and eps added to the root instead of under it.
+    n, and eps added after the square root instead of before.
     """
 
     def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5, unbiased: bool = False) -> None:
@@ -128,9 +128,10 @@ class NoNorm(nn.Identity):
 class _RMSNormOnCPU(torch.autograd.Function):
     """RMSNorm whose backward pass uses torch's fused LayerNorm kernel, for CPUs.
 
-    On CPUs torch has a kernel for LayerNorm, but computes RMSNorm in six operations each way. This
-    function takes fewer passes over memory, so that an ablation of norms does not measure a missing
-    kernel. Tests compare it with `F.rms_norm` and with float64 gradients.
+    On CPUs torch has a kernel for LayerNorm, but computes RMSNorm in six operations, and as many in
+    the backward pass. This function takes fewer passes over memory, so that an ablation of norms
+    does not measure a missing kernel. Tests compare it with `F.rms_norm` and with float64
+    gradients.
     """
 
     @staticmethod

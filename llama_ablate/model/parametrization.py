@@ -70,7 +70,7 @@ class Parametrization:
         return Scale(rate, 1 / rate, gradient) if self.complete else Scale(rate)
 
     def _gradient(self, kind: Kind) -> float:
-        """Return the magnitude of a gradient's elements, relative to the base model."""
+        """Return the magnitude of the gradient of a kind of weight, relative to the base model."""
         return self.logits * (self.residual if kind in _BLOCK_KINDS else 1.0)
 
 
@@ -109,9 +109,9 @@ def mup(
     model's own head width, which suits experiments over several model sizes in which the number of
     heads grows. Muon's steps have a spectral norm that does not depend on the gradient. Its
     learning rate is the same at every width if that norm is 1 (Yang et al. 2023, arXiv:2310.17813),
-    and falls with 1/sqrt(m) if the step's mean square is fixed. This holds for matrices that grow
-    on both sides: for a router, or for keys and values of a fixed number of heads, Muon's learning
-    rate does not transfer.
+    and falls with 1/sqrt(m) if the step's mean square is fixed. This holds for matrices whose input
+    and output sizes both grow: for a router, or for keys and values of a fixed number of heads,
+    Muon's learning rate does not transfer.
     """
     return Parametrization(
         width=dim / check_base("base_dim", base_dim), scores=score_factor(head_dim, base_head_dim)

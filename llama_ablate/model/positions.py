@@ -28,7 +28,7 @@ class Position(nn.Module):
     rotates_values: bool = False
 
     def prepare(self, end: int) -> None:
-        """Prepare for positions 0 to `end - 1`. Raises ValueError if the scheme has fewer."""
+        """Prepare positions 0 to `end - 1`. Raises ValueError if the scheme has fewer positions."""
 
     def embed(self, x_BTD: Tensor, pos_T: Tensor) -> Tensor:
         """Return the token embeddings with position information added."""

@@ -24,8 +24,8 @@ class RoPE(Position):
     Pair i of queries and keys is rotated by `pos * theta^(-2i/R)`, where R is `fraction` of the
     head's width; the other coordinates are unchanged. The pairs are (i, i + R/2) in the `half`
     layout, Hugging Face's, and (2i, 2i + 1) in the `interleaved` layout of the paper and of Meta's
-    checkpoints. `nope_every: n` leaves every n-th layer without positions: the pattern of n - 1
-    times `rope` and `none` (Yang et al. 2025, arXiv:2501.18795).
+    checkpoints. `nope_every: n` leaves every n-th layer without positions: a repeated pattern of
+    `n - 1` layers with `rope` and one layer with `none` (Yang et al. 2025, arXiv:2501.18795).
 
     `values` rotates the values as well, unlike the paper: an output then depends on the token's own
     position, and not on distances alone.
@@ -34,11 +34,11 @@ class RoPE(Position):
     frequencies (Chen et al. 2023, arXiv:2306.15595). `ntk` raises theta so that the lowest
     frequency is divided and the highest unchanged (bloc97 2023). `llama3` divides the frequencies
     of pairs that turn less than `low_freq` times within `original_context`, keeps those of pairs
-    that turn more than `high_freq` times, and interpolates between both (Llama 3.1, 2024,
-    arXiv:2407.21783). `yarn` interpolates over pairs, from the pair that turns `beta_fast` times
-    within `original_context` to the pair that turns `beta_slow` times, both rounded outwards unless
-    `truncate` is false, and multiplies queries and keys by 1 + ln(factor) / 10 (Peng et al. 2023,
-    arXiv:2309.00071).
+    that turn more than `high_freq` times, and interpolates the frequencies in between (Llama 3.1,
+    2024, arXiv:2407.21783). `yarn` interpolates over pairs, from the pair that turns `beta_fast`
+    times within `original_context` to the pair that turns `beta_slow` times, both indices rounded
+    outwards unless `truncate` is false, and multiplies queries and keys by 1 + ln(factor) / 10
+    (Peng et al. 2023, arXiv:2309.00071).
     """
 
     cos_SR: Tensor

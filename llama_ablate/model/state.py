@@ -59,13 +59,14 @@ class KVState(State):
 
     @property
     def cached_tokens(self) -> int:
-        """Number of cached tokens, which are the newest."""
+        """Number of cached tokens, the newest of the sequence."""
         return min(self.length, self.room)
 
     def update(self, **new: Tensor) -> dict[str, Tensor]:
-        """Append tensors of new tokens, (B, heads, T, width); return them after all cached tensors.
+        """Append tensors of new tokens, (B, heads, T, width), to the cache.
 
-        Raises ValueError if the names are not those that were declared.
+        Returns, by name, the cached tensors followed by the new ones. Raises ValueError if the
+        names differ from the names of the cached tensors.
         """
         if new.keys() != self._cached.keys():
             raise ValueError(f"'cached' declares {[*self._cached]}, and given are {[*new]}")
@@ -93,7 +94,7 @@ class RecurrentState(State):
         return self._live[name]
 
     def advance(self, tokens: int, **tensors: Tensor) -> None:
-        """Overwrite the tensors with their values after `tokens` further tokens."""
+        """Overwrite the state's tensors with the values after `tokens` further tokens."""
         for name, tensor in tensors.items():
             self._live[name].copy_(tensor)
         self.length += tokens
@@ -126,11 +127,11 @@ class Stateful(nn.Module, ABC):
 
 
 class DecoderState:
-    """State of a decoder: the states of all layers, updated in its forward pass.
+    """State of a decoder: the states of all layers, which a forward pass updates.
 
     `layers` contains the states of the mixers, `others` the states of Stateful modules by name.
     `first_BS` is the index at which the document of each token begins; None if the model does not
-    keep documents apart. Like `length`, it is not counted in `nbytes`.
+    keep documents apart. Neither `first_BS` nor `length` is counted in `nbytes`.
     """
 
     def __init__(

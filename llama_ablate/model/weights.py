@@ -19,7 +19,7 @@ def save_weights(weights: Mapping[str, Tensor], file: Writer, *, tied: bool) -> 
 
 
 def load_weights(model: Decoder, path: Path) -> Decoder:
-    """Load weights that `save_weights` wrote into a model, and return the model."""
+    """Fill a model with the weights in a file of `save_weights`, and return the model."""
     state = load_file(path)
     if model.spec.tie:
         state["head.weight"] = state["embedding.weight"]

@@ -36,9 +36,9 @@ _NAMES = {**RENAMED, "id": "run"}
 
 
 def _named(kind: type[Row], *first: str) -> Columns:
-    """Describe the columns of a row class by name.
+    """Return the descriptions of a row class's columns, by column name.
 
-    The columns of `_OWNER` precede the columns in `first`, and these all others.
+    The order is: the columns of `_OWNER`, the columns named in `first`, all other columns.
     """
     row_columns = {_NAMES.get(name, name): about for name, about in described(kind).items()}
     return {**_OWNER, **{name: row_columns[name] for name in first}, **row_columns, **_OWNER}
@@ -207,7 +207,7 @@ def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 
 def _owned(frames: Frames, frame: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
-    """Add the columns `experiment` and `table` to a frame, and rename the variant's columns."""
+    """Add the columns `experiment` and `table` to a frame, and rename columns by `_NAMES`."""
     named = frame.rename(columns=_NAMES)
     return named.assign(experiment=frames.plan.experiment.name, table=table.plan.name)
 

@@ -71,9 +71,10 @@ def list_costs(row: ComparisonRow) -> list[VariantCost]:
 def find_asked_cost(experiment: Experiment, rows: Sequence[ComparisonRow]) -> VariantCost | None:
     """Return the cost that the report's answer weighs against differences in loss.
 
-    The experiment file states it as `answer: {cost: NAME}`. By default it is the KV cache if the
-    file states an equivalence margin and either `kv_cache` has a context or only the attention is
-    varied. Returns None if there is no such cost, or if variants do not differ in it.
+    The experiment file names this cost as `answer: {cost: NAME}`. Without that key, the cost is the
+    KV cache if the file states an equivalence margin and, besides, either `kv_cache` has a context
+    or only the attention is varied. Returns None if no cost applies, or if the variants do not
+    differ in the cost.
     """
     costs = list_costs(rows[0])
     name = experiment.answer.cost

@@ -97,7 +97,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
 def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
     """Format a line per measured quantity, with the quantities recorded in training last.
 
-    Of quantities with a `split`, only the values on the reported split are used.
+    If a quantity was measured on several splits, only the values on `split` are used.
     """
     reported_rows = [
         row
@@ -209,7 +209,7 @@ _Both = tuple[list[float], list[float], Interval]
 
 
 def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, _Both]:
-    """Return both variants' run metrics over their common seeds, by metric name.
+    """Return the run metrics of two variants on their common seeds, by metric name.
 
     Per-token metrics are left out if the variants read different tokens.
     """
@@ -229,9 +229,9 @@ def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[s
 def _speeds(
     table: TableFrames, a: PlannedVariant, b: PlannedVariant
 ) -> list[tuple[str, str, str, str]]:
-    """Return metrics measured once per variant, such as speeds, with ratios B / A.
+    """Compare metrics measured once per variant, such as speeds, by ratios B / A.
 
-    Rows are formatted as name, value of A, value of B, and ratio; both variants have the metric.
+    Returns rows of text (name, value of A, value of B, ratio) for metrics that both variants have.
     """
     x, y = (
         {row.name: row.value for row in table.metrics.variant_rows if row.variant == v.id}
@@ -245,7 +245,7 @@ def _speeds(
 
 
 def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
-    """Write the verdict on the pair's reported loss, without correction for multiple rows."""
+    """Write the verdict on the pair's reported loss, without correction for multiple tests."""
     difference = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
     interval = difference.interval
     if not interval.n:
@@ -269,7 +269,7 @@ def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
 
 
 def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
-    """Count each variant's diverged or collapsed runs, which the comparison leaves out."""
+    """Count each variant's diverged or collapsed runs, which are left out of the comparison."""
     unstable = [run for run in table.reported if run.outcome in UNSTABLE]
     ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
     return [

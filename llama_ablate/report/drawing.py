@@ -54,7 +54,7 @@ class Drawing:
         return float(self.figure.bbox.width)
 
     def tag(self, artist: Artist, name: str, title: str, **more: str) -> None:
-        """Give an artist page attributes: its variant's key, a hover title, and `more`."""
+        """Set the HTML attributes of an artist: its variant's key, a hover title, and `more`."""
         gid = f"a{len(self.about)}"
         artist.set_gid(gid)
         attributes = {"data-v": self.keys[name]} if name in self.keys else {}
@@ -88,7 +88,7 @@ class Drawing:
 def shorten_names(
     names: Sequence[str], most: int, fits: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
-    """Shorten names to `most` letters, and number the shortened names that would be equal.
+    """Shorten names to `most` letters; number names that would be equal after shortening.
 
     A longer name for which `fits` is true is not shortened.
     """
@@ -150,8 +150,8 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 def rule_axis(ruler: Ruler, axis: Axis, places: Sequence[float], room: float) -> None:
     """Set the scale, ticks and tick labels of an axis.
 
-    The axis has room for `room` letters. On an x axis, each of `places` gets a tick if there are at
-    most eight and their labels fit.
+    `room` is the number of letters that fit along the axis. On an x axis, each position in `places`
+    gets a tick if there are at most eight positions and their labels fit.
     """
     is_x = ruler is ruler.axes.xaxis
     if axis.log:

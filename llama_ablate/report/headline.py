@@ -44,7 +44,7 @@ _TRENDS = {word: word for word in ("grows", "closes", "reverses", "moves", "hold
 class Finding:
     """Verdict and difference in loss of one variant, factor or path step.
 
-    `remark` is a text that follows the number in brackets.
+    `remark` is written in brackets after the difference.
     """
 
     name: str
@@ -84,7 +84,7 @@ def list_limits(frames: Frames) -> list[str]:
 def _best_rates(frames: Frames) -> Iterator[str]:
     """Yield a sentence on the best learning rates by model size.
 
-    Nothing is yielded if the experiment states hypotheses, since its question is then another.
+    Yields nothing if the experiment states hypotheses, since the hypotheses then are its question.
     """
     best = sizes.optima(frames)
     if not best or frames.plan.experiment.hypotheses:
@@ -114,9 +114,10 @@ def _trends(frames: Frames) -> Iterator[str]:
 
 
 def _tables(frames: Frames) -> Iterator[str]:
-    """Yield a sentence on the verdicts of each comparison table.
+    """Yield a sentence per comparison table on the verdicts of its variants.
 
-    With more than three tables, a sentence per variant counts its verdicts over the tables.
+    With more than three tables, yield instead a sentence per variant, which counts the variant's
+    verdicts over the tables.
     """
     if len(frames.tables) > _MAX_TABLES:
         yield from _count_verdicts(frames.tables)
@@ -128,7 +129,10 @@ def _tables(frames: Frames) -> Iterator[str]:
 
 
 def _count_verdicts(tables: Sequence[TableFrames]) -> Iterator[str]:
-    """Yield a sentence per variant: its verdicts counted over tables, and range of differences."""
+    """Yield a sentence per variant with counts of its verdicts and the range of differences.
+
+    Verdicts are counted over all comparison tables.
+    """
     every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
     for label, rows in grouped(every, lambda row: row.label).items():
         counted = Counter(row.verdict for row in rows)
@@ -193,7 +197,7 @@ def _factors(table: TableFrames) -> str:
         for row in shown_effects
     ]
     if together and not shown_effects:
-        said = ["no interaction is told from 0"]
+        said = ["no interaction differs from 0"]
         if widest <= margin:
             limit = table.experiment.margin or f"{widest:.2g} {unit}"
             said = [f"no interaction larger than {limit} was seen"]
@@ -228,10 +232,12 @@ def _steps(table: TableFrames) -> str:
 
 
 def _at_a_cost(table: TableFrames) -> str:
-    """Describe the variants that cost less than the baseline and are better or equivalent.
+    """Describe the variants that cost less than the baseline.
 
-    The cheapest come first, followed by cheaper variants that are not as good. Returns "" if the
-    experiment asks for no cost, or if the file states no cost and no cheaper variant is as good.
+    Variants that are better than or equivalent to the baseline come first, then the other cheaper
+    variants, each group in order of cost. The cost is the result of `find_asked_cost`. Returns ""
+    without a cost, and if no cheaper variant is better or equivalent unless the experiment file
+    names the cost.
     """
     rows = [row for row in table.comparison if not row.role]
     cost = find_asked_cost(table.experiment, rows)
@@ -261,7 +267,7 @@ def _at_a_cost(table: TableFrames) -> str:
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
-    """Yield a sentence for each test result with its hypotheses.
+    """Yield a sentence for each kind of test result, with its hypotheses.
 
     With more than three hypotheses, a single sentence counts the results.
     """
@@ -284,9 +290,10 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
 
 
 def _explain(row: HypothesisRow) -> str:
-    """Write a hypothesis' table, difference and reason, joined by semicolons.
+    """Write the comparison table, the difference and the reason of a hypothesis' test result.
 
-    The difference is left out if a row of the comparison table already states it.
+    The parts are joined by semicolons. The difference is left out if it is unknown, or if a row of
+    the comparison table states it already.
     """
     is_row = row.family.endswith("its table") or math.isnan(row.difference)
     where = " ".join(filter(None, (row.table, "" if is_row else row.show_difference())))
@@ -295,7 +302,10 @@ def _explain(row: HypothesisRow) -> str:
 
 
 def _guards(frames: Frames) -> Iterator[str]:
-    """Yield a sentence on variants with better loss that are worse in guarded metrics."""
+    """Yield a sentence on variants that have a better loss but break a guard.
+
+    A guard limits how much worse than the baseline another metric may be.
+    """
     named = []
     for table in frames.tables:
         better = [row.label for row in table.comparison if row.verdict == "better"]
@@ -305,11 +315,11 @@ def _guards(frames: Frames) -> Iterator[str]:
             numbers = [f"{row.measure} {row.show_difference()}" for row in rows]
             named.append(f"{label}{where} ({_list_few(numbers)})")
     if named:
-        yield f"Better in loss, and worse in what is guarded: {_list_few(named, '; ')}."
+        yield f"Better in loss, but worse in a guarded metric: {_list_few(named, '; ')}."
 
 
 def _controls(frames: Frames) -> Iterator[str]:
-    """Yield a sentence for each failing control, and for runs that were too short.
+    """Yield a sentence for each failing control, and a sentence if runs were too short.
 
     Controls are checked once all runs have ended.
     """
@@ -350,8 +360,9 @@ def _describe(
 ) -> str:
     """Describe findings grouped by verdict.
 
-    Findings that are better or worse come first, each with its difference, the largest first.
-    `verbs` are the verbs for `better` and `worse`; the baseline's name `base` is written once.
+    Findings with the verdict `better` or `worse` come first, each with its difference, the largest
+    difference first. `verbs` maps these two verdicts to verb phrases. `base` is the baseline's
+    name, which is written only once.
     """
     parts: list[str] = []
     by_size = sorted(every, key=lambda one: -abs(one.difference.value))
@@ -387,9 +398,9 @@ def _describe(
 
 
 def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding:
-    """Return the finding of a row.
+    """Make the finding of a table row.
 
-    If runs diverged or collapsed, its remark lists the outcomes.
+    The finding's remark lists the outcomes of runs if some diverged or collapsed.
     """
     lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
     is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
@@ -400,7 +411,7 @@ def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding
 
 
 def _name(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
-    """Return the name of a row: its effect, or its variant's short label."""
+    """Return the name of a row: a factorial effect, or a variant's short label."""
     name = sizes.name_of(row)
     short = labels.shorten_labels([variant.label for variant in table.plan.variants])
     return _quote(short.get(name, name))
@@ -412,7 +423,10 @@ def _quote(name: str) -> str:
 
 
 def _name_baseline(table: TableFrames) -> str:
-    """Return the baseline's label, or "the baseline" with its level of each axis."""
+    """Return the baseline's label, or "the baseline" with its value on each axis.
+
+    The second form is used if the label is only `baseline`.
+    """
     label = table.plan.baseline.label
     if label == labels.UNCHANGED:
         base, data = table.plan.baseline.model, table.plan.text.source
@@ -423,7 +437,7 @@ def _name_baseline(table: TableFrames) -> str:
 
 
 def _size(finding: Finding, table: TableFrames) -> str:
-    """Format a difference without its sign: `0.21 nats [0.14, 0.27]`, and its remark."""
+    """Format a finding's difference without sign, and its remark: `0.21 nats [0.14, 0.27]`."""
     difference = finding.difference
     ends = (
         (difference.low, difference.high)
@@ -453,6 +467,9 @@ def _join(names: Sequence[str]) -> str:
 
 
 def _list_few(names: Sequence[str], between: str = ", ") -> str:
-    """Join names; of more than `MAX_NAMES` + 1, join `MAX_NAMES` and count the others."""
+    """Join names; if too many, join the first `MAX_NAMES` and count the others.
+
+    `MAX_NAMES` + 1 names are still joined.
+    """
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES + 1 else ""
     return between.join(names[: MAX_NAMES if more else len(names)]) + more

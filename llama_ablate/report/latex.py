@@ -33,11 +33,11 @@ _LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž\u2010-\u201e\u2026�
 
 
 def table(cells: pd.DataFrame, caption: str, label: str, note: str = "") -> str:
-    """Return a LaTeX table of at most `MAX_COLUMNS` columns, with a note below it.
+    """Return a LaTeX table with a note below it.
 
-    Columns with two index levels are grouped under the names of the first level, and all are kept.
-    A table that is wider than the paper's column, or a `table*` wider than the page, is scaled
-    down.
+    The table has the first `MAX_COLUMNS` columns. If the columns have two index levels, all columns
+    are kept, and are grouped under the names of the first level. A table that is wider than the
+    paper's column, or a `table*` wider than the page, is scaled down.
     """
     groups: list[str] = []
     if isinstance(cells.columns, pd.MultiIndex):

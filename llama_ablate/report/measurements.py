@@ -91,13 +91,16 @@ def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
 
 
 def reported_rows(table: TableFrames) -> list[MetricRow]:
-    """Return the metric values of variants, and of reported runs that ended ok."""
+    """Return all values of per-variant metrics, and the values of reported runs that ended ok."""
     ok = _ok(table)
     return [row for row in table.metrics if row.run in ok]
 
 
 def _ok(table: TableFrames) -> set[str]:
-    """Return the ids of reported runs that ended ok, and "" (for variants' values)."""
+    """Return the ids of reported runs that ended ok, and "".
+
+    The empty string is the run id of per-variant values.
+    """
     return {"", *(run.id for run in table.reported if run.outcome == "ok")}
 
 
@@ -170,10 +173,10 @@ def _picture(
 
 
 def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Quantity]:
-    """Yield the panels' quantities of a metric.
+    """Yield the quantities of a metric, one for each panel of the metric's figure.
 
-    One numeric coordinate becomes the x axis. Each combination of the other coordinates that are
-    not determined by it gets a panel.
+    A numeric coordinate, such as `context`, becomes the x axis. Each combination of the other
+    coordinates gets a panel, except for coordinates that the x coordinate determines.
     """
     # Group by coordinates, too: a mean over layers has no coordinate `layer`.
     groups = grouped(metric, lambda row: (row.quantity, tuple(sorted(row.coordinates))))
@@ -201,9 +204,10 @@ def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Qu
 
 
 def _tells(drawn: Sequence[Point]) -> bool:
-    """Return whether points show a difference between variants.
+    """Return whether the points of a panel show any difference.
 
-    With a single variant, its values along the coordinate must differ.
+    With several variants, their values must differ at some x; with a single variant, its values
+    must differ along x.
     """
     single = len({point.name for point in drawn}) == 1
     by_place = grouped(drawn, lambda point: 0 if single else point.x)
@@ -211,7 +215,7 @@ def _tells(drawn: Sequence[Point]) -> bool:
 
 
 def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dots:
-    """Return a panel with lines along a coordinate, or with one mark per variant."""
+    """Return the panel of a quantity: lines along a coordinate, or one mark per variant."""
     values = [point.at.value for point in one.points]
     is_wide = min(values) > 0 and max(values) > _WIDE * min(values)
     words = one.name.replace("_", " ")
@@ -235,22 +239,22 @@ def _panel(one: _Quantity, table: TableFrames, shown: LineStyles) -> Lines | Dot
 
 
 def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
-    """Return the numeric coordinate with the most values, or "" without one.
+    """Return the numeric coordinate with the most distinct values, or "" without any.
 
-    Among coordinates with equally many values (for example `share` and `tokens`), it is the last.
+    If several coordinates have equally many values (such as `share` and `tokens`), return the last.
     """
     numeric = [key for key, of in at.items() if not any(isinstance(value, str) for value in of)]
     return max(reversed(numeric), key=lambda key: len(at[key]), default="")
 
 
 def _follows(rows: Sequence[MetricRow], coordinate: str, along: str) -> bool:
-    """Return whether the coordinate `along` determines another coordinate in all rows."""
+    """Return whether the value of `along` determines the value of `coordinate` in all rows."""
     both = {(row.coordinates[along], row.coordinates[coordinate]) for row in rows}
     return len(both) == len({at for at, _ in both})
 
 
 def _is_timed(own: Sequence[MetricRow]) -> bool:
-    """Return whether values are timings of variants, which have samples that differ."""
+    """Return whether values are per-variant timings, which have samples that differ."""
     return not any(row.run for row in own) and any(len({*row.samples}) > 1 for row in own)
 
 
@@ -259,11 +263,11 @@ _Placed = Sequence[tuple[MetricRow, float]]
 
 
 def _means(own: _Placed) -> list[Point]:
-    """Compute means over seeds with Student's intervals; values of variants have no seed.
+    """Compute means over seeds with Student's t intervals.
 
-    If no value is negative (as for shares, times and norms), intervals are computed for nonnegative
-    values, and do not extend below 0. Values in nats are excepted, since they may be differences of
-    losses.
+    Values measured per variant have no seeds; their points get `n` = 0. If no value is negative (as
+    for shares, times and norms), intervals are computed for nonnegative values, and do not extend
+    below 0. Values in nats are excepted, since they may be differences of losses.
     """
     means = over_seeds((row.label, at, row.seed if row.run else 0, row.value) for row, at in own)
     if not any(row.unit == NATS.name or row.value < 0 for row, _ in own):
@@ -276,7 +280,10 @@ def _means(own: _Placed) -> list[Point]:
 
 
 def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
-    """Return timings as ratios to the baseline's at the same x coordinate, with intervals."""
+    """Return timings as ratios to the baseline's timing at the same x coordinate.
+
+    Each ratio has an interval.
+    """
     labels = {variant.id: variant.label for variant in table.plan.variants}
     places: dict[float, dict[str, Turns]] = {}
     for row, at in own:

@@ -19,9 +19,10 @@ def next_steps(frames: Frames, command: str) -> list[str]:
 
 
 def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
-    """Suggest the fewest seeds that would decide an inconclusive variant, and their minutes.
+    """Suggest the smallest number of seeds that would decide an inconclusive variant.
 
-    Yields nothing for experiments with planned interim analyses, or with a list of seeds.
+    The suggestion states the minutes of further training. Yields nothing for experiments with
+    planned interim analyses, or with a list of seeds.
     """
     if len(table.experiment.looks) > 1 or not isinstance(table.experiment.seeds, int):
         return
@@ -41,7 +42,7 @@ def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
 
 
 def _more_points(table: TableFrames, command: str) -> Iterator[str]:
-    """Suggest a wider tuning grid if a variant's best value is at its end."""
+    """Suggest a wider tuning grid if a best value is at the grid's end."""
     best = [json.loads(point) for point in tuning.best_points(table.runs, {}).values()]
     for key, tried_values in table.experiment.tune.items():
         numbers = {

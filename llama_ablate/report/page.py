@@ -100,13 +100,13 @@ class ShownTable:
 
     @cached_property
     def words(self) -> list[bool]:
-        """Flags, by column, of text columns, which are aligned left."""
+        """Flags for the columns: True for a text column, which is aligned left."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         return [not any(re.match(r"[\d+-]", cell) for cell in column) for column in columns]
 
     @cached_property
     def alike(self) -> dict[int, str]:
-        """Single values of columns whose rows all have the same value, by column index."""
+        """Common value of each column whose rows all have the same value, by column index."""
         columns_alike = {}
         for at, head in enumerate(self.columns[1:], 1):
             texts = [row[at] for row in self.rows if row[at]]
@@ -121,7 +121,7 @@ class ShownTable:
 
     @cached_property
     def more(self) -> list[bool]:
-        """Flags, by column, of columns that are hidden until the reader expands the table."""
+        """Flags for the columns: True if hidden until the reader expands the table."""
         leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
         columns_shown = leading[:_MAX_COLUMNS] if self.short else leading
         if self.room:
@@ -133,7 +133,7 @@ class ShownTable:
         return [at not in columns_shown for at in range(len(self.columns))]
 
     def _rank(self, column: int) -> int:
-        """Return a column's rank in the use of a limited width; 0 is first."""
+        """Return a column's priority when the width is limited; 0 is the highest."""
         head = self.columns[column]
         if column == 0 or head in _DECIDING:
             return 0
@@ -282,7 +282,10 @@ class PagePictures:
                 yield replace(figure, html=f"<p>{escape(why)}</p>")
 
     def _stands(self, figure: PageFigure) -> bool:
-        """Return whether a figure is uncompressed: the first section's figure, or loss curves."""
+        """Return whether the page embeds a figure uncompressed.
+
+        True for the first figure of the first section, and for the loss curves.
+        """
         is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
         self._has_lead |= is_lead
         return is_lead or figure.name == LOSS_CURVES
@@ -290,9 +293,10 @@ class PagePictures:
     def _embed(
         self, figure: PageFigure, made: Made[Picture], folder: Path | None, *, in_place: bool
     ) -> PageFigure:
-        """Draw a figure for the page, and with a folder to files.
+        """Draw a figure for the page; with a `folder`, also write the figure's files.
 
-        The first figure of the page is also drawn in a phone's width.
+        A figure that is shown at once (`in_place`) is not compressed, and is also drawn in a
+        phone's width unless it shows loss curves.
         """
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
         if folder is None:
@@ -444,9 +448,9 @@ def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[
 def _group_figures(
     id_: str, title: str, figures: Sequence[PageFigure], without: Collection[str]
 ) -> list[Group]:
-    """Return a list with one group of the figures not in `without`.
+    """Return one group with the figures whose names are not in `without`.
 
-    The list is empty if no figure remains.
+    The group is the only element of a list, which is empty if no figure remains.
     """
     figures_left = [figure for figure in figures if figure.name not in without]
     said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in figures_left))
@@ -488,9 +492,9 @@ def _runs(frames: Frames, folder: Path) -> ShownTable:
 def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
     """Return the training losses of all finished runs for the page's script.
 
-    `places` lists the distinct x coordinates of curves, to which the runs refer by index; `runs`
-    are lists of [variant key, seed, index of x coordinates, losses] by the stem of the table's
-    figure.
+    `places` lists the distinct sequences of x coordinates of the curves. `runs` maps the base file
+    name of each table's figure to a list of runs; a run is [variant key, seed, index in `places`,
+    losses].
     """
     places: dict[tuple[float, ...], int] = {}
     lines = {}

@@ -101,7 +101,8 @@ def _above(panel: Dots) -> str:
 def choose_marks(panel: Dots) -> tuple[list[Any], int]:
     """Return the marks to draw, and the number of marks that are left out.
 
-    Of more than `MAX_ROWS` marks, only the first and the last are drawn.
+    If there are more than `MAX_ROWS` marks, only marks with an estimate are drawn, half of
+    `MAX_ROWS` from each end of the list.
     """
     if len(panel.marks) <= MAX_ROWS:
         return list(panel.marks), 0
@@ -141,7 +142,7 @@ def _draw_dots(drawing: Drawing, axes: Axes, panel: Dots) -> None:
 
 
 def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, frame: float) -> None:
-    """Draw a mark with its interval, or its number if it is beyond `frame`."""
+    """Draw a mark with its interval, or write a value beyond `frame` as a number."""
     value, low, high = mark.at
     label_text = ", ".join(filter(None, (interval(*mark.at), mark.verdict)))
     title = f"{mark.name}: {label_text if mark.verdict else _write_estimate(mark.at)}"
@@ -157,7 +158,7 @@ def _draw_dot(drawing: Drawing, axes: Axes, y: int, mark: Dot, colour: str, fram
 
 
 def _write_remarks(drawing: Drawing, axes: Axes, marks: Sequence[Dot]) -> None:
-    """Write marks' remarks next to their intervals, on the side with more room."""
+    """Write each mark's remark next to its interval, on the side with more room."""
     left, right = axes.get_xlim()
     for y, mark in enumerate(marks):
         if mark.remark:
@@ -182,7 +183,7 @@ def _draw_beyond(drawing: Drawing, axes: Axes, y: int, mark: Dot, title: str) ->
 
 
 def _tag_names(drawing: Drawing, axes: Axes, panel: Dots) -> None:
-    """Tag row names with their y coordinates, by which the page sorts rows."""
+    """Add y coordinates to row names, so that the page can sort rows."""
     height = drawing.figure.bbox.height
     marks, _left = choose_marks(panel)
     for y, (mark, text) in enumerate(zip(marks, axes.get_yticklabels(), strict=True)):
@@ -273,7 +274,7 @@ def draw_panels(drawing: Drawing, picture: Picture) -> None:
 
 
 def _remark(panel: Panel) -> str:
-    """Return a remark on lines that are not drawn or not named, or ""."""
+    """Return a panel's remark on missing or unnamed lines, or ""."""
     remark = panel.cast.remark if isinstance(panel, Lines) else ""
     return "; ".join(filter(None, (remark, panel.remark)))
 
@@ -334,8 +335,8 @@ def _draw_line(
 ) -> None:
     """Draw a line through means with their intervals.
 
-    `place`, from -0.5 to 0.5, shifts the line so that intervals at one x do not overlap. `many`
-    leaves out the marks of single points.
+    `own` are the points of the line `name`. `place`, from -0.5 to 0.5, shifts the line so that
+    intervals at the same x do not overlap. If `many` is set, single points have no marks.
     """
     style, is_named = panel.cast[name], name in panel.cast.named
     shift = ScaledTranslation(place * _MARK_SPREAD / 72, 0, axes.figure.dpi_scale_trans)
@@ -393,7 +394,7 @@ def _name_lines(drawing: Drawing, panels: Sequence[Lines]) -> list[Artist]:
 
 
 def _place_costs(drawing: Drawing, axes: Axes, panel: Costs, width: float) -> None:
-    """Draw marks of loss difference against a cost, with the intervals of both."""
+    """Draw marks of loss difference against cost, with intervals of difference and cost."""
     for mark in panel.marks:
         value, *ends = mark.at
         x, *x_ends = mark.cost[panel.cost]

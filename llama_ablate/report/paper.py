@@ -86,8 +86,8 @@ def tabulate(frames: Frames) -> pd.DataFrame:
 def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     """Return a comparison table's formatted cells by variant.
 
-    As one of several groups of columns (`is_group`), the table has only the columns of tuned
-    values, loss and difference.
+    If the table is one of several groups of columns (`is_group`), only the columns of tuned values,
+    loss and difference are returned.
     """
     rows = [row for row in table.comparison if not row.role]
     listed = cells(rows).set_index("variant")
@@ -150,7 +150,10 @@ def describe_table(frames: Frames) -> str:
 
 
 def _describe_scale(frames: Frames, table: str = "") -> str:
-    """Write parameters, training tokens, texts and seeds of one or all comparison tables."""
+    """Write parameters, training tokens, texts and seeds of one comparison table or of all.
+
+    `table` is the name of the comparison table; "" means all tables.
+    """
     plans = [each_table.plan for each_table in frames.tables if table in ("", each_table.plan.name)]
     parameters = ends((plan.baseline.parameters for plan in plans), shorten_number)
     tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
@@ -268,8 +271,8 @@ def _describe_statistics(frames: Frames) -> str:
 def _list_limits(frames: Frames) -> list[str]:
     """List limits of the comparison in sentences.
 
-    They are lost runs, limits of the answer, learning rates at the end of the grid, and questions
-    that were not tested, such as other model sizes.
+    The limits are lost runs, limits of the answer, learning rates at the end of the grid, and
+    questions that were not tested, such as other model sizes.
     """
     plans = [table.plan for table in frames.tables]
     experiment = frames.plan.experiment

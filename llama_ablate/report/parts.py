@@ -32,8 +32,8 @@ class Made(Generic[Part]):
 class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
     """Registry of makers for one kind of part, such as figures, in reading order.
 
-    As a mapping, it returns for each name a function from the report's data to the maker's first
-    part, or None.
+    As a mapping, the registry has a function for each name. The function takes the report's data,
+    and returns the first part that the maker makes, or None.
     """
 
     def __init__(self, kind: str) -> None:
@@ -56,8 +56,8 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
     ) -> Callable[[Maker[Part]], Maker[Part]]:
         """Return a decorator that registers a maker under `name`.
 
-        The maker is called with the frames of the whole experiment, or with `every_table` once for
-        each comparison table. Raises ConfigError if the name is taken.
+        The maker is called once with the frames of the whole experiment; if `every_table` is set,
+        it is called once for each comparison table. Raises ConfigError if the name is taken.
         """
         if name in self._makers:
             raise ConfigError(f"the {self.kind} '{name}' is registered already")
@@ -69,7 +69,7 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
         return enter
 
     def parts(self, name: str, frames: Frames) -> dict[str, Part]:
-        """Return the parts, none or more, that one maker makes from `frames`, by name."""
+        """Call the maker `name` with `frames`; return its parts by name, possibly none."""
         made_parts = self._makers[name][0](frames)
         if isinstance(made_parts, Mapping):
             return {
@@ -91,9 +91,9 @@ class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
 def arrange(kinds: Mapping[str, bool], frames: Frames) -> Iterator[tuple[str, str, Frames]]:
     """Yield (name, table, frames) for each part to be made, in reading order.
 
-    `kinds` maps each name to True if its part is made for every comparison table, or to False if it
-    is made once for all tables (table ""). Consecutive names with True are ordered by table: all
-    parts of the first table precede those of the second.
+    `kinds` maps each name to True if a part is made for every comparison table, or to False if one
+    part is made for all tables (table ""). Consecutive names with True are ordered by table: all
+    parts of the first table precede all parts of the second table.
     """
     for every_table, group in groupby(kinds, lambda name: kinds[name]):
         names = list(group)

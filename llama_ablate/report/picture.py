@@ -63,7 +63,7 @@ def style_names(names: Iterable[str]) -> dict[str, Style]:
 
 
 def key_variants(plan: PlanDocument) -> dict[str, str]:
-    """Return short keys of variants in the page, `v0`, `v1`, ..., by their labels."""
+    """Map each variant's label to a short key for the HTML page: `v0`, `v1`, ..."""
     labels = dict.fromkeys(variant.label for table in plan.tables for variant in table.variants)
     return {label: f"v{i}" for i, label in enumerate(labels)}
 
@@ -86,7 +86,7 @@ class LineStyles:
 
     @property
     def remark(self) -> str:
-        """Remark on lines that the legend does not name, or ""."""
+        """Remark on the number of lines that the legend does not name, or ""."""
         unnamed = len(self.styles) - len(self.named)
         if not unnamed:
             return ""
@@ -96,7 +96,7 @@ class LineStyles:
         )
 
     def without(self, name: str) -> "LineStyles":
-        """Return a copy without the line `name`."""
+        """Return a copy without the line called `name`."""
         styles = {key: style for key, style in self.styles.items() if key != name}
         return LineStyles(styles, [label for label in self.named if label != name])
 
@@ -104,8 +104,9 @@ class LineStyles:
 def choose_styles(frames: Frames) -> LineStyles:
     """Return the line styles of a table's variants, without its positive control.
 
-    The control's large effect would set the scale of the axis. Where there are many variants, only
-    the baseline, the best and the worst are named.
+    The control's large effect would set the scale of the axis. If there are many variants, the
+    legend names only the baseline, the variants with the lowest losses, and the variant with the
+    highest loss.
     """
     table, styles = frames.table, style_variants(frames.plan)
     rows = [row for row in table.comparison if row.role != "positive"]
@@ -134,7 +135,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Dot:
-    """Mark of a named estimate, with its verdict if any."""
+    """Mark in a row of a panel: an estimate with name and verdict."""
 
     name: str
     at: Estimate
@@ -186,7 +187,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Lines:
-    """Panel of lines along a number, with intervals."""
+    """Panel of lines along a numeric x axis, with intervals."""
 
     points: Sequence[Point]
     x: Axis
@@ -207,7 +208,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Costs:
-    """Panel of marks with the difference in loss against a cost."""
+    """Panel of marks: each variant's difference in loss against a cost."""
 
     marks: Sequence[Dot]
     cost: str
@@ -262,10 +263,10 @@ def differ(values: Iterable[float], share: float = _SAME) -> bool:
 
 
 def over(seeds: Iterable[float], *, rows: bool = False) -> str:
-    """Write a caption's sentence on the bars: 95% intervals, and the number of seeds.
+    """Write the sentence of a caption that explains the bars: 95% intervals over n seeds.
 
-    `rows` says that the intervals are simultaneous over the rows of the figure. A single seed has
-    no intervals.
+    If `rows` is set, the intervals hold simultaneously for all rows of the figure. A single seed
+    has no intervals.
     """
     counts = sorted({int(n) for n in seeds if n > 0})
     if not counts or counts[-1] < 2:

@@ -29,9 +29,10 @@ def draw(
     keys: Mapping[str, str] | None = None,
     points: float = POINTS,
 ) -> Drawing:
-    """Draw a picture as a matplotlib figure with attributes for the page.
+    """Draw a picture as a matplotlib figure, with HTML attributes for its artists.
 
-    `width` is in pixels, `points` is the font size, and `keys` maps variant labels to page keys.
+    `picture` describes the panels. `width` is in pixels, `points` is the font size, and `keys` maps
+    variant labels to the short keys that variants have in the HTML page.
     """
     with style(points), quiet():
         drawing = Drawing(blank(width / 72, 1), keys or {}, points)
@@ -83,7 +84,7 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
 
 
 def _turn_off_formulas(figure: Figure) -> None:
-    """Turn off TeX formulas between dollar signs, and escape control characters, in all texts."""
+    """Turn off TeX math in all texts of a figure, and escape control characters."""
     for text in figure.findobj(Text):
         if isinstance(text, Text) and "$\\mathdefault" not in text.get_text():
             text.set_parse_math(False)

@@ -145,9 +145,10 @@ def sections(frames: Frames) -> list[Section]:
 
 
 def _with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
-    """Add to each row a comparison with its verdict at half the training length.
+    """Compare each row's verdict with the verdict at half the training length.
 
-    Rows are unchanged if the runs have no branches at half the length (runs cooled down early).
+    Returns the rows with this comparison added. Rows are unchanged if the runs have no branches at
+    half the length (copies of a run whose learning rate decays early).
     """
     half = by_sizes.at_half(by_sizes.by_length(table))
     if not half:
@@ -186,29 +187,27 @@ def _show_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> pd.DataFr
 def _note_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> str:
     table, design = frames.table, _design(frames)
     loss = f"{table.split_name.capitalize()} loss in {table.unit.full}, mean over seeds"
-    costs = """Speeds are ratios to the baseline's, above 1 faster, with intervals over processes
-        that hold for a whole column at once: a star marks those that leave out 1, `~` the speed of
-        runs, without an interval; state bytes are what one sequence of so many tokens keeps, in
-        16-bit numbers, bytes/token what one further token adds there."""
+    costs = """Speed: ratio to the baseline's, above 1 is faster; `*` if its interval excludes 1,
+        `~` if it is the speed of the runs, without an interval. State bytes: memory for a sequence
+        of N tokens, in 16-bit numbers; bytes/token: memory that one further token adds there."""
     if table.plan.has_tokenizers:
-        costs += " Speeds are of text; bytes are of tokens, which differ in how much text they are."
+        costs += " Speeds are in text per second; bytes are per token of each tokenizer."
     costs = " ".join([*warn_of_text(table.plan, frames.plan.experiment), costs])
     if design == "factors":
-        return f"""{loss}, and what each combination of the factors costs. Each rests on its own few
-            runs: the factors above rest on all of them, and are what is tested. {costs}"""
+        return f"""{loss}, and the cost of each combination. Each row has few runs of its own; the
+            factors above use all runs and are what is tested. {costs}"""
     if design == "path":
-        return f"""{loss}, of the model with a step and all before it: the difference is from where
-            the path starts, over the n seeds that both finished; what a step alone does stands
-            above. Intervals and verdicts are as in a comparison: of all rows at once.
-            {_note_ends(rows)} {costs}"""
+        return f"""{loss}, of the model with this step and all before it. The difference is from the
+            start of the path, over the n seeds that both finished; the table above has each step
+            alone. The intervals hold for all rows at once. {_note_ends(rows)} {costs}"""
     margin = frames.plan.experiment.margin
-    equivalent = f" equivalent where it lies within {margin} of 0," if margin else ""
+    equivalent = f" equivalent if it lies within {margin} of 0;" if margin else ""
     return f"""{loss}; lower is better. The difference is variant minus baseline over the n seeds
-        that both finished: runs of one seed see the same batches and share the initial values of
-        all weights that they have in common. All intervals of the table hold at once in 95% of
-        tables (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read
-        off the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
-        corrected p is below 0.05 just where the interval leaves out 0. {_note_ends(rows)}
+        that both finished: runs of a seed see the same batches and start with the same values of
+        all weights that they share. In 95% of tables all intervals hold at once (Student's t,
+        Bonferroni over the rows; a control's interval holds alone). Verdicts from the interval:
+        {equivalent} better or worse if it excludes 0; otherwise inconclusive. The corrected p is
+        below 0.05 exactly if the interval excludes 0. {_note_ends(rows)}
         {_note_looks(frames)} {_note_expected(frames)} {costs}"""
 
 
@@ -220,8 +219,8 @@ def _note_expected(frames: Frames) -> str:
         return ""
     expected = power.expect(frames.plan, None, margin)
     low, high = (plain(expected[name], 2) for name in ("half_low", "half_high"))
-    return f"""Before the first run half an interval of {low} to {high} nats was to be expected; the
-        rows have {plain(min(halves), 2)} to {plain(max(halves), 2)}."""
+    return f"""Expected half width before the first run: {low} to {high} nats; half widths of the
+        rows: {plain(min(halves), 2)} to {plain(max(halves), 2)}."""
 
 
 def _note_ends(rows: Sequence[ComparisonRow]) -> str:
@@ -229,13 +228,12 @@ def _note_ends(rows: Sequence[ComparisonRow]) -> str:
     said = ""
     if any(row.too_short for row in rows):
         said += """Too short: a run of the variant or of the baseline ended near or above the loss
-            of token frequencies, and still fell; more training decides. """
+            of token frequencies, and still fell: train longer. """
     if any(row.lost for row in rows):
-        said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
-            the difference that of the seeds that both kept: it shows no arm to be better than its
-            lost seeds let it be. The share of the lost has an exact interval, and an exact p
-            against the baseline's, corrected for the rows: p below 0.05, or all of them and none of
-            the baseline's, is the verdict."""
+        said += """If runs diverged or collapsed, loss and difference are those of the surviving
+            runs, which cannot show a variant that lost runs to be better. A variant is called
+            diverged or collapsed if all of its runs were lost and none of the baseline's, or if
+            its share of lost runs is larger (Fisher's exact test, corrected for the rows)."""
     return said
 
 
@@ -243,15 +241,15 @@ def _note_looks(frames: Frames) -> str:
     """Describe the planned interim analyses ("looks"), or warn of adding seeds without a plan."""
     experiment = frames.plan.experiment
     if len(experiment.looks) == 1:
-        return """Seeds that are added after a look at the results make false verdicts more likely,
-        unless they are planned from the start (seeds: {looks: [3, 6, 12]})."""
+        return """Adding seeds after seeing results makes false verdicts more likely, unless it is
+        planned from the start (seeds: {looks: [3, 6, 12]})."""
     shares = experiment.spend or spending(experiment.looks)
     planned = ", ".join(
         f"{share:.0%} at {seeds}" for share, seeds in zip(shares, experiment.looks, strict=True)
     )
-    return f"""Seeds come in looks: a variant stops at the first that decides it, so n differs. Each
-    look spends a share of the 5%, fixed before the first run ({planned} seeds); a row is pending
-    until it is decided or has had its last look."""
+    return f"""Seeds were added in planned looks: a variant stops at the first look that decides it,
+    so n differs. Each look spends a share of the 5%, fixed before the first run ({planned} seeds).
+    A row is pending until it is decided or has had its last look."""
 
 
 def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
@@ -278,26 +276,25 @@ def _answer_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> str:
 
 def _note_other_metrics(frames: Frames, _rows: Sequence[Row]) -> str:
     rows = frames.table.secondary
-    tasks = """Of a task the share of its items that are answered right; higher is better. Near
-        chance no variant has learned the task. Items that are cut are longer than the model's
-        context, and lose their beginning."""
-    guards = """Of a guard: worse where the whole interval lies beyond what the file allows, holds
-        where it lies within, else undecided."""
-    return f"""The difference is variant minus baseline over the n seeds that both finished
-        (processes of a speed), on tasks paired by item too. The intervals hold for all rows of this
-        table at once (Bonferroni; a control's alone), with the error of the items or of the text.
-        The verdict is read off them. {tasks * any(row.task for row in rows)}
+    tasks = """Tasks: share of items answered right; higher is better. Near chance no variant has
+        learned the task. Cut items are longer than the model's context and lose their
+        beginning."""
+    guards = """Guards: worse if the whole interval lies beyond what the file allows, holds if it
+        lies within, otherwise undecided."""
+    return f"""The difference is variant minus baseline over the n seeds that both finished (for a
+        speed: over processes); answers to tasks are paired by item too. The intervals include the
+        error of the items or of the text, and hold for all rows of this table at once (Bonferroni;
+        a control's interval holds alone). {tasks * any(row.task for row in rows)}
         {guards * any(row.result for row in rows)}"""
 
 
 def _note_hypotheses(frames: Frames, _rows: Sequence[Row]) -> str:
-    return f"""{_date_hypotheses(frames)} Supported: the whole interval lies inside what was stated;
-        refuted: it lies outside; else undecided. A hypothesis about a row of a table has that row's
-        interval; all other comparisons of the file share 5% among them (Bonferroni). Where
-        a run was too short, no variant has learned the task, or all have solved it, a difference of
-        losses is undecidable. Of two arms that which lost more runs is worse (Fisher's exact test).
-        Shares of runs that diverged or collapsed are over all finished runs, at every tuned point,
-        with exact intervals."""
+    return f"""{_date_hypotheses(frames)} Supported: the whole interval lies inside what was stated.
+        Refuted: it lies outside. Otherwise undecided. A hypothesis about a row of a table has that
+        row's interval; all other hypotheses share 5% (Bonferroni). A difference of losses is
+        undecidable if a run was too short, no variant has learned the task, or all have solved it.
+        A variant that lost more runs is worse (Fisher's exact test). Shares of diverged or
+        collapsed runs are over all finished runs, at every tuned point, with exact intervals."""
 
 
 def _date_hypotheses(frames: Frames) -> str:
@@ -317,15 +314,15 @@ def _date_hypotheses(frames: Frames) -> str:
 
 def _note_diagnostics(frames: Frames, _rows: Sequence[Row]) -> str:
     if effects.factors(frames.table):
-        more = """Where the variance is pooled, it is what is left in all cells after cells and
-        seeds; the effect of a factor that varies over seeds has its own."""
+        more = """A pooled variance is the residual over all cells, after the effects of cells and
+        seeds; a factor whose effect varies over seeds has a variance of its own."""
     else:
-        more = """The error of each row is estimated from its own seeds and, with the weight of
-        about three more, from the other rows (pooled; a row much noisier than they are takes less
-        of them). r is the correlation over seeds of variant and baseline; beside it, how many times
-        the runs an unpaired design would need: rough figures, shown from five pairs on."""
-    return f"""What each interval is made of: its standard errors, over seeds and over held-out
-        text, its degrees of freedom, and the level at which it holds alone. {more}"""
+        more = """Each row's variance is estimated from its own seeds and, with the weight of about
+        three more, from the other rows (pooled; less for a row much noisier than they are). r is
+        the correlation between variant and baseline over seeds; the column beside it says how many
+        times more runs an unpaired design would need. Both are rough, and need five pairs."""
+    return f"""Parts of each interval: standard errors over seeds and over held-out text, degrees of
+        freedom, and the level at which the interval holds alone. {more}"""
 
 
 def _splits(frames: Frames) -> Sequence[Row]:
@@ -385,18 +382,18 @@ def _show_rates(_frames: Frames, rows: Sequence[RateRow]) -> pd.DataFrame:
 
 def _note_axes(frames: Frames, _rows: Sequence[Row]) -> str:
     table = frames.table
-    return f"""How far apart the {table.split_name} losses ({table.unit.full}) of an axis' levels
-        lie, on average over the settings of the others: the highest less the lowest, with an
-        interval that holds for all axes at once, read off those of all pairs of levels below. Where
-        the intervals of two axes do not meet, one surely matters more."""
+    return f"""Range of an axis: the highest minus the lowest {table.split_name} loss
+        ({table.unit.full}) of its levels, averaged over the settings of the other axes. The
+        intervals hold for all axes at once. If the intervals of two axes do not overlap, one
+        matters more."""
 
 
 def _note_factors(frames: Frames, _rows: Sequence[Row]) -> str:
     table = frames.table
     return f"""What each change does to the {table.split_name} loss ({table.unit.full}; below 0 is
-        better), on average over all settings of the other factors: every run counts in every row.
-        The intervals hold for all rows, and those of interactions, at once (Bonferroni); verdict
-        and p are read off them. {effects.confounding(table)}"""
+        better), averaged over all settings of the other factors: every run counts in every row.
+        The intervals of all rows and of all interactions hold at once (Bonferroni).
+        {effects.confounding(table)}"""
 
 
 #: Declarations of all sections by key, in reading order.
@@ -404,9 +401,9 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "steps": SectionKind(
         "Steps",
         lambda frames: effects.steps(frames.table),
-        """What each step changes against the step before it, over the n seeds that both finished,
-        and all steps so far against the baseline. The intervals of the steps hold for all steps at
-        once (Bonferroni); verdict and p are read off them.""",
+        """Difference of each step from the step before it, and of all steps so far from the
+        baseline, over the n seeds that both finished. The intervals of the steps hold for all steps
+        at once (Bonferroni).""",
         every_table=True,
     ),
     "axes": SectionKind(
@@ -421,8 +418,8 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "interactions": SectionKind(
         "Interactions",
         lambda frames: _factors(frames, of_two=True),
-        """What the second change does to the effect of the first: the difference of the two
-        differences. 0 where effects add up.""",
+        """How the second change alters the effect of the first: the difference of the two
+        differences. It is 0 if effects add up.""",
         every_table=True,
         printed=lambda _, rows: len(rows) <= MAX_EFFECTS,
         folded=lambda _, rows: len(rows) > MAX_EFFECTS,
@@ -438,11 +435,10 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "lengths": SectionKind(
         "By length of training",
         lambda frames: by_sizes.by_length(frames.table),
-        """The same rows after fewer tokens: a branch is the run cooled down early. The intervals of
-        the branches hold at once over all rows and lengths (Bonferroni), without the error between
-        held-out texts; those of the last length are the table's. Beside them stands whether half
-        the length gave the same verdict (`turned` is better for worse), and which rows were surely
-        the contrary at some length: they reverse.""",
+        """The same rows after fewer tokens: a branch is a copy of the run, cooled down early. The
+        intervals of branches hold for all rows and lengths at once (Bonferroni), without the error
+        of the held-out text; the last length has the table's intervals. `turned`: half the length
+        gave the opposite verdict. A row reverses if it was surely the opposite at some length.""",
         _show_lengths,
         every_table=True,
         answer=_answer_lengths,
@@ -450,8 +446,8 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "winners": SectionKind(
         "Who wins where",
         lambda frames: find_winners({t.plan.name: t.comparison for t in frames.tables}),
-        """The variant of the lowest loss in each table, with its row's interval. No winner: the
-        interval of the lowest holds 0. Flips: the winner is not that of the tables before.""",
+        """The variant with the lowest loss in each table, and its interval. No winner: that
+        interval contains 0. Flips: the winner differs from that of the tables before.""",
     ),
     "other_metrics": SectionKind(
         "Other metrics",
@@ -467,17 +463,18 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "controls": SectionKind(
         "Controls",
         lambda frames: controls.check_controls(frames.table),
-        """Repeat: the baseline trained again with nothing changed; equal bit for bit, the harness
-        adds no difference between arms, else every row is wider by its interval. Positive: a change
-        of known harm; without a control that is seen to hurt, "no difference" proves nothing.
-        Redraw: the baseline with other random draws; 1 in 20 such intervals is wrong by chance.""",
+        """Repeat: the baseline trained again, unchanged. If it is equal bit for bit, the harness
+        adds no difference between arms; if not, every interval is wider by the repeat's. Positive:
+        a change of known harm; unless it is seen, "no difference" proves nothing. Redraw: the
+        baseline with other random draws; 1 in 20 such intervals is wrong by chance.""",
         every_table=True,
     ),
     "heldout": SectionKind(
         "Held-out text",
         _splits,
-        """Other held-out documents would give another difference: the intervals contain that error
-        too. It is computed between documents, or between blocks of a text that has few.""",
+        """Other held-out documents would give another difference; the intervals include this error.
+        It is estimated from the spread between documents, or between blocks of text if there are
+        few documents.""",
         printed=False,
     ),
     "tuning": SectionKind(
@@ -493,10 +490,10 @@ SECTIONS: dict[str, SectionKind[Any]] = {
         lambda frames: outcomes.stability(frames.table.runs),
         """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
         gradient was not finite, or its training loss ended above chance and above where it began;
-        it collapsed if its held-out loss stopped near or above that of token frequencies. One that
-        still fell there counts as too short, and so does one whose loss another run of its seed,
-        that did not end so, never went below. Shares have exact intervals. A spike is a step
-        seven deviations above the hundred before.""",
+        it collapsed if its held-out loss stopped near or above that of token frequencies. A run
+        whose loss still fell there is too short; so is a lost run if a run of the same seed that
+        was not lost never had a lower loss. Shares have exact intervals. A spike is a step seven
+        standard deviations above the hundred before.""",
         every_table=True,
         printed=lambda _, rows: _count_lost(rows) > 0,
         answer=_answer_stability,
@@ -512,21 +509,21 @@ SECTIONS: dict[str, SectionKind[Any]] = {
     "sizes": SectionKind(
         "By size",
         by_sizes.by_size,
-        """Differences from the baseline at each size, with the intervals of the size's table, and
-        their change per tenfold parameters without embeddings: a line for each seed, in intervals
-        that hold for all variants at once. Where its slope leaves out 0, the gap reverses if it is
-        surely on opposite sides of 0 at the smallest and the largest size, grows or closes if it is
-        surely other than 0 at the end that is farther from it, and else moves; it holds where the
-        slope lies within the margin, else undecided. Scaling laws: analysis/scaling_laws.py.""",
+        """Differences from the baseline at each size, and their slope: the change for ten times the
+        non-embedding parameters, from a line for each seed, with intervals that hold for all
+        variants at once. If the slope's interval excludes 0, the gap reverses (surely on opposite
+        sides of 0 at the smallest and the largest size), grows or closes (surely not 0 at the end
+        that is farther from 0), or moves. It holds if the slope lies within the margin; otherwise
+        it is undecided. Scaling laws: analysis/scaling_laws.py.""",
         _show_sizes,
     ),
     "transfer": SectionKind(
         "Best learning rate by size",
         by_sizes.optima,
-        """The rate with the lowest mean validation loss at each size, and in brackets by how many
-        points of the grid it lies above (+) or below (-) that of the first size. At an end of the
-        grid (*) the best may lie beyond it. A rate that stays can be tuned at the smallest size
-        (Yang et al. 2022, arXiv:2203.03466).""",
+        """The rate with the lowest mean validation loss at each size; in brackets, its distance in
+        grid points from the best rate of the first size. At an end of the grid (*) the best may lie
+        beyond it. A rate that stays can be tuned at the smallest size (Yang et al. 2022,
+        arXiv:2203.03466).""",
         _show_rates,
     ),
     "metrics": SectionKind(

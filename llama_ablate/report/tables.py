@@ -42,10 +42,10 @@ def shorten_number(value: float) -> str:
 def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
     """Format cells as an aligned table for a terminal, with numbers aligned right.
 
-    With a `width`, the table has as many leading columns as fit, and a line that counts the others.
-    To fit more columns, the intervals of columns after the first `least` (default: up to the
-    verdict) are dropped. Long cells of the first column are shortened only if the first `least`
-    columns would not fit otherwise.
+    If `width` is given, only the leading columns that fit are shown, and a last line counts the
+    omitted columns. To fit more columns, intervals are dropped from columns after the first `least`
+    columns (default: up to the verdict). Long cells of the first column are shortened only if the
+    first `least` columns would not fit otherwise.
     """
     heads = [[terminal.printable(str(name))] for name in cells.columns]
     rows = cells.astype(str).to_numpy().tolist()
@@ -160,10 +160,11 @@ def save(
     note: str = "",
     reference: str = "",
 ) -> None:
-    """Write a table as `base.csv` (numbers of `frame`), `base.md` and `base.tex` (`cells`).
+    """Write a table as the files `base.csv`, `base.md` and `base.tex`.
 
-    A note is added below the Markdown and LaTeX tables. The LaTeX table has the first `short`
-    columns (0: all), and the label `tab:REFERENCE` (default: the file name).
+    The CSV file has the numbers of `frame`; the Markdown and LaTeX files have the formatted
+    `cells`, with the note below. The LaTeX table has the first `short` columns (0: all), and the
+    label `tab:REFERENCE` (default: the file name).
     """
     save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
@@ -197,7 +198,7 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _no_formula(cell: object) -> object:
-    """Prefix text that a spreadsheet would compute as a formula with an apostrophe.
+    """Prefix text that looks like a spreadsheet formula with an apostrophe.
 
     Labels of path steps such as `+rmsnorm` are unchanged, since they call no function.
     """

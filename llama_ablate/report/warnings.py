@@ -62,14 +62,18 @@ def _few_tokens(table: PlannedTable) -> Iterator[str]:
     per_parameter = table.tokens_per_run / table.baseline.parameters
     if per_parameter < 1:
         yield (
-            f"{per_parameter:.2g} tokens a parameter: so short a run shows that everything works, "
-            "and hardly which variant learns better. Train on one token a parameter at least, "
-            "better on twenty."
+            f"{per_parameter:.2g} tokens a parameter: a run this short shows that everything "
+            "works, but hardly which variant learns better. Train on at least one token a "
+            "parameter, better on twenty."
         )
 
 
 def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
-    """Yield warnings about a table's missing rows, counts, tuned rates or bits per byte."""
+    """Yield warnings about rows and numbers that a comparison table lacks.
+
+    A row is missing for an axis value that changes nothing. Missing numbers are FLOPs, state bytes
+    and bits per byte. Different optimizers with one untuned learning rate are reported, too.
+    """
     base, variants = table.baseline, table.variants
     for variant in variants:
         for label in variant.covers:
@@ -94,7 +98,7 @@ def few_documents(text: PlannedText) -> Iterator[str]:
     few = [f"the {split} split has {n}" for split, n in held_out.items() if n < DOCUMENTS]
     if few and total >= len(text.documents) * DOCUMENTS:
         yield (
-            f"Of {total:,} documents {listed(few)}: fewer than {DOCUMENTS} say little of how a "
+            f"Of {total:,} documents {listed(few)}: fewer than {DOCUMENTS} say little about how a "
             "difference varies over texts; splits of [0.9, 0.05, 0.05] have more."
         )
 
@@ -114,15 +118,15 @@ def _overlaps(text: PlannedText) -> Iterator[str]:
                 f"{overlap.tokens / overlap.all_tokens:.2%} of the held-out tokens, "
                 f"{overlap.documents:,} of {overlap.all_documents:,} documents as a whole, also "
                 f"stand in {there}: their loss "
-                "says nothing of new text."
+                "says nothing about new text."
             )
 
 
 def warn_of_text(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
     """Yield notes on variants that read text differently from the baseline.
 
-    They differ in per-document masks, or in batch size, order or mixture of the training text.
-    Yields nothing if all variants read the same text alike.
+    The differences are per-document masks, or batch size, order or mixture of the training text.
+    Yields nothing if all variants read the same text in the same way.
     """
     first = experiment.evaluation.documents[:1]
     if table.reading or any("documents" in v.data for v in table.variants):
@@ -146,7 +150,7 @@ def _few_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
         yield "There is one seed: differences have no interval."
     elif ranked and seeds < wanted and not any(variant.levels for variant in table.variants):
         yield (
-            f"{seeds} seeds decide little here: take {wanted} or more, or a design that pools them "
+            f"{seeds} seeds decide little here: use {wanted} or more, or a design that pools them "
             "(fraction, product)."
         )
 
@@ -156,8 +160,8 @@ def _other_items(table: TableFrames) -> Iterator[str]:
     named = [f"'{task}'" for task in secondary.other_items(table)]
     if named:
         yield (
-            f"Runs have answered other items of {listed(named)}: its file was changed between them."
-            " Only runs with the same items are compared; `measure DIR cloze --again` asks all."
+            f"Some runs have answered other items of {listed(named)}: its file was changed. Only "
+            "runs with the same items are compared; `measure DIR cloze --again` asks all."
         )
 
 
@@ -187,7 +191,7 @@ def _outcomes(table: TableFrames) -> Iterator[str]:
 def _short_of_text(table: TableFrames) -> Iterator[str]:
     """Yield a warning about variants or effects that more seeds would leave undecided.
 
-    Their intervals are too wide because of the held-out text alone.
+    The sampling error of the held-out text alone makes the intervals too wide.
     """
     names = effects.level_names(table.plan, table.experiment)
     contrasts = effects.find_contrasts(table)
@@ -219,15 +223,16 @@ def list_machines(frames: Frames) -> list[str]:
 
 
 def _changed(frames: Frames) -> Iterator[str]:
-    """Yield warnings about changes of the experiment file since the first run had finished.
+    """Yield warnings about changes of the experiment file after the first run had finished.
 
-    They include replaced controls, runs trained again on request, and unplanned additions of seeds.
+    The changes include replaced controls, runs trained again on request, and unplanned additions of
+    seeds.
     """
     if not any(len(table.machines) for table in frames.tables):
         return
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions:
-        yield "What was stated before the first run is not known: protocol.json is missing."
+        yield "It is not known what was stated before the first run: protocol.json is missing."
         return
     if first := versions[0].after_runs:
         yield f"What was stated before the first {first} runs is not known."
@@ -261,7 +266,10 @@ def _changed(frames: Frames) -> Iterator[str]:
 
 
 def list_speed_limits(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yield warnings about speeds with wide intervals, and about unequal speeds of equal code."""
+    """Yield warnings about speeds with wide intervals, and about speeds of A/A arms.
+
+    An A/A arm runs the baseline's code, so a difference in speed has another cause than the code.
+    """
     for name, title in (("train", "training"), ("decode", "decode")):
         of = {row: getattr(row, f"{name}_speed") for row in rows}
         hint = f"`llama-ablate measure DIR {name}_speed --again` measures them again."

@@ -72,7 +72,7 @@ class Archive:
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """Names in each folder."""
+        """Names of the files and folders in each folder of the archive."""
         names_by_folder: dict[str, dict[str, None]] = defaultdict(dict)
         for member in self._contents:
             path = member
@@ -101,7 +101,7 @@ class Archive:
         return contents
 
     def _unpacked(self) -> bytes:
-        """Return the tar file, of at most `MAX_BYTES`."""
+        """Return the uncompressed tar file, which has at most `MAX_BYTES`."""
         xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
         content = xz.decompress(disk.read(self._file), MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -141,7 +141,8 @@ def write_pack(
 ) -> dict[str, int]:
     """Write results files and pages as a pack; return the file sizes by name.
 
-    Each file is replaced in one step. The archive comes first, since it marks the folder as a pack.
+    A pack is a folder with the archive of the results files and with pages for people. Each file is
+    replaced in one step. The archive is written first, since it marks the folder as a pack.
     """
     contents = {PACK: archived(files), **pages}
     disk.make(target)

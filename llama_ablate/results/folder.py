@@ -26,7 +26,7 @@ class Folder(Layout):
 
     @property
     def plan(self) -> PlanDocument:
-        """Plan of the experiment. Raises ConfigError if its file is damaged."""
+        """Plan of the experiment. Raises ConfigError if the plan's file is damaged."""
         return read_plan(self.plan_file, self.files)
 
     def table_of(self, run: str) -> PlannedTable:
@@ -40,7 +40,7 @@ class Folder(Layout):
     def protocol(self) -> list[Version]:
         """Protocol of the experiment: its file before the first finished run, and later changes.
 
-        Empty without a file. Raises ConfigError for a damaged file.
+        The list is empty without a protocol file. Raises ConfigError for a damaged file.
         """
         file = self.document(_PROTOCOL)
         try:
@@ -70,7 +70,7 @@ class Folder(Layout):
         return set(self._attempts(self.final))
 
     def _attempts(self, kind: Path) -> dict[str, list[Path]]:
-        """Return the folders in `runs/` or `failed/` by run, the last attempt last."""
+        """Return the folders in `runs/` or `failed/` by run id, the last attempt last."""
         attempts: dict[str, list[tuple[int, Path]]] = {}
         for name in self.files.names(kind):
             _label, seeded, rest = name.rpartition("--s")
@@ -110,9 +110,9 @@ class Folder(Layout):
         return "they were not kept (run --keep-weights)"
 
     def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
-        """Return the metrics of variants, by variant and name; the folder is listed once.
+        """Return the per-variant metrics of some variants, by variant id and metric name.
 
-        Raises ConfigError for a damaged file.
+        The folder is listed only once for all variants. Raises ConfigError for a damaged file.
         """
         try:
             return {
@@ -126,13 +126,13 @@ class Folder(Layout):
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
 
     def files_of_variants(self, variants: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the files of variants' metrics by their paths. Raises ConfigError for damage."""
+        """Yield the files of variants' metrics by path. Raises ConfigError for a damaged file."""
         self.metrics_of(variants)
         for file in chain.from_iterable(self._metric_files(variants).values()):
             yield self.place(file), self.files.read(file)
 
     def _metric_files(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
-        """Return the files of per-variant metrics, by variant: of some variants, or of all."""
+        """Return the files of per-variant metrics by variant id, by default for all variants."""
         files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
         for name in sorted(self.files.names(self.variants)):
             id_ = name.rpartition("--")[2]
@@ -148,7 +148,7 @@ class Folder(Layout):
         return files
 
     def is_leased(self, run: str) -> bool:
-        """Return whether a process appears to have leased a run, from a single check."""
+        """Return whether a run appears to be leased, without waiting for a heartbeat."""
         return leases.taken(self.working(run))
 
     def live(self, runs: Iterable[str]) -> dict[str, Live]:
@@ -158,13 +158,13 @@ class Folder(Layout):
         return {run: note for run, note in notes.items() if note}
 
     def alone(self, key: str) -> AbstractContextManager[leases.Lease]:
-        """Acquire the exclusive lease of a task, in a context manager; wait until it is free."""
+        """Acquire the exclusive lease of a task, in a context manager; wait until free."""
         return leases.alone(self.working(key))
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Lock the report, in a context manager, for one writing process at a time.
 
-        Raises ConfigError for a link in the results, through which writes would land elsewhere.
+        Raises ConfigError for a symbolic link in the results, since writes would follow the link.
         """
         self.refuse_links()
         return disk.locked(self.root) if self.is_packed else self.alone("report")

@@ -12,7 +12,7 @@ redone/                            folders of runs that were trained again on re
 report/
 track/                             files and output of trackers; never read by this program
 
-A pack has, in their place, results.tar.xz: an archive of the files that readers need.
+A pack has, instead of these files, results.tar.xz: an archive of the files that readers need.
 """
 
 import re
@@ -75,9 +75,10 @@ class Layout:
         self.jobs = self.in_progress / "slurm" / "jobs"
 
     def refuse_links(self, *more: Path) -> None:
-        """Raise ConfigError for a link in the results, through which writes would land elsewhere.
+        """Raise ConfigError for a symbolic link in the results, since writes would follow the link.
 
-        A tracker may link to its logs inside the folder of a run, which is new each time.
+        Two kinds of links are allowed: links for Slurm jobs, and links from a tracker to its logs,
+        which lie inside a folder that is new for each run.
         """
         links = [path for path in more if path.is_symlink()]
         links += [
@@ -102,7 +103,7 @@ class Layout:
         return disk.below(self.variants, *names)
 
     def place(self, file: Path) -> str:
-        """Return a file's path relative to the results folder, which its seal includes."""
+        """Return a file's path relative to the results folder, for use in the file's seal."""
         return file.relative_to(self.base).as_posix()
 
     def quarantine(self, path: Path) -> Path:

@@ -3,9 +3,9 @@
 The leases on a piece of work are the files `lease-1`, `lease-2` ... in its folder. A process
 acquires the lease by creating the next file, which only one process can do; the number is the
 fencing token. With every heartbeat the holder advances the file's modification time (a counter, not
-a clock). A waiting process observes this time with its own monotonic clock; after the lease timeout
-without a heartbeat it renames the file to `released-N`. A former holder that resumes finds its
-lease file gone.
+a clock). A waiting process observes this time with its own monotonic clock. If the time does not
+change within the lease timeout, the waiting process renames the file to `released-N`. A former
+holder that resumes finds its lease file gone.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
 
     @property
     def held(self) -> bool:
-        """Validity of the lease: false once it expired and another process released it."""
+        """Validity of the lease: false once the lease expired and another process released it."""
         try:
             there, ours = os.stat(self._path), os.fstat(self._handle)
         except FileNotFoundError:
@@ -78,7 +78,7 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
         return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
 
     def set_once(self, key: str, value: str) -> str:
-        """Set a value shared by all holders of this lease, unless it is set; return the value."""
+        """Return a value that all successive holders of the lease share; set it if missing."""
         file = self.folder / key
         try:
             return disk.read(file).decode("utf-8", "replace")
@@ -126,7 +126,7 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
 
 
 def take(folder: Path) -> Lease | None:
-    """Acquire the lease on a folder's work; None if another process has it."""
+    """Acquire the lease on a folder's work; None if another process has the lease."""
     disk.make(folder)
     number, lives = _newest(folder)
     if lives is not False:
@@ -160,14 +160,15 @@ def alone(folder: Path) -> Iterator[Lease]:
 
 
 def taken(folder: Path) -> bool:
-    """Return whether a process appears to have a folder's lease, from a single check."""
+    """Return whether a folder appears to be leased, without waiting for a heartbeat."""
     return _newest(folder)[1] is not False
 
 
 def at_work(folders: Sequence[Path]) -> list[Path]:
     """Return the folders with an active lease.
 
-    If the holder's process cannot be checked, as on another machine, its heartbeat is observed.
+    If the process that has a lease cannot be checked, as on another machine, the heartbeat of the
+    lease is observed.
     """
     here = [folder for folder in folders if _newest(folder)[1]]
     watch, until = Watch(), time.monotonic() + 1.5 * lease_timeout()
@@ -207,9 +208,10 @@ class Watch:
 
 
 def _newest(folder: Path) -> tuple[int, bool | None]:
-    """Return the highest lease number, and whether its holder is alive; None if unknown.
+    """Return the highest lease number, and whether the lease's holder is alive.
 
-    A released lease has no holder, so that the second value is False.
+    The second value is None if unknown on this machine. It is False for a released lease, which has
+    no holder.
     """
     names = disk.names(folder)
     number, released = (

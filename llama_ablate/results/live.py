@@ -87,9 +87,10 @@ class LiveNote(AbstractContextManager["LiveNote"]):
                 os.unlink(file)
 
     def __call__(self, step: int, loss: float, curve: Sequence[Mapping[str, float]]) -> None:
-        """Write the progress of the run, if the last note is old enough. Never raises OSError.
+        """Write the progress of the run, if the last note is old enough.
 
-        The first evaluation is written at once: its peak memory allows more workers to start.
+        No OSError is raised. The first evaluation is written at once, since the peak memory in this
+        note determines whether more workers can start.
         """
         now = time.monotonic()
         self._began = began = self._began or (step, now)

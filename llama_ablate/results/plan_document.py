@@ -152,7 +152,7 @@ class PlannedVariant(StoredPart):
 
     @property
     def active(self) -> int:
-        """Number of parameters that a token uses: all except experts that it skips."""
+        """Number of parameters that a token uses: all except the parameters of skipped experts."""
         return self.parameters if self.active_parameters is None else self.active_parameters
 
     @property
@@ -248,7 +248,11 @@ class PlannedTable(StoredPart):
 
     @cached_property
     def repeated(self) -> dict[str, str]:
-        """Baseline id by the id of each A/A arm that repeats it unchanged."""
+        """Id of the baseline for each A/A arm that repeats the baseline, by arm id.
+
+        An A/A arm is a variant without a change; only arms with the baseline's own random draws are
+        included.
+        """
         return {v.id: self.baseline.id for v in self.variants if v.reseed == "none"}
 
     @cached_property
@@ -317,7 +321,7 @@ class PlannedTable(StoredPart):
 
     @property
     def matching(self) -> str:
-        """Description of the budget that is matched to the baseline."""
+        """Description of the size matching: the quantity in which variants match the baseline."""
         return "not matched" if self.match == "none" else f"matched on {self.match}"
 
     def variant(self, id_: str) -> PlannedVariant:
@@ -387,7 +391,8 @@ class PlanDocument(StoredPart):
     def run_bounds(self) -> tuple[frozenset[str], frozenset[str]]:
         """Smallest and largest sets of planned runs that may be needed, as run ids.
 
-        The tuning point that a race will choose is unknown; the first point represents it.
+        The tuning point that a race will choose is unknown; the first tuning point of the table
+        stands for the chosen point.
         """
         experiment = self.experiment
         if not experiment.is_staged:
@@ -413,7 +418,7 @@ class PlanDocument(StoredPart):
         return {variant.id: variant.model for table in self.tables for variant in table.variants}
 
     def only(self, runs: Collection[str]) -> "PlanDocument":
-        """Return the plan of some runs: their tables with their variants and the baseline."""
+        """Return the plan restricted to some runs: their tables, variants and baselines."""
         tables = []
         for table in self.tables:
             runs_kept = [run for run in table.runs if run.id in runs]
@@ -427,10 +432,11 @@ class PlanDocument(StoredPart):
         return PlanDocument.model_construct(**{**dict(self), "tables": tables})
 
     def identity(self) -> dict[str, Any]:
-        """Return the values by which two plans differ, without keys that new defaults add.
+        """Return the values that decide whether two plans are the same.
 
-        The ids of variants and runs represent their architectures and train configs, the
-        fingerprint of a text represents its documents.
+        Keys of the experiment with default values are left out, so that a new default does not
+        change the identity. The ids of variants and runs represent their architectures and train
+        configs, the fingerprint of a text represents its documents.
         """
         identity_values: dict[str, Any] = {
             "variants": {"__all__": {"model", "state_bytes", "active_parameters", "state_growth"}},
@@ -445,7 +451,7 @@ class PlanDocument(StoredPart):
         return {**values, "experiment": experiment, "refused": self.refused}
 
     def named(self) -> Self:
-        """Return the plan with each unchanged model labelled by its axis values."""
+        """Return the plan with axis values as the label of each unchanged model."""
 
         def called(table: PlannedTable, v: PlannedVariant) -> dict[str, Any]:
             if v.label != labels.UNCHANGED:
@@ -469,7 +475,7 @@ class PlanDocument(StoredPart):
         return next(called, table.baseline if name in labels.baseline_aliases(*sources) else None)
 
     def called(self, name: str) -> set[str]:
-        """Return the ids of all tables' variants that have a name."""
+        """Return the ids of the variants with a given name, over all tables."""
         return {match.id for table in self.tables if (match := self.variant(name, table))}
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
@@ -526,7 +532,7 @@ class PlanDocument(StoredPart):
 
 
 def find_table(tables: Mapping[str, Table], name: str | None) -> Table:
-    """Return the table with a name; the first for None.
+    """Return the table of a given name; the first table for None.
 
     Raises ConfigError for an unknown name.
     """
@@ -564,8 +570,8 @@ def _refuse_unsealed(values: Mapping[str, Any], file: Path) -> None:
 def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
     """Return the values of an intact plan file as a typed document.
 
-    Raises FormatError for a document of another version: one with another format, a missing key or
-    an additional key.
+    Raises FormatError for a document of another version: a document with another format number, or
+    with missing or invalid keys.
     """
     number, version = values.get("format"), values.get("version")
     which = f" ({version!s:.40})" if version else ""  # whatever stands there

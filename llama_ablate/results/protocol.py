@@ -30,7 +30,7 @@ HYPOTHESIS = "hypothesis"
 
 
 class Replaced(StoredPart):
-    """Protocol entry for a control that a later file version dropped, with its outcomes."""
+    """Protocol entry for a control that a later file version dropped, with its runs' outcomes."""
 
     label: str
     #: Outcomes of its finished runs.
@@ -68,7 +68,7 @@ class Version(StoredPart):
         return list(_lines_of(self.stated))
 
     def states(self, experiment: Experiment) -> bool:
-        """Return whether this version states an experiment, in keys that today's schema knows."""
+        """Return whether this version states an experiment, comparing only today's schema keys."""
         return version(self.experiment, 0).lines == version(experiment, 0).lines
 
 
@@ -174,7 +174,11 @@ def unplanned_looks(versions: Sequence[Version], now: Experiment) -> int:
 
 
 def _until(versions: Sequence[Version], now: Experiment) -> list[Version]:
-    """Return the versions up to the planned one, since a report may cover an earlier plan."""
+    """Return the versions up to the version that states the experiment `now`.
+
+    A report may cover an earlier plan, which later versions do not concern. If no version states
+    the experiment, a version of the experiment is added.
+    """
     ends = [i for i, each in enumerate(versions, 1) if each.states(now)]
     return list(versions[: ends[-1]]) if ends else [*versions, version(now, 0)]
 
@@ -186,7 +190,10 @@ def _diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
 
 
 def _lines_of(stated: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line per value, with its key path, and one line per hypothesis."""
+    """Yield the stated values as lines: one for each value, with its key path.
+
+    A hypothesis yields a single line.
+    """
     for key, value in sorted(stated.items()):
         if key == "hypotheses" and isinstance(value, list):
             yield from (f"{HYPOTHESIS}: {_inline(_tested(entry))}" for entry in value)
@@ -195,7 +202,7 @@ def _lines_of(stated: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tested(entry: Any) -> Any:
-    """Return a hypothesis without its source."""
+    """Return a hypothesis without its source and the source's statement."""
     if not isinstance(entry, Mapping):
         return entry
     return {k: v for k, v in entry.items() if v is not None and k not in _SOURCE_KEYS}
@@ -231,7 +238,10 @@ class StatedMetrics:
         return f"it was taken as '{_text(was)}', and the file now states '{_text(now)}'"
 
     def read(self, metrics: Mapping[str, Measurement]) -> dict[str, Measurement]:
-        """Return metrics by name; replace values measured with other options by an error."""
+        """Return metrics by name; an error replaces values measured with other options.
+
+        The options are compared with the experiment file.
+        """
         read = dict(metrics)
         for name, measured in metrics.items():
             if why := self.other(name, measured):
@@ -243,7 +253,7 @@ class StatedMetrics:
 def _without_pairing(entry: Entry) -> dict[str, Any]:
     """Return a metric entry without its option `paired`.
 
-    Speeds count in either case, timed in pairs or not.
+    Measured speeds are accepted whether or not they were timed in pairs.
     """
     named = {"name": entry} if isinstance(entry, str) else entry
     return {key: value for key, value in named.items() if key != "paired"}

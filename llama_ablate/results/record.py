@@ -40,7 +40,8 @@ class Value:
     unit: Word = ""
     #: Conditions of the measurement: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
-    #: For a timed metric: the value of every round; `value` is their median.
+    #: Values by round of a timed metric, whose median is `value`; for other metrics, values by
+    #: document, item or group.
     samples: Numbers = ()
     #: For a timed metric: the number of samples from each process, in order; empty where one
     #: process took all samples.
@@ -74,13 +75,13 @@ class Measurement:
         return {row.name: row.value for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without empty fields."""
+        """Return the measurement as a dictionary of plain values, without empty fields."""
         rows = [_without_defaults(asdict(value)) for value in self.rows]
         return {"rows": rows, **_without_defaults({**vars(self), "rows": ()})}
 
     @classmethod
     def from_dict(cls, stored: object, where: object = "") -> "Measurement":
-        """Create a measurement from `to_dict` output. Raises ConfigError for other values."""
+        """Create a measurement from `to_dict` output. Raises ConfigError for invalid values."""
         return typed(_MEASUREMENT, stored, where)
 
 
@@ -99,7 +100,7 @@ def row(
 
 
 def scalar(value: Any) -> Any:
-    """Convert a scalar of torch or numpy to Python's; return anything else as it is."""
+    """Convert a torch or numpy scalar to a Python number; return any other value unchanged."""
     return value.item() if hasattr(value, "item") else value
 
 
@@ -163,13 +164,13 @@ class Record:
     metrics: dict[MetricName, Measurement] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the record as a dictionary of plain values."""
         metrics = {name: metric.to_dict() for name, metric in self.metrics.items()}
         return {**asdict(replace(self, metrics={})), "metrics": metrics}
 
     @classmethod
     def from_dict(cls, values: object, where: object = "") -> "Record":
-        """Create a record from `to_dict` output. Raises ConfigError for other values."""
+        """Create a record from `to_dict` output. Raises ConfigError for invalid values."""
         return typed(_RECORD, values, where)
 
     @property
@@ -181,13 +182,16 @@ class Record:
     def too_short(self) -> bool:
         """Undertraining status: true if an `ok` run ended near or above the unigram loss.
 
-        The loss had not stopped there, so that its final value is unknown and it is not compared.
-        An `ok` run has a reason in this case only.
+        The loss was still falling at the end. The final loss is therefore unknown, and the run is
+        not compared. An `ok` run has a `reason` only in this case.
         """
         return self.ok and bool(self.reason)
 
     def read(self, behind: str = "") -> dict[str, Measurement]:
-        """Return the metrics of one document mode, by name without the suffix `behind`."""
+        """Return the metrics of one document mode, by name without the mode's suffix.
+
+        `behind` is the suffix of the document mode; "" for the first mode.
+        """
         ends = [f".{way}" for way in get_args(Reading)]
         endings = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
         names = (name for name, end in endings.items() if end == behind)
@@ -238,7 +242,7 @@ class ComputeSettings:
     compiled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without speed and compilation where they are unset."""
+        """Return the settings as a dictionary, without an unset speed or compilation."""
         values = asdict(self)
         if not self.compiled:
             del values["compiled"]

@@ -113,7 +113,7 @@ class RunFolder:
 
     @property
     def is_intact(self) -> bool:
-        """Integrity: true if its files are undamaged and it lies in the folder for its outcome."""
+        """Integrity: true if all files are undamaged, in the folder for the run's outcome."""
         try:
             final = self.verify().outcome in FINAL
         except ConfigError:
@@ -122,7 +122,7 @@ class RunFolder:
 
     @property
     def lacks_weights(self) -> bool:
-        """Loss of weights: true if they were deleted by anything but this program."""
+        """Loss of weights: true if the weights were deleted, but not by this program."""
         return WEIGHTS in self.manifest and not {WEIGHTS, DROPPED} & self._names
 
     @property
@@ -165,7 +165,7 @@ class RunFolder:
 
     @property
     def _files(self) -> set[str]:
-        """Names of the run's files in the folder itself."""
+        """Names of the run's files, without the files in its subfolders."""
         return {*self.manifest} - {METRICS}
 
     @property

@@ -1,7 +1,7 @@
 """Read-only snapshot of an experiment's results, from a folder or a pack.
 
-All readers use it. Files are read on demand. Small documents are cached; records and curves are
-not.
+Every reader of results uses this module. Files are read on demand. Small documents are cached;
+records and curves are read again each time.
 """
 
 import os
@@ -90,9 +90,10 @@ class Results:
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
     def record(self, id_: str) -> Record:
-        """Return the record of a finished run; it is not cached, since thousands take a gigabyte.
+        """Return the record of a finished run.
 
-        A metric measured with other options than the experiment states has no values.
+        Records are not cached, since thousands of records take a gigabyte. A metric that was
+        measured with other options than the experiment states has an error in place of values.
         """
         record, planned = self.finished[id_].record(), self.plan.runs[id_]
         if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
@@ -101,7 +102,7 @@ class Results:
 
     @property
     def statuses(self) -> list[RunStatus]:
-        """Status of every planned run, each once, read without its metrics."""
+        """Status of every planned run, read without the run's metrics."""
         labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
         statuses = []
         for run in self.plan.runs.values():
@@ -141,13 +142,13 @@ class Results:
         return self.finished[run].curve() if run in self.finished else []
 
     def refuse_links(self) -> None:
-        """Raise ConfigError for a link in the results: writes through it would land elsewhere."""
+        """Raise ConfigError for a symbolic link in the results, which writes would follow."""
         self._source.refuse_links()
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Lock the report, in a context manager, for one writing process at a time.
 
-        Raises ConfigError for a link in the results, through which writes would land elsewhere.
+        Raises ConfigError for a symbolic link in the results, since writes would follow the link.
         """
         return self._source.lock_report()
 

@@ -45,7 +45,10 @@ class Store(Folder):
         return cls(folder.root, folder.plan_name)
 
     def prepare(self) -> None:
-        """Create the folders. Raises ConfigError if they cannot be written, or contain a link."""
+        """Create the folders of the results.
+
+        Raises ConfigError if the folders cannot be written, or contain a symbolic link.
+        """
         _refuse_pack(self.root)
         try:
             sound_plan(self.plan_file)
@@ -60,7 +63,7 @@ class Store(Folder):
     def create(self, plan: PlanDocument, experiment_text: str) -> None:
         """Write the plan, unless the folder already has the same plan.
 
-        Raises ConfigError if the folder cannot be written, if it has the plan of another
+        Raises ConfigError if the folder cannot be written, if the folder has the plan of another
         experiment, and while other processes work on another plan.
         """
         try:
@@ -94,7 +97,8 @@ class Store(Folder):
     def _keep_protocol(self, lease: Lease, plan: PlanDocument) -> None:
         """Write a plan's experiment to the protocol.
 
-        Before any run has finished it replaces the protocol; afterwards it is added as a change.
+        Before any run has finished, the experiment replaces the protocol; afterwards the experiment
+        is added to the protocol as a change.
         """
         folders = self.finished()
         stated_versions, replaced = [], []
@@ -179,7 +183,7 @@ class Store(Folder):
         return self.working(key) / "log"
 
     def lease(self, run: str) -> Lease | None:
-        """Lease a run; None if it has a final record or another process has the lease."""
+        """Lease a run; None if the run is final or another process has the lease."""
         lease = leases.take(self.working(run))
         if lease and self.is_final(run):  # another process finished it just before
             lease.finish()
@@ -193,7 +197,7 @@ class Store(Folder):
         save_weights: disk.Save | None,
         lease: Lease | None = None,
     ) -> Path | None:
-        """Commit a finished run by one rename; the first final record wins.
+        """Commit a finished run by one rename; if several processes commit, the first wins.
 
         A record that is not final (`oom`, `error` ...) keeps the checkpoints for the next attempt.
         Returns the run's folder; returns None if another process has leased the run, or has
@@ -213,8 +217,8 @@ class Store(Folder):
     ) -> Path | None:
         """Commit a run, if the lease is still valid and no other commit came first.
 
-        All files are written to a partial folder and flushed before, the manifest last. Returns the
-        folder; None if the lease was lost, in which case no file remains.
+        All files are written to a partial folder and flushed before the rename, the manifest last.
+        Returns the folder; returns None if the lease was lost, in which case no file remains.
         """
         kind = self.final if record.outcome in FINAL else self.failed
         placed = None
@@ -242,7 +246,11 @@ class Store(Folder):
             disk.move(folder, lease.folder / folder.name)
 
     def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
-        """Delete weights of `ok` runs, except each table's best run by validation loss."""
+        """Delete weights of `ok` runs, except the best run of each group by validation loss.
+
+        `tables` holds the groups: one variant's run ids in each table. A run that is the best of
+        any group keeps its weights.
+        """
         folders, best, worse = self.finished(), set(), set()
         for runs in tables:
             done = [folders[run].record() for run in runs if run in folders]
@@ -270,7 +278,7 @@ class Store(Folder):
         return moved
 
     def redo(self, label: str, runs: Sequence[str]) -> list[Path]:
-        """Set aside the records of a variant's runs for retraining; return their new paths.
+        """Move a variant's finished runs to `redone/` for retraining; return their new paths.
 
         The retraining is written to the protocol first. Raises ConfigError while another command
         works on one of the runs.
@@ -300,8 +308,9 @@ class Store(Folder):
         """Remove working folders of finished runs, and of unfinished runs without a checkpoint.
 
         A crash leaves such folders. With `unfinished=False`, unfinished runs keep their folders and
-        logs. A planned run that another machine seems to have leased is left to the queue; another
-        folder with a lease is watched until the lease expires, since no later command may use it.
+        logs. If a process of another machine seems to have leased a folder, a planned run's folder
+        is left to the queue. Any other leased folder is watched until the lease expires, since no
+        later command may use the folder.
         """
         final, folders = self.final_ids(), []
         for working in self._tasks():
@@ -331,7 +340,7 @@ def _refuse_pack(root: Path) -> None:
 
 @contextlib.contextmanager
 def _partial_of(lease: Lease) -> Iterator[Path]:
-    """Yield a partial folder for the commit of a leased run; it is removed at the end.
+    """Yield a partial folder for the commit of a leased run, and then remove it.
 
     After a lost lease an OSError is suppressed, since the new lease holder has removed the folder.
     """

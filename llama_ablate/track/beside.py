@@ -1,4 +1,4 @@
-"""Run processes next to a launcher that send its results to trackers, one per sink.
+"""Run processes next to a launcher that send its results, one process per tracker.
 
 Failures of these processes do not affect the launcher.
 """
@@ -18,10 +18,11 @@ PATIENCE_S = 30.0
 
 @contextmanager
 def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
-    """Run a process for each sink that sends an experiment's results while the body runs.
+    """Run a process for each tracker that sends the results while the `with` body runs.
 
-    The processes read the results folder `root`. When their standard input ends, because the body
-    has ended or because this process was killed, they send the remaining results and exit.
+    `sinks` are the names of the trackers. The processes read the results folder `root`. When their
+    standard input ends, because the body has ended or because this process was killed, they send
+    the remaining results and exit.
     """
     children: dict[str, subprocess.Popen[bytes]] = {}
     for name in sinks:

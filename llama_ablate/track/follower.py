@@ -1,4 +1,4 @@
-"""Follow an experiment's results, and send new points and metrics to a sink."""
+"""Follow an experiment's results, and send new points and metrics to a tracker."""
 
 import fcntl
 import math
@@ -20,14 +20,17 @@ _LONGEST_S = 60.0  # longest wait before a failing sink is tried again
 
 @dataclass
 class _Open:
-    """Open sink of a run, and the last step that it has received."""
+    """Open sink (tracker connection) of a run, and the last step sent."""
 
     sink: Sink
     step: int
 
 
 class Follower:
-    """Sender of an experiment's runs to a sink; each `send_new` sends their progress."""
+    """Sender of an experiment's runs to a tracker.
+
+    Each call of `send_new` sends the results that are new since the previous call.
+    """
 
     def __init__(self, results: Results, name: str) -> None:
         self._results, self._name = results, name
@@ -51,9 +54,9 @@ class Follower:
     def send_new(self, *, last: bool = False) -> None:
         """Send the results of all runs since the previous call.
 
-        With `last`, metrics that were measured after their run had been sent are sent, too, and
-        runs that have not ended are closed. An error of the sink is raised; its run is opened again
-        at the next call.
+        If `last` is set, metrics that were measured after a run had been sent are sent, too, and
+        runs that have not ended are closed. Errors of a run's sink are raised; the next call opens
+        a new sink for that run.
         """
         results = self._results.reopen()
         results.plan = self._results.plan  # the plan does not change while its runs train
@@ -88,7 +91,7 @@ class Follower:
 
     @contextmanager
     def _opened(self, run: str) -> Iterator[_Open]:
-        """Yield a run's open sink; after an error, the next call opens it again."""
+        """Yield the open sink of a run, or a new sink after an error."""
         try:
             if run not in self._open:
                 plan = self._results.plan
@@ -119,8 +122,8 @@ def follow(
 ) -> None:
     """Send new results every two seconds, until `ended` returns true.
 
-    `ended` waits for the given number of seconds. The first error of the sink is passed to `fail`;
-    after each error the wait is doubled, up to a minute.
+    `ended(seconds)` waits for the given number of seconds, and returns whether to stop. The first
+    error of the sink is passed to `fail`; after each error the wait is doubled, up to a minute.
     """
     wait, has_warned = EVERY_S, False
     while True:
@@ -138,7 +141,7 @@ def follow(
 
 @contextmanager
 def alone(results: Results, name: str) -> Iterator[TextIO]:
-    """Lock the sending of an experiment to a sink; yield the sink's log file.
+    """Lock the transfer of an experiment to a tracker; yield the transfer's log file.
 
     Raises ConfigError if another process has the lock, and for a link in the results; OSError if
     the folder cannot be made.

@@ -1,6 +1,6 @@
 """Sink for MLflow: the server or database in MLFLOW_TRACKING_URI.
 
-By default it is mlflow.db, if there is such a file.
+Without that variable, the database is mlflow.db if this file exists.
 """
 
 import logging

@@ -60,17 +60,20 @@ class TrackedRun:
 
 
 class Sink(Protocol):
-    """Sender of one run to a tracker; after an error, it is opened again.
+    """Sender of one run to a tracker; after an error, a new sender is made.
 
-    An optional class attribute `viewer` says how to view the runs that were sent; `{folder}` in it
-    is replaced by the folder of the sink's files.
+    An optional class attribute `viewer` says how to view the runs that were sent; `{folder}` in the
+    text is replaced by the folder of the sink's files.
     """
 
     #: The module that has to be installed; "" for none.
     package: str
 
     def open(self, run: TrackedRun) -> int:
-        """Begin a run, or resume the run with its id; return its last step, or -1."""
+        """Begin or resume a run in the tracker; return its last step, or -1.
+
+        A run is resumed if the tracker has a run with the same id.
+        """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send a point of the learning curve: finite numbers by column."""

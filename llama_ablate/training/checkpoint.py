@@ -1,4 +1,4 @@
-"""Checkpoints of an unfinished run: the state that a run needs to resume with identical numbers.
+"""Checkpoints of an unfinished run: the state to resume from with identical numbers.
 
 A checkpoint's file name has its step and the hash of its content, so the latest checkpoint is known
 without file times, and a damaged checkpoint is skipped in favour of the previous one.
@@ -66,7 +66,7 @@ def latest(folder: Path) -> int:
 
 
 def ordered(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return the steps and names of the checkpoint files among some names, latest first."""
+    """Return the steps and names of the checkpoint files among file names, latest first."""
     return sorted(((int(m[1]), m[0]) for m in map(_NAME.fullmatch, names) if m), reverse=True)
 
 

@@ -56,7 +56,7 @@ class Compute(ComputeSettings):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
-        """Create a compute from `to_dict` output; keys of other versions are ignored."""
+        """Create a Compute from the output of `to_dict`; unknown keys are ignored."""
         given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         return cls(**{**given, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
 
@@ -67,7 +67,7 @@ class Compute(ComputeSettings):
         return cls.from_dict(settings.to_dict())
 
     def trained_as(self, train: Train) -> "Compute":
-        """Return this compute with the precision that a train config states."""
+        """Return this Compute with the precision of a train config."""
         return replace(self, precision=train.precision.replace("auto", self.precision))
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -83,7 +83,8 @@ class Compute(ComputeSettings):
     def wrap(self, objective: Objective) -> nn.Module:
         """Compile an objective if the settings require it; parameters stay shared.
 
-        Modules with `sizes_vary` are not compiled, since their tensor sizes depend on values.
+        Modules with `sizes_vary` are not compiled, since the sizes of their tensors depend on
+        values.
         """
         if not self.compiled:
             return objective
@@ -119,8 +120,8 @@ def configure_process(threads: int, device: str = "cpu") -> None:
     RuntimeError, which names it.
 
     By default glibc returns every freed block of a few megabytes to the system and faults in the
-    next block page by page, which takes up to a third of a small model's step. This setting makes
-    it keep them.
+    next block page by page, which takes up to a third of a small model's step. This function makes
+    glibc keep freed blocks.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -135,7 +136,7 @@ def configure_process(threads: int, device: str = "cpu") -> None:
 
 
 def trim_memory() -> None:
-    """Return freed memory to the system, since later steps need blocks of other sizes."""
+    """Return freed memory to the system, when later steps need blocks of other sizes."""
     _call_glibc("malloc_trim", 0)
 
 
@@ -169,15 +170,15 @@ def update(
     ranks: Ranks = ALONE,
     dropout: Dropout | None = None,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Run one optimizer step over micro-batches of an Objective, plain or wrapped for ranks.
+    """Run one optimizer step over the micro-batches of a (possibly wrapped) Objective.
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
     clipping. Each micro-batch, and each rank's share of it, uses its rows of the batch's dropout
     masks. If a loss balances the experts of a mixture, and the step has several micro-batches or
     ranks, the experts' load shares in the whole step are first counted in a forward pass without
-    gradients: the loss is a product of two means, and its mean over parts of the step would be
-    another function. After the step, each module's method `after_step`, if any, is called with a
-    function that computes the mean of a tensor over the ranks.
+    gradients: the loss is a product of two means, and a mean of such products over parts of the
+    step would be a different function. After the step, each module's method `after_step`, if any,
+    is called with a function that computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
     mixtures: list[Any] = [
@@ -217,7 +218,7 @@ def _forward(
     *,
     sampled: bool = False,
 ) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
-    """Yield the loss of each micro-batch on this rank, and its parts by name."""
+    """Yield each micro-batch's loss on this rank, with the parts of the loss by name."""
     first = 0
     for part in parts:
         mine = ranks.share(part)
@@ -265,9 +266,9 @@ def choose(spec: ModelSpec, train: Train, device: str) -> Compute:
     """Choose the compute configuration of a spec from device, sizes and train config.
 
     Nothing is timed, so that the choice does not depend on a machine's load. For the precision,
-    `auto` is bfloat16 on devices with bfloat16 products, except for steps so small that conversions
-    cost more than they save. For the kernel it is torch's attention kernel, except on a CPU in
-    bfloat16 for contexts of up to 512.
+    `auto` is bfloat16 on devices with bfloat16 products, except on a CPU for steps so small that
+    conversions cost more than they save. For the kernel it is torch's attention kernel, except on a
+    CPU in bfloat16 for contexts of up to 512.
     """
     precision, kernel = train.precision, train.kernel
     if precision == "auto":
@@ -294,10 +295,10 @@ def multiplies_bfloat16(device: str) -> bool:
 def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -> Compute:
     """Measure the training speed of a compute configuration, for forecasts.
 
-    This times the forward and backward pass of a one-layer model, or of one period of a layer
-    pattern, interleaved with the same in float32, the precision of held-out evaluation. The
-    optimizer's share is computed, as that of AdamW. This takes about half a second for small
-    models.
+    The function times the forward and backward pass of a one-layer model, or of one period of a
+    layer pattern. Turns alternate with the same pass in float32, the precision of held-out
+    evaluation. The optimizer's share is not timed but computed for AdamW. The measurement takes
+    about half a second for small models.
     """
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
@@ -323,7 +324,7 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
 
 
 def _batch(one: ModelSpec, train: Train, device: str) -> int:
-    """Return the number of sequences in a timed step: a micro-batch, or part of a large one."""
+    """Return the number of sequences in a timed step: a micro-batch, or part of a large batch."""
     most = _TIMED_FLOPS[device] / (count(one).work * one.context)
     return max(1, min(train.batch // train.accumulate, int(most)))
 

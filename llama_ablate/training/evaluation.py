@@ -40,7 +40,7 @@ def document_mode(model: Decoder, tokens: Tokens, documents: str) -> Iterator[No
 def heldout_windows(
     model: Decoder, tokens: Tokens, split: str, most: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Return the evaluation windows of a split."""
+    """Return the windows of a split on which a model is evaluated."""
     return windows(tokens.split(split), model.spec.context, most, model.spec.separator)
 
 
@@ -83,7 +83,7 @@ def _cut_documents(tokens: NDArray[np.integer], context: int, separator: int) ->
 
 
 def targets_of(cut: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the predicted tokens of windows, in reading order."""
+    """Return the tokens to predict in windows, in reading order."""
     return np.concatenate([part[:, 1:][part[:, 1:] >= 0] for part in cut])
 
 
@@ -114,7 +114,7 @@ def map_predictions(
     compute: Compute,
     of: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]],
 ) -> NDArray[np.float64]:
-    """Apply `of` to the logits and targets of all predictions; return an array (K, all N).
+    """Apply `of` to the logits and targets of all predictions; return an array (K, predictions).
 
     `of` maps logits (N, V) and targets (N,) to K tensors (N,). The numbers are written to one array
     of their final size. Small arrays kept between batches would occupy the memory of freed logits,
@@ -136,7 +136,7 @@ def map_predictions(
 def predictions(
     model: Decoder, cut: list[NDArray[np.int64]], compute: Compute
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield logits (N, V) and targets (N,), some tokens at a time, in reading order.
+    """Yield logits (N, V) and targets (N,) of a few tokens at a time, in reading order.
 
     Logits are computed in float32, the precision of the weights: in bfloat16 a loss has an error of
     up to 1.5e-4 nats, as large as the difference between some variants.
@@ -159,7 +159,7 @@ def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
     """Compute the unigram loss of windows in nats, from the training split's token frequencies.
 
     Frequencies come from the first 16.8 million tokens, with one added to each count. Return None
-    for a text with a known entropy less than 0.1 nats below this loss.
+    for a text whose known entropy is less than 0.1 nats below the unigram loss.
     """
     train = tokens.split("train")[:_COUNTED]
     parts = (train[at : at + _COUNTED_AT_ONCE] for at in range(0, len(train), _COUNTED_AT_ONCE))

@@ -108,16 +108,16 @@ def train(
 ) -> Trained:
     """Train a model in place for `steps` steps; return the result of the run.
 
-    `seed` orders the batches; `init_seed` (default: the same) initializes the weights of losses.
-    The model is trained on `batches` (default: windows of `tokens`), and reads held-out text in the
-    document mode `evaluated` (`evaluation.document_mode`).
-    In the curve `train_loss_nats` is cross-entropy alone, also with further losses; each other loss
-    has a column `loss_NAME_nats`, with its weight included.
+    `seed` orders the batches; `init_seed` (default: `seed`) initializes the weights of losses. The
+    model is trained on `batches` (default: windows of `tokens`), and reads held-out text in the
+    document mode `evaluated` (`evaluation.document_mode`). In the curve, `train_loss_nats` is
+    cross-entropy alone; each other training loss has a column `loss_NAME_nats`, which includes the
+    loss' weight.
 
     With `saved`, checkpoints are written to that folder every `checkpoint_s` seconds and when
-    `stop` returns True; a call that finds one resumes from it, with the numbers of an uninterrupted
-    run. With `ranks`, every rank calls this with the same arguments.
-    A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
+    `stop` returns True; a call that finds a checkpoint resumes from it, with the numbers of an
+    uninterrupted run. With `ranks`, every rank calls this function with the same arguments. A loss
+    or gradient that is not finite ends the run as `diverged`, at the next point of the curve.
     """
     compute.prepare(model)
     objective = Objective(model, losses_of(config), seed if init_seed is None else init_seed)
@@ -189,7 +189,7 @@ class _Run:
         self.unigram: float | None = None
 
     def step(self, state: _State) -> None:
-        """Run one optimizer step; record its losses and its gradient norm before clipping."""
+        """Run one optimizer step; record the losses, and the gradient norm before clipping."""
         began = time.perf_counter()
         parts, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
         state.step += 1
@@ -240,8 +240,8 @@ class _Run:
         """Run each branch that starts at this step: decay, evaluate, and restore the state.
 
         A branch decays the learning rate as at the end of a shorter run. Weights and optimizer
-        state are restored after a branch. Returns whether `stop` interrupted a branch; an
-        interrupted branch records nothing, and is repeated when the run resumes.
+        state are restored afterwards. Returns whether `stop` interrupted a branch; an interrupted
+        branch records nothing, and is repeated when the run resumes.
         """
         for share in self.config.branches:
             steps = round(share * self.steps)
@@ -291,9 +291,10 @@ class _Run:
 def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
     """Return the outcome of a run that completed all its steps, and the reason.
 
-    `unigram` is the loss of token frequencies, given only for text with a lower best possible loss.
-    A run that ends near or above it has `collapsed` if its loss has stopped there, or its gradient
-    has vanished; otherwise it ends `ok` with a reason, which means that it was too short.
+    `unigram` is the loss of a model that predicts token frequencies; None for text on which even
+    the best model is hardly better. A run that ends near or above this loss has `collapsed` if the
+    loss no longer falls, or if the gradient has vanished. Otherwise the outcome is `ok`, and the
+    reason means that the run was too short.
     """
     first, last = curve[0]["train_loss_nats"], curve[-1]
     loss, held_out = last["train_loss_nats"], last[_LOSS]
@@ -334,7 +335,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
 
     The run, the processor and the number of ranks are left out: another number of ranks may resume
     from a checkpoint, though it sums gradients in another order. A plug-in may be in another
-    folder, so that only its file name and its content's hash count.
+    folder, so only the plug-in's file name and content hash count.
     """
     alone = replace(compute, ranks=1).to_dict()
     loaded = {f"{Path(name).name} {digest}": digest for name, digest in plugins.loaded().items()}

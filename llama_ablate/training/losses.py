@@ -35,7 +35,7 @@ class LossModule(Protocol):
     """Interface of a loss that is a class; its constructor may take the `model`."""
 
     def forward(self, *asked: Any) -> Tensor:
-        """Compute the weighted loss from the inputs that the parameters name."""
+        """Compute the weighted loss; the names of the method's parameters select the inputs."""
 
 
 LOSSES = Registry("loss", sizes=INPUTS, interface=LossModule)
@@ -59,11 +59,11 @@ def z_loss(token_logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
 
 
 class Objective(nn.Module):
-    """Training objective: a model with its losses, from tokens to the total loss and its parts.
+    """Training objective: a model with losses, which maps tokens to the total loss and its parts.
 
-    Losses that are modules are built here. Their random numbers are seeded by (`seed`, name), as in
-    the model; their parameters are trained and saved together with the model's parameters, but do
-    not belong to the model.
+    Losses that are modules are built here, with random numbers seeded by (`seed`, name), as in the
+    model. The parameters of the losses are trained and saved together with the model's parameters,
+    but do not belong to the model.
 
     Raises ConfigError for a loss that does not fit the model.
     """
@@ -99,7 +99,7 @@ class Objective(nn.Module):
     def forward(
         self, tokens_BT1: Tensor, dropout: Dropout | None = None, *, sampled: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the minimised loss, and its parts by name: `cross_entropy` first.
+        """Compute the total loss, and the parts of the loss by name, `cross_entropy` first.
 
         Cross-entropy is the mean over all tokens but the first, in nats. The other parts include
         their weights, so the total is the sum of all parts. With `sampled`, targets are drawn from
@@ -171,7 +171,7 @@ def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
 
 
 def _wrap_token_loss(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
-    """Wrap a loss that names `token_logits` as a function of logits and targets."""
+    """Wrap a loss with a parameter `token_logits` as a function of logits and targets."""
     if other := [key for key in wanted if key not in ("token_logits", "targets")]:
         raise ConfigError(
             f"the loss '{name}' asks for 'token_logits' and '{other[0]}': beside some tokens' "

@@ -31,7 +31,7 @@ Law = Callable[[Choice], str | None]
 
 
 def groups_hold_every_weight(choice: Choice) -> str | None:
-    """Check that each weight is in one group, with `scale` and `shapes` in plain data."""
+    """Check that each weight is in one group; groups are plain data with `scale` and `shapes`."""
     weights, optimizer = _optimizer(choice)
     grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
     if sorted(grouped) != sorted(id(weight.parameter) for weight in weights):
@@ -83,7 +83,7 @@ def bytes_are_counted(choice: Choice) -> str | None:
 
 
 def goes_on_from_its_state(choice: Choice) -> str | None:
-    """Check that a new optimizer with a restored state does the same steps, bit for bit."""
+    """Check that a new optimizer with a restored state takes the same steps, bit for bit."""
     weights, optimizer = _optimizer(choice)
     _steps(weights, optimizer, range(_STEPS))
     file = io.BytesIO()
@@ -129,7 +129,7 @@ LAWS: tuple[Law, ...] = (
 
 
 def check(choice: Choice) -> None:
-    """Check an optimizer against every law. Raises ConfigError that names a broken law."""
+    """Check an optimizer against every law. Raises ConfigError, which names a broken law."""
     for law in LAWS:
         if failure := breach(law, lambda: (choice,)):
             hint = "; one whose step takes a closure has the attribute 'needs_closure = True'"
@@ -165,7 +165,7 @@ def _steps(
 
 @dataclass
 class _Gradients:
-    """Closure of a step that sets random gradients, plus a tenth of the weights."""
+    """Closure that sets each gradient to random numbers plus a tenth of the weight."""
 
     weights: Sequence[Weight]
     at: int

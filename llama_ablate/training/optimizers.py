@@ -33,7 +33,7 @@ StateShapes = Callable[[Shape], Sequence[Shape]]
 
 
 def moments(count: int) -> StateShapes:
-    """Return the state shapes of `count` tensors per parameter, each of its shape."""
+    """Return the state shapes of `count` tensors per parameter, each of the parameter's shape."""
     return lambda shape: [shape] * count
 
 
@@ -55,13 +55,13 @@ class Weight:
 class Closure(Protocol):
     """Function that recomputes the loss and gradients of a step at the current weights.
 
-    It clears the gradients first, and clips the new gradients as the step's were, except for
-    `sampled` targets.
+    A call clears the gradients, computes new gradients, and clips the new gradients as the step
+    does. With `sampled` targets, nothing is clipped.
     """
 
     @property
     def tokens(self) -> int:
-        """Number of targets that the loss is a mean over."""
+        """Number of targets over which the loss is a mean."""
 
     def __call__(self, *, sampled: bool = False) -> torch.Tensor:
         """Compute the loss; with `sampled`, on targets drawn from the model's predictions."""
@@ -84,7 +84,7 @@ class Optimizer(Protocol):
         """Clear the gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state on which later steps depend, as tensors and plain values."""
+        """Return the state that determines later steps, as tensors and plain values."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
@@ -164,7 +164,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None = None) -> int:
     """Compute the bytes of an optimizer's state in closed form, without its step counters.
 
-    `times` maps a parameter to the number of its copies, as in repeated blocks; 1 where missing.
+    `times` maps a parameter to the number of its copies, as in repeated blocks (default: 1).
     """
     return sum(
         math.prod(shape) * parameter.element_size() * (times or {}).get(parameter, 1)
@@ -208,8 +208,8 @@ def groups(
 
     `state` gives the shapes of a parameter's optimizer state, and `update` is the kind of step (see
     `parametrization.Update`). The learning rate's `scale`, the weight decay and, if given, `eps`
-    are multiplied by the parametrization's factors of each weight. A group has plain data only,
-    which a checkpoint can store.
+    are multiplied by the parametrization's factors of each weight. A group has plain data only, so
+    that a checkpoint can store the group.
     """
     shared: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for weight in weights:
@@ -258,9 +258,9 @@ def muon(
     """Muon for the matrices of the blocks, AdamW for all else (Jordan et al. 2024; from torch).
 
     A matrix moves along its momentum, orthogonalized by `ns_steps` Newton-Schulz iterations. With
-    `adjust: match_rms_adamw` its steps are as large as AdamW's, so that both use the same `lr` (Liu
-    et al. 2025, arXiv:2502.16982); with `original` they grow with the root of rows over columns.
-    AdamW's learning rate is `adam_lr` times `lr`.
+    `adjust: match_rms_adamw` the steps are as large as AdamW's, so that Muon and AdamW use the same
+    `lr` (Liu et al. 2025, arXiv:2502.16982); with `original` the steps grow with the square root of
+    rows over columns. AdamW's learning rate is `adam_lr` times `lr`.
     """
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
@@ -325,7 +325,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class LazyOptimizer:
-    """Optimizer that is constructed at its first use; before, it has only its groups.
+    """Optimizer that is constructed at the first use; before, only parameter groups exist.
 
     A plan of a thousand variants needs only the groups, and torch takes a second to import the
     modules of its first optimizer.

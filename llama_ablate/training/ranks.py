@@ -1,7 +1,7 @@
 """Data-parallel training: several processes (ranks) share the batches of one run.
 
-Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged while they
-are computed. The first rank makes all decisions, and is the only rank that writes to disk.
+Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged during the
+backward pass. The first rank makes all decisions, and is the only rank that writes to disk.
 """
 
 import os

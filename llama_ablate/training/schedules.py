@@ -1,7 +1,7 @@
 """Learning rate schedules: the decay of the learning rate after the warm-up.
 
 A schedule is a function of the step (from 0), the warm-up steps, all steps, and the share `decay`
-of the train config. It returns the fraction of the decay: 0 at the peak rate, 1 at the final rate,
+of the train config. It returns the progress of the decay: 0 at the peak rate, 1 at the final rate,
 which is `min_lr` times the peak.
 """
 
@@ -70,5 +70,5 @@ def _fall(warm: int, steps: int, decay: float) -> int:
 
 
 def _since(start: int, step: int, steps: int) -> float:
-    """Return the elapsed fraction of steps since `start`; 0 before it."""
+    """Return the elapsed fraction of the steps from `start` to the end; 0 before `start`."""
     return max(0.0, (step - start) / max(1, steps - start))

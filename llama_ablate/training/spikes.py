@@ -23,11 +23,11 @@ def stability_values(losses: Sequence[float], norms: Sequence[float]) -> list[Va
 
 
 def spikes(values: Sequence[float]) -> float:
-    """Return the share of values more than seven standard deviations above the preceding mean.
+    """Return the share of values over seven standard deviations above the mean of values before.
 
-    Mean and standard deviation are over the 100 values before. This is the spike score of OLMo 2
-    (arXiv:2501.00656), with a shorter window and only upwards. Return NaN if no value has 100
-    values before it; a value that is not finite is a spike.
+    Mean and standard deviation are over the preceding 100 values. The share is the spike score of
+    OLMo 2 (arXiv:2501.00656), with a shorter window and only upwards. Return NaN if no value has
+    100 values before it; a value that is not finite is a spike.
     """
     series = np.asarray(values, float)
     if len(series) <= _WINDOW:

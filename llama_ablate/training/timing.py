@@ -2,8 +2,8 @@
 
 The speed of a shared machine changes by tens of percent over minutes. Within a round, all cases run
 at nearly the same machine speed, so ratios of their medians are stable. The contents of caches and
-of freed memory depend on the case before; a new order in every round spreads that effect over all
-cases.
+of freed memory depend on the preceding case; a new order in every round spreads this effect over
+all cases.
 """
 
 import time
@@ -25,11 +25,11 @@ def interleave(
 ) -> tuple[dict[Case, list[Result]], dict[Case, Exception]]:
     """Call every case once a round; return the results of each case, and the errors.
 
-    Results of the first `warm_up` rounds, which precede the others, are dropped. A case that raises
-    is not called again: it has an error and no results. `shuffle` reorders the cases of every round
-    in place; by default they stay in order. `progress` gets the number of calls so far, skipped
-    calls included. `enough` is called before each round but the first; if it returns True, the
-    timing ends.
+    `warm_up` rounds come before the `rounds`; the results of the warm-up are dropped. A case that
+    raises is not called again, and has an error instead of results. `shuffle` reorders the cases of
+    every round in place; by default they stay in order. `progress` gets the number of calls so far,
+    skipped calls included. `enough` is called before each round but the first; if it returns True,
+    the timing ends.
     """
     results: dict[Case, list[Result]] = {case: [] for case in cases}
     errors: dict[Case, Exception] = {}

@@ -1,10 +1,10 @@
-"""Mean losses over tokens in little memory: logits are computed for some tokens at a time.
+"""Mean losses over tokens in little memory, with logits of few tokens at a time.
 
-With a vocabulary of 128,000, the logits of 4,096 tokens take 2 GiB in float32, and so do their
-softmax and their gradient. The gradient of a mean over tokens is a sum over tokens: it is computed
-together with the loss, for some tokens at a time, and no logits are kept for the backward pass.
-This follows Wijmans et al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989), without
-a custom kernel.
+With a vocabulary of 128,000, the logits of 4,096 tokens take 2 GiB in float32, and so do the
+softmax and the gradient of the logits. The gradient of a mean over tokens is a sum over tokens, so
+it is computed together with the loss, part by part, and no logits are kept for the backward pass.
+The method follows Wijmans et al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989),
+without a custom kernel.
 """
 
 from collections.abc import Callable, Mapping, Sequence

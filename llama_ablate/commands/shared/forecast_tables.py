@@ -62,7 +62,7 @@ def _opening(forecast: Forecast, margin: str) -> str:
     experiment, planned = forecast.plan.experiment, forecast.plan.tables
 
     def over(values: Iterable[float], digits: int = 2) -> str:
-        """Format the range of a value over comparison tables, or their equal value."""
+        """Format the range of values over comparison tables, or the value that all share."""
         return written.ends(values, partial(written.plain, digits=digits))
 
     held_out = [table.text.size(HELD_OUT) for table in planned]
@@ -171,7 +171,7 @@ def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
-    """Format the range from the least to the greatest cost, or their equal value."""
+    """Format the range from the least to the greatest cost, or one value if equal."""
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 

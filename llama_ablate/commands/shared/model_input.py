@@ -82,9 +82,9 @@ def open_model(options: ModelOptions) -> "OpenedModel":
 
 
 def read_prompt(text: str) -> str:
-    """Return the prompt, which `-` reads from standard input.
+    """Return the prompt; the text `-` means that standard input is read.
 
-    Raises ConfigError if it is not UTF-8 text.
+    Raises ConfigError if the prompt is not UTF-8 text.
     """
     if text == "-":
         if sys.stdin is None:

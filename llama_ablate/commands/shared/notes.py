@@ -28,9 +28,9 @@ def mend(store: Store) -> None:
 
 
 def left_out(store: Store, planned: set[str]) -> None:
-    """Print a note on finished runs that are not in the plan.
+    """Print a note on the number of finished runs that are not in the plan.
 
-    It counts them, and names the earlier plans that contain them.
+    The note also names the earlier plans that contain these runs.
     """
     runs = store.final_ids() - planned
     if not runs:
@@ -47,7 +47,7 @@ def left_out(store: Store, planned: set[str]) -> None:
 def odd_files(results: Results) -> None:
     """Print notes on foreign files in run folders, and on deleted weights.
 
-    Neither affects the results.
+    Foreign files and deleted weights do not affect the results.
     """
     foreign: list[Path] = []
     without: list[Path] = []

@@ -155,7 +155,7 @@ def folder(text: str) -> Path:
 def difference(text: str) -> str:
     """Check a loss difference with its unit, such as `0.01 nats`.
 
-    Returns it unchanged. Raises ArgumentTypeError if it is invalid.
+    Returns the text unchanged. Raises ArgumentTypeError if the text is invalid.
     """
     from llama_ablate.config import margins
 

@@ -78,7 +78,7 @@ def _tokens(results: Results) -> Mapping[str, int]:
 
 
 def fitting(runs: Sequence[RunStatus], most: int) -> list[RunStatus]:
-    """Choose at most `most` runs to show: running, some pending, and the last ended."""
+    """Choose at most `most` runs to show: running, some pending, and last-ended runs."""
     running = [run for run in runs if run.outcome == "running"][:most]
     waiting = [run for run in runs if run.outcome == "pending"]
     ended = [run for run in runs if run.outcome not in ("running", "pending")]

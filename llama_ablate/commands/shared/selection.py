@@ -14,7 +14,7 @@ from llama_ablate.results.plan_document import (
 
 
 def table(tables: Mapping[str, Table], name: str | None) -> Table:
-    """Return the comparison table that `--table` names, or the first without a name.
+    """Return the comparison table that `--table` names, by default the first table.
 
     Raises ConfigError for an unknown name.
     """

@@ -41,9 +41,9 @@ class DrawnEpisodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Episodes:
-    """Stream of random episodes, each with a mark before it; a `Source`.
+    """Source of random episodes, with a mark (symbol 0) before each episode.
 
-    The mark is symbol 0, so the symbols of episodes are shifted by 1. No episode is in two splits.
+    The symbols of episodes are shifted by 1, to leave 0 for the mark. No episode is in two splits.
     The floor (lowest possible loss) is exact in a window that begins with an episode, as all
     held-out windows do if the context is a multiple of `length`. In any other window, tokens before
     the first mark have the floor of a predictor that has also seen the beginning of their episode,
@@ -59,7 +59,7 @@ class Episodes:
 
     @cached_property
     def layout(self) -> DrawnEpisodes:
-        """Example episode; all episodes have its alphabet, symbol counts and chance accuracy."""
+        """Example episode, whose alphabet, symbol counts and chance accuracy all episodes have."""
         return self.draw(np.random.default_rng(0), 1)
 
     @property
@@ -100,8 +100,8 @@ class Episodes:
     def floor(self, windows: Symbols) -> Nats:
         """Return the lowest possible loss in nats of each prediction, (N, T - 1).
 
-        It is the logarithm of the number of equally likely symbols, and 0 in a window without a
-        mark.
+        The loss is the logarithm of the number of equally likely symbols, and 0 in a window without
+        a mark.
         """
         has_mark = (windows == 0).any(1, keepdims=True)
         return np.where(has_mark, np.log(np.maximum(self._count_branches(windows), 1)), 0.0)
@@ -114,7 +114,8 @@ class Episodes:
     def _count_branches(self, windows: Symbols) -> Symbols:
         """Return the number of equally likely symbols at each prediction, (N, T - 1).
 
-        Positions within an episode are counted from the window's first mark; 0 marks an answer.
+        Positions within an episode are counted from the window's first mark. The number is 0 for an
+        answer, which earlier symbols determine.
         """
         first = (windows == 0).argmax(1)[:, None]
         places = (np.arange(1, windows.shape[1]) - first) % self.length

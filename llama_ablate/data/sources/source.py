@@ -1,9 +1,9 @@
 """Synthetic random sources with a known entropy rate, each testing one skill of a model.
 
 `floor` is the loss, at each token of a window, of a predictor that knows the source and sees the
-window so far: no model is better except by chance. A model's loss minus this floor on the same
-tokens is its excess loss. `answers` are the next symbols that a window determines: a model that has
-the skill predicts them.
+earlier tokens of the window: no model is better except by chance. A model's loss minus this floor
+on the same tokens is its excess loss. `answers` are the next symbols that a window determines: a
+model that has the skill predicts them.
 """
 
 import math
@@ -121,7 +121,7 @@ class LagCopy:
     def floor(self, windows: Symbols) -> Nats:
         """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
 
-        It is log(vocab) as long as the copied symbol lies before the window.
+        The loss is log(vocab) as long as the copied symbol lies before the window.
         """
         same = 1 - self.noise + self.noise / self.vocab
         other = self.noise / self.vocab
@@ -133,7 +133,7 @@ class LagCopy:
         return nats
 
     def answers(self, windows: Symbols) -> Symbols:
-        """Return symbols to be copied, (N, T - 1); -1 for symbols before the window."""
+        """Return the symbols to copy, (N, T - 1); -1 for copies from before the window."""
         targets = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
         if windows.shape[1] > self.lag:
             targets[:, self.lag - 1 :] = windows[:, : -self.lag]
@@ -142,10 +142,11 @@ class LagCopy:
 
 @dataclass(frozen=True)
 class Recall:
-    """Random keys, each followed by its value, which a reset redraws (Arora et al. 2023).
+    """Random keys, each followed by the key's value; a reset redraws values (Arora et al. 2023).
 
-    This is a stationary form of multi-query associative recall (arXiv:2312.04927). A reset draws
-    the values of all keys again. The symbols are `keys` keys, then `values` values, then the reset.
+    This is a stationary form of multi-query associative recall (arXiv:2312.04927). A reset symbol
+    means that the values of all keys are drawn again. The symbols are `keys` keys, then `values`
+    values, then the reset.
     """
 
     keys: int = 8
@@ -170,7 +171,7 @@ class Recall:
         return 1 / self.values
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Draw consecutive symbols, (length,), that follow a reset."""
+        """Draw consecutive symbols, (length,), as they continue after a reset."""
         out: list[int] = []
         assigned = generator.integers(0, self.values, self.keys)
         while len(out) < length:
@@ -184,7 +185,7 @@ class Recall:
     def floor(self, windows: Symbols) -> Nats:
         """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
 
-        It is 0 for the value of a key that the window has shown since its last reset.
+        The loss is 0 for the value of a key that has occurred since the window's last reset.
         """
         nats = np.empty((len(windows), windows.shape[1] - 1))
         for row, window in enumerate(windows.tolist()):
@@ -223,12 +224,12 @@ class Recall:
 
 @dataclass(frozen=True)
 class Induction:
-    """Random chain with one successor per symbol, which a reset redraws (Olsson et al. 2022).
+    """Random chain with one successor per symbol; a reset redraws successors (Olsson et al. 2022).
 
-    A symbol that has followed another since the last reset follows it again: the task of induction
-    heads (arXiv:2209.11895). Weights cannot store the successors, since each reset draws all
-    successors again. After a jump, the chain continues with a random symbol. The symbols are
-    `vocab` ordinary symbols, then the jump, then the reset.
+    After a symbol comes the same successor as at the symbol's earlier occurrences since the last
+    reset: the task of induction heads (arXiv:2209.11895). Weights cannot store the successors,
+    since each reset draws all successors again. After a jump, the chain continues with a random
+    symbol. The symbols are `vocab` ordinary symbols, then the jump, then the reset.
     """
 
     vocab: int = 16
@@ -277,7 +278,7 @@ class Induction:
     def floor(self, windows: Symbols) -> Nats:
         """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T).
 
-        A successor is known if the window has shown it since its last reset.
+        A successor is known if it has occurred since the window's last reset.
         """
         nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
         goes_on = 1 - self.jump - self.reset

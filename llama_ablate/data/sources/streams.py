@@ -72,7 +72,7 @@ _STREAM = {
 
 
 def _register(name: str, declared: Callable[..., Any], make: Callable[..., Source]) -> None:
-    """Register a synthetic corpus; its options are the parameters of `declared` with defaults.
+    """Register a synthetic corpus, whose options are the parameters of `declared` with defaults.
 
     `make` builds the corpus' source from these options.
     """

@@ -1,4 +1,4 @@
-"""Token mixers, softmax attention among them: `f(x_BTD, ctx, state) -> x_BTD`."""
+"""Token mixers, mainly softmax attention: `f(x_BTD, ctx, state) -> x_BTD`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Mixer(Protocol):
         """Width of the queries and keys that the position scheme rotates; 0 for none."""
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
-        """Mix tokens, (B, T, D); with a state, the new tokens continue the cached tokens."""
+        """Mix tokens, (B, T, D); with a state, the tokens continue the sequences in the state."""
 
     def new_state(
         self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
@@ -120,7 +120,7 @@ class MultiHead(Attention):
     """Base class of multi-head attention with an output projection `out`, and its options.
 
     `gate` multiplies a head's output by the sigmoid of a projection of the layer's input: one
-    number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from a
+    number per head or per element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` removes from a
     head's output its component along the token's own value (exclusive self-attention,
     arXiv:2603.09078). `sinks` adds a learned logit without a value to each head's softmax (gpt-oss
     2025). `canon` adds canon layers (short causal convolutions) before attention (A), on queries,
@@ -143,7 +143,7 @@ class MultiHead(Attention):
         self._gate_of, self.exclusive, self.has_sinks, self.canon = gate, exclusive, sinks, canon
 
     def _add_parts(self, dim: int, heads: int, head_dim: int) -> None:
-        """Add the options' parameters last, so that the order of other parameters stays."""
+        """Add the parameters of the options after all others, to keep the order of the others."""
         width = self.out.in_features
         gates = {"none": 0, "head": width // head_dim, "element": width}[self._gate_of]
         self.gate = Linear(dim, gates, bias=False) if gates else None
@@ -153,9 +153,9 @@ class MultiHead(Attention):
     def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
         """Apply the options `exclusive` and `gate` to the heads' outputs, (B, T, H, P).
 
-        This precedes the output projection; subclasses may override it. `mixed` are the heads'
-        outputs, `x` is the layer's input, and `own` computes the values of the tokens themselves,
-        (B, T, K, P), where K divides H.
+        The method is called before the output projection; subclasses may override the method.
+        `mixed` are the heads' outputs, and `x` is the layer's input. `own` is a function that
+        computes each token's own values, (B, T, K, P), where K divides H.
         """
         if self.exclusive:
             own_BTKP = F.normalize(own(), dim=-1)
@@ -179,8 +179,8 @@ class SharedHeads(MultiHead):
     `qk_norm` normalises each head's queries and keys with a norm of the model's kind (Henry et al.
     2020, arXiv:2010.04245). `qkv_bias` says whether queries, keys and values have a bias (null: as
     the model). `value_residual` adds the first layer's values to this layer's values, each times a
-    learned number that starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); the first layer has both
-    numbers, too, unlike in the paper.
+    learned number that starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); unlike in the paper, the
+    first layer has both numbers, too.
     """
 
     #: Whether the position scheme can rotate the values.
@@ -236,21 +236,21 @@ class SharedHeads(MultiHead):
         return self._project_out(mixed_BTe, x_BTD, values)
 
     def remember(self, x_BTD: Tensor, ctx: Context) -> Mapping[str, Tensor]:
-        """Return additional tensors of the new tokens for the cache, (B, heads, T, width), by name.
+        """Compute additional tensors of new tokens to cache, (B, heads, T, width), by name.
 
-        `x` is the layer's input. A subclass that overrides this method declares the tensors in
-        `cached`.
+        `x` is the layer's input. A subclass that overrides this method must declare the tensors'
+        shapes in `cached`.
         """
         del x_BTD, ctx
         return {}
 
     def bias(self, cached: Mapping[str, Tensor], ctx: Context) -> Tensor | None:
-        """Return an additive bias of the scores, (B, H, T, S), from the cached tensors, or None."""
+        """Compute a bias of the scores from the cached tensors, (B, H, T, S), or None."""
         del cached, ctx
         return None
 
     def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
-        """Mix this layer's values with the first layer's values."""
+        """Mix this layer's values with the first layer's values (option `value_residual`)."""
         assert self.value_mix is not None, "asked before"
         first_BKTE = ctx.first("values", v_BKTE.transpose(1, 2)).transpose(1, 2)
         if first_BKTE.shape != v_BKTE.shape:
@@ -272,7 +272,7 @@ class SharedHeads(MultiHead):
 
     @property
     def rotated(self) -> int:
-        """Width of a head: the position scheme rotates all of it."""
+        """Width of a head, since the position scheme rotates whole heads."""
         return self.head_dim
 
     @property
@@ -358,7 +358,7 @@ class Differential(SharedHeads):
         self.subtract = Linear(dim, heads, bias=bias)
 
     def finish_heads(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        """Subtract gated odd heads from even heads, then finish the rest: (B, T, H / 2, P)."""
+        """Subtract gated odd heads from even heads; apply the other options, (B, T, H / 2, P)."""
         share_BTH1 = self.subtract(x_BTD).sigmoid().unsqueeze(-1)
         less_BTHP = mixed_BTHP[:, :, 0::2] - share_BTH1 * mixed_BTHP[:, :, 1::2]
         return super().finish_heads(less_BTHP, x_BTD, own)
@@ -371,8 +371,8 @@ class MLA(MultiHead):
     This is multi-head latent attention. For each token the cache has `latent` numbers (by default
     four times the head width) and one shared key of width `rope_dim` (by default half of the head
     width), which alone is rotated. The keys and values of all heads are two linear maps of the
-    latent, without bias. With a cache, these maps are applied to the queries and to the mixed
-    values instead, so that decoding reads only the latents. `qk_norm` normalises each head's
+    latent, without bias. With a cache, these two maps are applied to the queries and to the mixed
+    latents instead, so that decoding reads only the latents. `qk_norm` normalises each head's
     queries and keys as in other attentions, except for the rotated part; keys are then computed
     from the cached latents, since a norm cannot be moved to the queries. `qkv_bias` says whether
     the projections of the layer's input have a bias (null: as the model).

@@ -22,7 +22,7 @@ def causal_convolution(
     """Return `sum_i weight[:, i] * x[t - (W - 1) + i]`, (B, T, D), and the next tail.
 
     The tail is the inputs of the last W - 1 tokens, (B, W - 1, D), with zeros before the first
-    token. Passed as `tail` with the next tokens, it makes a sequence in pieces give the output of
+    token. If each call gets the tail of the previous call, a sequence in pieces gives the output of
     the whole sequence. With `pos_BT`, the position of each token in its document, the sum does not
     reach back beyond the document's start.
     """
@@ -36,7 +36,7 @@ def causal_convolution(
 
 
 class _Depthwise(torch.autograd.Function):
-    """A depthwise convolution as sums of shifted products, and its gradient.
+    """Autograd function of a depthwise convolution, computed as a sum of shifted products.
 
     With torch's own kernel a training step of a mixer takes 12 to 19% longer on a CPU.
     """
@@ -78,10 +78,10 @@ def convolved(
     ctx: Context,
     tail: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the causal convolution in the weights' precision, and the tail after it.
+    """Return the causal convolution in the weights' precision, and the next tail.
 
-    Padding enters as zeros, and the convolution does not reach into the previous document. Without
-    weights, the input is returned, plus the bias if there is one.
+    Padding tokens count as zeros, and the convolution does not reach into the previous document.
+    Without weights, the output is the input, plus the bias if there is one.
     """
     if ctx.valid_BT is not None:
         x_BTD = x_BTD * ctx.valid_BT[..., None]
@@ -101,7 +101,7 @@ def _taps(channels: int, width: int) -> nn.Parameter:
 class ShortConvolution(nn.Module):
     """Causal depthwise convolution followed by a SiLU, as in Mamba and Gated DeltaNet.
 
-    With width 0 it is the SiLU alone. Its weights have no weight decay.
+    With width 0 the layer is only the SiLU. The convolution's weights have no weight decay.
     """
 
     no_weight_decay = frozenset({"weight"})
@@ -116,7 +116,7 @@ class ShortConvolution(nn.Module):
     def forward(
         self, x_BTD: Tensor, ctx: Context, tail: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the activated convolution, in the weights' precision, and the tail after it."""
+        """Return the convolution after the SiLU, in the weights' precision, and the next tail."""
         y_BTD, tail = convolved(x_BTD, self.weight, self.bias, ctx, tail)
         return F.silu(y_BTD), tail
 
@@ -126,8 +126,8 @@ class Canon(Stateful):
 
     This is a canon layer (arXiv:2512.17351): a causal depthwise convolution with a residual
     connection, without activation or bias. There are four places for canon layers: A is before
-    attention, B on its queries, keys and values, C before the feed-forward network, D on its hidden
-    units.
+    attention, B on the queries, keys and values, C before the feed-forward network, D on the
+    network's hidden units.
     """
 
     no_weight_decay = frozenset({"weight"})

@@ -1,7 +1,7 @@
 """The gated delta rule of Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464).
 
 The state of a head is one matrix. At each token the matrix decays, the value stored under the new
-key is removed, and the new value is stored under it:
+key is removed, and the new value is stored under the new key:
 `S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T`. The output is `o_t = S_t q_t`. Here
 `a_t = exp(decay_t)`, and the state is kept transposed, (E, P), for row vectors.
 
@@ -35,14 +35,14 @@ def gated_delta_rule(
 
     `decay` is a logarithm, 0 or less; `beta` is from 0 to 1; keys are of length 1. A token of decay
     0 and beta 0 leaves the state unchanged. If no state is given, the state starts at zero; it is
-    reset to zero at each token that `begins` marks as the first of a document. All is computed in
-    float32 or wider, also under autocast.
+    reset to zero at each token that `begins` marks as the first of a document. All products are
+    computed in float32 or wider, also under autocast.
 
     Within a chunk, the updates of all tokens are the solution of one triangular system (section 3.3
-    of the paper: the WY representation and the UT transform). A sequence therefore takes matrix
-    products and a loop over chunks, not over tokens. One token after a state is computed by the
-    recurrence itself. The kernel `fused` uses flash-linear-attention if it can run and documents
-    are not kept apart.
+    of the paper: the WY representation and the UT transform). The cost of a sequence is therefore
+    matrix products and a loop over chunks, not over tokens. A single token that continues a state
+    is computed by the recurrence itself. The kernel `fused` uses flash-linear-attention if it can
+    run and documents are not kept apart.
     """
     B, T, H, E = q_BTHE.shape
     P = v_BTHP.shape[-1]
@@ -110,7 +110,7 @@ def gated_delta_step(
     beta_BH: Tensor,
     state_BHEP: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute one token's output, (B, H, P), and the state after it, by the recurrence."""
+    """Compute one token's output, (B, H, P), and the next state, by the recurrence."""
     dtype = state_BHEP.dtype
     with torch.autocast(v_BHP.device.type, enabled=False):
         q_BH1E, k_BH1E, v_BH1P = (x[:, :, None].to(dtype) for x in (q_BHE, k_BHE, v_BHP))
@@ -123,8 +123,8 @@ def gated_delta_step(
 def products(tokens: int, heads: int, key: int, value: int, chunk: int = CHUNK) -> int:
     """Return the multiply-adds of the chunked form's matrix products for one sequence.
 
-    The triangular system of a chunk is not counted, nor does torch's FLOP counter count it: it
-    takes C / 2 * (E + P) multiply-adds per token and head.
+    The triangular system of a chunk is not counted, as in torch's FLOP counter; the system takes
+    `C / 2 * (E + P)` multiply-adds per token and head.
     """
     n, C = chunk_lengths(tokens, chunk)
     return n * C * heads * (C * (2 * key + value) + 3 * key * value)

@@ -1,7 +1,8 @@
 """Kernels of flash-linear-attention, for a GPU with that package (the extra `fla`).
 
-Yang & Zhang 2024, https://github.com/fla-org/flash-linear-attention. They are Triton kernels for
-16-bit inputs, with states in float32. Elsewhere the same functions are computed in plain torch.
+Yang & Zhang 2024, https://github.com/fla-org/flash-linear-attention. The kernels are Triton code
+for 16-bit inputs, with states in float32. On other devices and for wider inputs, the mixers compute
+the same functions in plain torch.
 """
 
 import importlib

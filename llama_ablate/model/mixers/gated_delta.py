@@ -24,10 +24,10 @@ class GatedDelta(Recurrent):
     Queries, keys and values pass through a causal convolution of `conv` tokens, 0 for none, and a
     SiLU; queries and keys are then scaled to length 1. The output of each head is normalised (RMS)
     and gated (SiLU). `value_dim` is the width of a head's values: by default twice the model's head
-    width, or once if its number of heads is odd. The values of all heads together are as wide as
-    the model's attention, so wider values mean fewer heads. `key_dim` is the width of a head's
-    keys, by default half of the values' width. By default the mixer has about as many parameters as
-    `mha`, 4 dim^2.
+    width, or the head width itself if the model's number of heads is odd. The values of all heads
+    together are as wide as the model's attention, so wider values mean fewer heads. `key_dim` is
+    the width of a head's keys, by default half of the values' width. By default the mixer has about
+    as many parameters as `mha`, 4 dim^2.
     """
 
     slowest = 0.01  # the paper's code has 0, whose logarithm is infinite
@@ -63,7 +63,7 @@ class GatedDelta(Recurrent):
 
     @property
     def projections(self) -> Sequence[Linear]:
-        """Projections to queries, keys and values (convolved), then to gate, time step and beta."""
+        """Projections to queries, keys, values (all convolved), gate, time step and beta."""
         return self.q, self.k, self.v, self.gate, self.step, self.beta
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: RecurrentState | None = None) -> Tensor:

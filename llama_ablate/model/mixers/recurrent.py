@@ -57,16 +57,16 @@ class Recurrent(nn.Module, ABC):
     @property
     @abstractmethod
     def projections(self) -> Sequence[Linear]:
-        """Projections of a token's input; the convolved projections come first."""
+        """Projections of the layer's input; the projections that are convolved come first."""
 
     @abstractmethod
     def products(self, tokens: int) -> int:
         """Return the multiply-adds of the recurrence's matrix products over a sequence."""
 
     def _time_steps(self, step_BTH: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Return the time step of each token and head, and the logarithm of the decay over it.
+        """Return the time step and the log decay of each token and head.
 
-        Both are zero for padding, which therefore leaves the matrix unchanged.
+        Time step and log decay are zero for padding, which therefore leaves the matrix unchanged.
         """
         dtype = torch.promote_types(step_BTH.dtype, torch.float32)
         step_BTH = F.softplus(step_BTH.to(dtype) + self.dt_bias.to(dtype))
@@ -92,7 +92,7 @@ class Recurrent(nn.Module, ABC):
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
         """Compute the bytes of the matrices (float32) and of the convolution's last inputs.
 
-        They do not depend on the context.
+        The bytes do not depend on the context.
         """
         del context
         exact = torch.promote_types(dtype, torch.float32)
@@ -102,8 +102,8 @@ class Recurrent(nn.Module, ABC):
     def flops(self, context: int) -> int:
         """Count forward FLOPs per token of the projections and of the chunked recurrence.
 
-        The convolution takes 2 FLOPs per channel and tap. It is elementwise and not counted, as
-        norms and activations are not.
+        The convolution takes 2 FLOPs per channel and tap. Like norms and activations, the
+        convolution is elementwise and not counted.
         """
         weights = sum(part.weight.numel() for part in (*self.projections, self.out))
         return int(2 * weights + 2 * self.products(context) // context)

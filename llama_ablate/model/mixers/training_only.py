@@ -1,8 +1,8 @@
 """Adapter for token mixers that define only `forward(x)`: they can train, but not decode.
 
-A user's mixer of twenty lines keeps no state for decoding and counts no FLOPs. When it is
-registered, it becomes a class with the interface of a mixer; the methods that it lacks raise
-NotProvidedError with its name.
+A user's mixer of twenty lines keeps no state for decoding and counts no FLOPs. When such a mixer is
+registered, its class is replaced by a subclass with the interface of a mixer; the methods that the
+mixer lacks raise NotProvidedError with the mixer's name.
 """
 
 import inspect
@@ -17,7 +17,7 @@ _UNTOLD = "Mix tokens as a class without a description does."
 
 
 class TrainingOnly(nn.Module):
-    """Base class without decoding state or FLOP counts: these methods raise NotProvidedError."""
+    """Base class of mixers whose methods for state and FLOPs raise NotProvidedError."""
 
     #: Name under which the class is registered.
     registered: str
