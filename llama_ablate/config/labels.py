@@ -170,7 +170,7 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 
 
 def name_corpus(data: Data) -> str:
-    """Return a short name of a `data` section's text: its file name or its corpus."""
+    """Return a short name of the training text: the name of its file or of its corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
     path = entry.get("path") or entry.get("train")
     file_name = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""

@@ -123,7 +123,7 @@ def _parse_ranks(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _saved(kind: str, data: bytes) -> str:
-    """Return the JSON from which `read_saved` restores the tokenizer of a file."""
+    """Return the JSON from which `read_saved` restores a tokenizer file's tokenizer."""
     return json.dumps({"kind": kind, "model": base64.b64encode(data).decode("ascii")})
 
 

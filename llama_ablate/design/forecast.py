@@ -151,7 +151,7 @@ def forecast(
 
 
 def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate the seconds of timed metrics from the numbers of processes and turns.
+    """Estimate how long it takes to measure the timed metrics, in seconds.
 
     In a turn, a process times one variant.
     """

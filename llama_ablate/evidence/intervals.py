@@ -214,10 +214,11 @@ def join_errors(
 
     `level` is the two-sided error level. With fewer than five seeds, the half width is the root of
     the sum of two squared half widths: from seeds and from texts (Graybill & Wang 1980, JASA 75).
-    The t quantile of the text error then uses the larger of the two degrees of freedom, since a
-    text error with few degrees of freedom is the small difference of two nearly equal mean squares.
-    From five seeds on, the degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2),
-    and the half width is at least the half width from the seeds alone.
+    Its half width from texts has the t quantile of the degrees of freedom of seeds or texts,
+    whichever are more: few degrees of freedom of the texts only mean that the text error is a small
+    difference of two nearly equal mean squares, and a quantile for so few would overstate it. From
+    five seeds on, the degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2), and the
+    half width is at least the half width from the seeds alone.
     """
     seed2, text2 = np.asarray(seed_se, float) ** 2, np.asarray(text_se, float) ** 2
     share = 1 - np.asarray(level, float) / 2

@@ -223,10 +223,11 @@ def fewest(
 def _draw(
     noise: Sequence[Noise], seeds: int, effect: float, tables: int, *, known: bool
 ) -> tuple[Array, Array, Array]:
-    """Draw differences by seed, (T, M, N), and estimated text errors with their df.
+    """Simulate T tables of M rows and N seeds.
 
-    Half of each row's variance over seeds comes from the baseline and is common to all rows; the
-    text error shifts all seeds of a row alike.
+    Returns the differences, (T, M, N), and the estimated text error of each row with its degrees of
+    freedom. Half of a row's variance over seeds comes from the baseline, which all rows of a table
+    share. The true text error shifts all seeds of a row by the same amount.
     """
     generator = np.random.default_rng(0)
     sds = _draw_true([row.seeds for row in noise], tables, generator, known=known)

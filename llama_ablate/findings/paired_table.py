@@ -224,7 +224,7 @@ class PairedTable(ABC):
 
     @cached_property
     def runs(self) -> Sequence[RunRow]:
-        """Planned runs that are needed or have ended."""
+        """Planned runs that the table still needs, and runs that have ended."""
         return [run for run in self.marked_runs if run.is_needed or run.outcome != "pending"]
 
     @cached_property
@@ -340,7 +340,7 @@ def describes_training(table: PairedTable, metric: str) -> bool:
 
 
 def is_timed(table: PairedTable, metric: str | None) -> bool:
-    """Return whether a metric is a speed or a time, sampled by several processes."""
+    """Return whether a metric has samples from several processes, as speeds and times have."""
     return any(len(row.by_process) > 1 for row in table.metrics.named.get(metric or "", ()))
 
 

@@ -1,8 +1,8 @@
 """Matplotlib figures for report pictures: style, shortened names, and tick labels.
 
 Figures have 72 pixels per inch and a fixed size, so that a letter of ten points is ten pixels high
-in the HTML page. Artists that show a variant or a run are linked by their gid to attributes for the
-page.
+in the HTML page. Artists that show a variant or a run have a gid, by which the page finds the
+attributes of their SVG elements.
 """
 
 import math

@@ -30,10 +30,10 @@ class Made(Generic[Part]):
 
 
 class Parts(Mapping[str, Callable[[Frames], Part | None]], Generic[Part]):
-    """Registry of makers for one kind of part, such as figures, in reading order.
+    """Registry of makers of report parts, such as figures, in the report's reading order.
 
-    As a mapping, the registry has a function for each name. The function takes the report's data,
-    and returns the first part that the maker makes, or None.
+    A maker is registered by name, and makes one part, several, or none. Looking up a name gives a
+    function of the report's data that returns the maker's first part, or None if it makes none.
     """
 
     def __init__(self, kind: str) -> None:

@@ -271,7 +271,10 @@ def _boot() -> str:
 
 
 def _namespace() -> str:
-    """Return the pid namespace; "" if it cannot be read, or /proc belongs to another namespace."""
+    """Return this process's pid namespace, or "" if it is unknown.
+
+    It is unknown if it cannot be read, or if /proc belongs to another namespace.
+    """
     if sys.platform != "linux":
         return "all"
     try:

@@ -253,7 +253,7 @@ class StatedMetrics:
 def _without_pairing(entry: Entry) -> dict[str, Any]:
     """Return a metric entry without its option `paired`.
 
-    Measured speeds are accepted whether or not they were timed in pairs.
+    Protocols are compared without it: speeds match whether or not they were timed in pairs.
     """
     named = {"name": entry} if isinstance(entry, str) else entry
     return {key: value for key, value in named.items() if key != "paired"}
