@@ -237,7 +237,8 @@ class _TakenOver(Exception):  # noqa: N818  not an error: another process has th
 def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
     """Return a function that checks whether this process has received a stop signal.
 
-    The returned function raises _TakenOver if the lease is lost, since nothing more may be written then.
+    The returned function raises _TakenOver if the lease is lost, since nothing more may be written
+    then.
     """
     signals: list[int] = []
 
