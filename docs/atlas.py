@@ -47,12 +47,11 @@ class Row:
 
 
 def parts() -> dict[str, str]:
-    """Return the generated parts of docs/atlas.md: a summary, and a section per question."""
+    """Return the generated parts of docs/atlas.md: a list of questions, and their sections."""
     asked = questions()
-    summary = ["| question | answer |", "|---|---|"]
-    summary += [f"| [{one['title']}](#{anchor(one)}) | {one['answer']} |" for one in asked]
+    listed = "".join(f"- [{one['title']}](#{anchor(one)})\n" for one in asked)
     sections = [line for one in asked for line in section(one)]
-    return {"summary": "\n".join(summary) + "\n", "questions": "\n".join(sections)}
+    return {"summary": listed, "questions": "\n".join(sections)}
 
 
 def draw() -> None:
@@ -75,10 +74,9 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
     rows = [read_row(row, row.get("pack", one["pack"])) for row in one["rows"]]
     pack = f"../results/reference/{one['pack']}/report.md"
     yield f"## {one['title']}\n"
-    yield from (f"- {said}" for said in one["says"])
-    yield f"\n{one['design'].strip()} [Report]({pack}).\n"
-    yield f"    {one['command']}\n"
-    yield "| difference in nats | parameters | after fewer tokens | at the end | says |"
+    yield f"**{one['answer']}**\n"
+    yield f"![{one['alt']}](images/{image(one).name})\n"
+    yield "| difference in nats | parameters | after fewer tokens | at the end | verdict |"
     yield "|---|---|---|---|---|"
     for name, (row, *larger) in groupby(rows, key=attrgetter("name")):
         *shorter, (tokens, end) = row.at.items()
@@ -89,9 +87,12 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
             for other in larger
         )
         yield f"| {name} | {millions(row.parameters)} | {before} | {ends} | {row.word} |"
-    yield f"\n![{one['alt']}](images/{image(one).name})\n"
-    yield one["verdict"].strip().replace("\n", "\n\n") + "\n"
-    yield f"*What would overturn it:* {one['overturn'].strip()}\n"
+    yield f"\n{one['verdict'].strip()}\n"
+    yield "Who says what:\n"
+    yield from (f"- {said}" for said in one["says"])
+    yield f"\n**Scale.** {one['design'].strip()} [Report]({pack}).\n"
+    yield f"**What would overturn it:** {one['overturn'].strip()}\n"
+    yield f"    {one['command']}    # {one['time']} on two cores\n"
 
 
 def read_row(stated: Mapping[str, Any], pack: str) -> Row:

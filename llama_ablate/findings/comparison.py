@@ -69,98 +69,85 @@ class ComparisonRow(DifferenceRow):
     baseline: bool = column("whether it is the baseline")
     role: str = column("`aa` or `positive` for a control, else empty")
     point: str = column(
-        "what was tuned, as `lr 0.001`; empty where nothing is", "tuned to", optional=True
+        "tuned values, as `lr 0.001`; empty without tuning", "tuned to", optional=True
     )
-    outcome: str = column("how its reported runs ended, counted")
+    outcome: str = column("counts of the outcomes of its reported runs")
     unit: str = column(
-        "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
-        "tokenizers of their own"
+        "unit of losses and differences: `nats` per token, or `bits/byte` if tokenizers differ"
     )
     n: int = column(
-        "number of seeds that are paired with the baseline's; of the baseline its own",
+        "number of seeds that it shares with the baseline",
         "n",
         leading=True,
     )
-    loss: float = column("mean loss over its reported runs that ended `ok`: those that trained")
+    loss: float = column("mean loss over its reported runs that ended `ok`")
     sd: float = column("standard deviation of the loss over seeds")
     verdict: str = column(
         "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (no loss), `too short`, "
-        "`diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`, of the baseline "
-        "repeated `equal` where it is so bit for bit"
+        "`diverged`, `collapsed`, `failed`, `pending`; `equal` of a repeated baseline, `baseline`"
     )
-    p_corrected: float = column(
-        "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 just where "
-        "the interval leaves out 0"
-    )
-    alpha: float = column("error that the row's interval spends")
+    p_corrected: float = column("two-sided p value, corrected for the number of rows (Bonferroni)")
+    alpha: float = column("error level of the row's interval")
     df: float = column("degrees of freedom of the standard error")
     seed_se: float = column("standard error of the difference over seeds")
     text_se: float = column("standard error of the difference over held-out texts")
-    pooled: bool = column("whether the variance over seeds is moderated by the other rows'")
-    seeds_low: float = column(
-        "fewest seeds that would decide an inconclusive row, four times in five"
-    )
+    pooled: bool = column("whether its variance over seeds is moderated by other rows")
+    seeds_low: float = column("fewest seeds that decide an inconclusive row with a power of 0.8")
     correlation: float = column(
         "correlation over seeds with the baseline; missing below five pairs"
     )
     pairing_saves: float = column(
-        "how many times the runs an unpaired design would need; missing as that is"
+        "how many times more runs an unpaired design would need; missing below five pairs"
     )
-    ended: int = column("its reported runs that have finished")
-    too_short: int = column("how many of them were too short")
-    lost: int = column("how many of them diverged or collapsed")
-    lost_low: float = column(
-        "lower end of the 95% interval of the share of the lost (Clopper and Pearson)"
-    )
-    lost_high: float = column("upper end of it")
+    ended: int = column("number of its reported runs that have finished")
+    too_short: int = column("number of these that were too short")
+    lost: int = column("number of these that diverged or collapsed")
+    lost_low: float = column("lower end of the 95% interval of their share (Clopper and Pearson)")
+    lost_high: float = column("upper end of this interval")
     lost_p_corrected: float = column(
-        "p of that share against the baseline's (Fisher's exact test), corrected for the number of "
-        "rows; missing where neither has lost any"
+        "p of their share against the baseline's (Fisher's exact test), corrected for the rows"
     )
-    look: float = column("which of the planned looks the row is from")
-    looks: int = column("how many looks are planned")
+    look: float = column("planned look of the row")
+    looks: int = column("number of planned looks")
     finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
-    diverged: int = column("how many of them diverged")
-    collapsed: int = column("how many of them collapsed")
+    diverged: int = column("number of these that diverged")
+    collapsed: int = column("number of these that collapsed")
     # A column with the default NaN is the mean over the reported runs of the number with the
     # column's name, on the reported split if the number belongs to a split.
     perplexity: float = column("mean perplexity", default=math.nan)
     bits_per_byte: float = column("mean loss in bits per byte of text", default=math.nan)
     excess_nats: float = column(
-        "mean loss above that of the best possible, of a text whose source is known",
+        "mean loss above the lowest possible, if that is known",
         default=math.nan,
     )
     parameters: int = column("trained parameters", "parameters", ",", leading=True)
     active_parameters: int = column("parameters that a token passes")
     non_embedding: int = column("parameters without those of tokens and learned positions")
-    residual: float = column("what matching left of the budget, as a share")
+    residual: float = column("deviation from the matched budget, as a share")
     solved: str = column("what matching changed, as `feed-forward width 176`")
     flops_per_token: float = column("forward FLOPs per token at the training context")
     train_tokens_per_s: float = column("tokens per second of training")
     train_speed: Ratio = column(
-        "training speed over that of the baseline in the same turns; the intervals of the column "
-        "hold at once"
+        "training speed over the baseline's in the same turns, and its interval"
     )
     mfu: float = column(
-        "share of the device's peak FLOP/s that the FLOPs of training reach; only of known devices",
+        "training FLOP/s as a share of the device's peak; only of known devices",
         "MFU",
         ".1%",
         optional=True,
     )
     decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
     decode_speed: Ratio = column(
-        "decode speed over that of the baseline in the same turns; the intervals of the column "
-        "hold at once"
+        "decode speed over the baseline's in the same turns, and its interval"
     )
     context: int = column("training context of the experiment, in tokens")
     kv_bytes_per_token: float = column(
-        "bytes that one further token adds to the state at the training context, 16-bit: 0 where a "
-        "window is full",
+        "bytes that one further token adds to the state at the training context, 16-bit",
         "bytes/token at {context:,}",
         ",.0f",
     )
     state_bytes: float = column(
-        "bytes of the state of one sequence of the training context, 16-bit",
+        "bytes of one sequence's state at the training context, 16-bit",
         "state bytes at {context:,}",
         ",.0f",
         leading=True,
@@ -168,26 +155,24 @@ class ComparisonRow(DifferenceRow):
     )
     asked_context: int | None = column("context of `kv_cache`, or of `match_context`")
     asked_state_bytes: float = column(
-        "bytes of the state of one sequence of that context, 16-bit",
+        "bytes of one sequence's state at that context, 16-bit",
         "state bytes at {asked_context:,}",
         ",.0f",
         leading=True,
         when=lambda row: row.asked_context is not None,
     )
     peak_memory_bytes: float = column(
-        "mean over its runs of the most memory that training held", default=math.nan
+        "peak memory of training, the mean over its runs", default=math.nan
     )
     guard: str = column(
-        "in which guarded numbers it is worse, as `worse in NAME`; empty where in none", default=""
+        "`worse in NAME`, for guarded metrics in which it is worse; or empty", default=""
     )
     rate: str = column(
-        "`one rate for all: not tuned` where it has another optimizer than the baseline, and only "
-        "the baseline's learning rate; else empty",
+        "`one rate for all: not tuned` if its optimizer is not the baseline's; or empty",
         default="",
     )
     half: str | None = column(
-        "what half the length of training said: `same`, `turned` (better for worse), `was` with "
-        "another verdict, `undecided`; only where runs have a branch there",
+        "verdict at half the length: `same`, `turned`, `was` another one, or `undecided`",
         default=None,
     )
     epochs: float | None = column(

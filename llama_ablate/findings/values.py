@@ -57,26 +57,22 @@ class RunRow(Row):
     label: str = column("label of the variant")
     variant: str = column("hash of the variant's architecture and train config")
     seed: int = column("seed of the run")
-    id: str = column("id of the run: a hash of all that it depends on. Tables may share a run")
-    point: str = column("what was tuned, as `lr 0.001`; empty where nothing is", default="")
+    id: str = column("hash of all that the run depends on; tables may share a run")
+    point: str = column("tuned values, as `lr 0.001`; empty without tuning", default="")
     use: Use = column(
-        "what it is for: `reported` in the comparison; `next`, needed and not reported yet; `later`"
-        ", may be needed at a later look; `spare`, not needed; `trial` of another tuned point; "
-        "`race`, only chooses a point",
+        "purpose: `reported`; `next`, not reported yet; `later`, for a later look; `spare`, not "
+        "needed; `trial` of another tuned value; `race`, chooses a value",
         default="reported",
     )
     outcome: str = column(
-        "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`; as it counts "
-        "beside the other runs of its seed",
+        "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`",
         default="pending",
     )
-    reason: str = column("why it did not end `ok`, or why it was too short; else empty", default="")
+    reason: str = column("why it did not end `ok`, or was too short; or empty", default="")
     baseline: bool = column("whether it is a run of the baseline", default=False)
     role: str = column("`aa` or `positive` for a run of a control, else empty", default="")
     # A column with the default NaN repeats the number of the same name, for readers of data frames.
-    loss: float = column(
-        "loss on the split that the comparison reports, in the unit of the table", default=math.nan
-    )
+    loss: float = column("loss on the reported split, in the unit of the table", default=math.nan)
     steps_done: float = column("optimizer steps that it took")
     train_s: float = column("seconds of training, without evaluation", default=math.nan)
     peak_memory_bytes: float = column("most memory that the run held", default=math.nan)
@@ -143,7 +139,7 @@ class MetricRow(Row):
     `run` is empty for a value of a variant.
     """
 
-    table: str = column("name of the table; empty where the experiment has one alone", default="")
+    table: str = column("name of the table; empty if there is only one", default="")
     variant: str = column("hash of the variant's architecture and train config")
     label: str = column("label of the variant")
     run: str = column(

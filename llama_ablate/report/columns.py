@@ -27,7 +27,7 @@ Columns = Mapping[str, str]
 RENAMED = {"variant": "variant_id", "label": "variant"}
 _OWNER: Columns = {
     "experiment": "name of the experiment",
-    "table": "name of the table; empty where the experiment has one alone",
+    "table": "name of the table; empty if there is only one",
     "variant": "label of the variant",
     "variant_id": "hash of the variant's architecture and train config",
 }
@@ -79,7 +79,7 @@ CURVES: Columns = {
 }
 METRICS: Columns = {
     **_named(MetricRow, "seed", "run"),
-    "samples": "how many values it stands for: rounds of a timing, documents of a loss, else 1",
+    "samples": "number of values behind it: turns of a timing, documents of a loss, or 1",
     "lowest": "lowest of them",
     "highest": "highest of them",
 }
