@@ -32,8 +32,8 @@ $(STAMP): $(CORE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-quickstart: $(CORE) ## make .venv with the package alone, run a first experiment, write its report
-	$(BIN)/llama-ablate run experiments/quickstart.yaml
+quickstart: $(CORE) ## make .venv with the package alone, run experiments/first.yaml, write its report
+	$(BIN)/llama-ablate run experiments/first.yaml
 
 test: style      ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
 	@$(TESTS_AND_TYPES)

@@ -170,26 +170,8 @@ def _on_a_cpu(request, monkeypatch):
 @pytest.fixture
 def book(tmp_path) -> Path:
     """A small text of 40,000 characters with something to learn in it."""
-    words = [
-        "the",
-        "cat",
-        "sat",
-        "on",
-        "the",
-        "mat",
-        "and",
-        "the",
-        "dog",
-        "ran",
-        "to",
-        "the",
-        "park",
-        "where",
-        "it",
-        "saw",
-        "a",
-        "bird",
-    ]
+    sentence = "the cat sat on the mat and the dog ran to the park where it saw a bird"
+    words = sentence.split()
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(0, len(words), (12_000,), generator=generator).tolist()
     file = tmp_path / "book.txt"

@@ -26,7 +26,7 @@ class Mutant(NamedTuple):
 
 
 #: What is wrong, where, the tests that are to catch it; what stands there, and what instead.
-_TABLE = """
+_TABLE = r"""
 files are not flushed | files/disk.py | reliability/test_power_loss.py
     os.fsync(self._handle) -> pass
 folders are not flushed | files/disk.py | reliability/test_power_loss.py
@@ -47,6 +47,166 @@ a damaged checkpoint is believed | training/checkpoint.py | reliability/test_dam
     not path.name.endswith(f"-{digest[:32]}.pt") -> not digest
 a path in a pack may lead out of it | results/archive.py | test_pack.py
     not _is_safe(member.name) -> not member.name
+a window is one token too wide | model/context.py | model/test_attention.py
+    (back_TS >= window) -> (back_TS > window)
+a document sees the end of the one before it | model/context.py | model/test_laws.py
+    unseen_BTS = at_S < first_BT[..., None] -> unseen_BTS = at_S < first_BT[..., None] - 1
+positions begin anew behind a cache | model/context.py | model/test_patterns.py
+    torch.arange(self.start, self.start + self.new -> torch.arange(0, self.new
+RoPE pairs neighbours in the layout of halves | model/rope.py | model/test_rope.py
+    x.roll(R // 2, -1) -> x.roll(1, -1)
+shared heads are dealt out in turns | model/kernels.py | interop/test_trace.py
+    x.repeat_interleave(group, dim=1) -> x.repeat(1, group, 1, 1)
+the soft cap of scores is not scaled back | model/kernels.py | model/test_attention.py
+    softcap * torch.tanh(scores_BHTS / softcap) -> torch.tanh(scores_BHTS / softcap)
+the gradient of queries lacks the scale | model/kernels.py | model/test_attention.py
+    (grad_scores @ k_KBSE).mul_(ctx.scale) -> grad_scores @ k_KBSE
+eps stands outside the root of RMSNorm | model/norms.py | model/test_norms.py
+    .add_(eps).rsqrt_() -> .rsqrt_().add_(eps)
+the balance loss lacks the number of experts | model/mixture.py | model/test_mixture.py
+    len(share_N) * (share_N * mean_N).sum() -> (share_N * mean_N).sum()
+bytes of a state forget the window | model/mixers/attention.py | model/test_patterns.py
+    min(context, self.window or context) * numbers -> context * numbers
+a full cache keeps the oldest tokens | model/state.py | model/test_patterns.py
+    [:, :, -self.room :] -> [:, :, : self.room]
+FLOPs count the scores of shared heads alone | model/mixers/attention.py | model/test_patterns.py
+    2 * keys * self.heads * self.head_dim -> 2 * keys * self.kv_heads * self.head_dim
+initial weights are of half of the depth | model/initialisation.py | model/test_initialisation.py
+    init_std / math.sqrt(2 * layers) -> init_std / math.sqrt(layers)
+gradients are not clipped | training/compute.py | training/test_losses.py
+    most or math.inf, norm) -> math.inf, norm)
+gradients of parts are summed | training/compute.py | plugins/test_seams.py
+    (total / len(parts)).backward() -> total.backward()
+warm-up begins at a rate of 0 | training/schedules.py | training/test_schedule.py
+    train.lr * (step + 1) / (warm + 1) -> train.lr * step / warm
+gains of norms decay | model/linear.py | training/test_optimizers.py
+    parameter.dim() >= 2 and part -> parameter.dim() >= 1 and part
+moments are lost where a run resumes | training/loop.py | training/test_loop.py
+    (values["optimizer"]) -> (optimizer.state_dict())
+Muon takes a single step of Newton and Schulz | training/optimizers.py | training/test_optimizers.py
+    ns_steps=ns_steps, -> ns_steps=1,
+a smaller last part counts as a whole | training/token_losses.py | training/test_token_losses.py
+    share = len(some_ND) / len(hidden_ND) -> share = rows / len(hidden_ND)
+the end of a split is not evaluated | training/evaluation.py | training/test_evaluation.py
+    rest := predictions - full -> rest := not cut and predictions - full
+validation text is trained on | data/texts.py | data/test_texts.py
+    (0, first), (first, second), (second, last) -> (0, second), (first, second), (second, last)
+all seeds read the same batches | data/tokens.py | data/test_tokens.py
+    np.random.Philox(key=[seed, k]) -> np.random.Philox(key=[0, k])
+a model learns to repeat its input | training/losses.py | training/test_losses.py
+    tokens_BT1[:, :-1], tokens_BT1[:, 1:] -> tokens_BT1[:, :-1], tokens_BT1[:, :-1]
+a separator begins a document | data/tokens.py | data/test_tokens.py
+    *(part + 1 for part in ends) -> *(part for part in ends)
+an end stands behind the last document too | data/tokenizer.py | data/test_tokenizer_files.py
+    np.concatenate(parts[:-1]) -> np.concatenate(parts)
+white space hides that a held-out document is trained on | data/texts.py | data/test_overlap.py
+    text = "".join(piece.split()) -> text = piece
+the first source is read alone | data/batches.py | test_data_axes.py
+    np.searchsorted(ends[:-1] -> np.searchsorted(ends[1:]
+a token of three bytes is stored in two | data/encoding.py | data/test_encoding.py
+    np.uint16 if vocab <= 2**16 else np.uint32 -> np.uint16 if vocab <= 2**17 else np.uint32
+the last of two equal keys wins | config/marked_yaml.py | test_marked_yaml.py
+    if key in mapping: -> if key in marks:
+1e-4 is text | config/marked_yaml.py | test_marked_yaml.py
+    (?:\.(?:{_DIGITS})?)? -> \.(?:{_DIGITS})?
+a bare No is text | config/marked_yaml.py | test_marked_yaml.py
+    node.value.lower() in _OLD_BOOLEANS -> node.value in _OLD_BOOLEANS
+an unknown key is left out in silence | config/validation.py | test_mistakes.py
+    extra="forbid" -> extra="ignore"
+the nearest name is the one least alike | errors.py | test_mistakes.py
+    (groups, 0.65), -> (groups, 0.95),
+ids depend on defaults that are written out | config/registry.py | test_run_ids.py
+    if k not in defaults or v != defaults[k]} -> }
+runs of other lengths have one id | design/table.py | test_run_ids.py
+    self.steps_of(variant), *self._read(variant)] -> *self._read(variant)]
+a match may be off by a twentieth | design/matching.py | test_plan.py
+    TOLERANCE = 0.005 -> TOLERANCE = 0.05
+an A/A arm of other draws keeps the initial weights | design/table.py | test_plan.py
+    (self.variant.reseed in ("init", "both")) -> (self.variant.reseed == "init")
+a fraction confounds two factors | design/variants.py | evidence/test_factorial.py
+    (*run, sum(run) % 2) -> (*run, run[0])
+a rate at which runs diverged may be chosen | findings/tuning.py | report/test_tuning.py
+    return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
+two variants may have one label | design/variants.py | test_mistakes.py
+    (variant.label, variant) is not variant -> (variant.label, variant) is None
+equal FLOPs give the dearer variant more steps | design/table.py | test_plan.py
+    (self.baseline) / self._cost(variant) -> (variant) / self._cost(self.baseline)
+rows are not corrected for their number | evidence/intervals.py | evidence/test_intervals.py
+    family / shares.get(name, 1.0) -> 1 / shares.get(name, 1.0)
+n seeds give n degrees of freedom | evidence/intervals.py | evidence/test_intervals.py
+    moderate_variances(own_variance, n - 1.0) -> moderate_variances(own_variance, n + 0.0)
+intervals are those of a normal distribution | evidence/student.py | evidence/test_intervals.py
+    special.stdtrit(df, share) -> special.stdtrit(np.maximum(df, 1e9), share)
+seeds are compared with a mean | findings/paired_table.py | findings/test_compare.py
+    (value, self.other[key]) -> (value, np.mean([*self.other.values()]))
+the error of texts holds that of seeds | evidence/text_error.py | evidence/test_text.py
+    text = documents - interaction -> text = documents
+a row is equivalent where its mean is | evidence/verdicts.py | evidence/test_verdicts.py
+    (margin and interval.inside(-margin, margin)): -> (margin and abs(interval.mean) < margin):
+a variant is better where its mean is below 0 | evidence/verdicts.py | evidence/test_verdicts.py
+    if interval.high < 0: -> if interval.mean < 0:
+not worse is read as better by the margin | findings/hypotheses.py | findings/test_compare.py
+    "better", -entry.size) -> "better", entry.size)
+the means of seeds cost no degrees of freedom | evidence/factorial.py | evidence/test_factorial.py
+    float(runs.sum() - cells - seeds + 1) -> float(runs.sum() - cells)
+effects have the other sign | evidence/factorial.py | evidence/test_factorial.py
+    every[i].index(high)]] = -1, 1 -> every[i].index(high)]] = 1, -1
+Fisher's test leaves out what was seen | evidence/rates.py | evidence/test_rates.py
+    if way <= combinations[hits]) -> if way < combinations[hits])
+each look spends what all before it may | evidence/sequential.py | evidence/test_sequential.py
+    (later - earlier) / looks[-1] -> later / looks[-1]
+power forgets that means vary | evidence/power.py | evidence/test_power.py
+    np.minimum(needed, estimates.half - estimates.mean) -> np.minimum(needed, estimates.half)
+a guard takes harm for gain | findings/secondary.py | report/test_guards.py
+    guard.worse == "higher" else -row.interval -> guard.worse == "lower" else -row.interval
+names are not escaped in the page | report/page.py | report/test_page.py
+    autoescape=True -> autoescape=False
+the page may load from anywhere | report/embedding.py | report/test_page.py
+    default-src 'none'; img-src data:; -> default-src *; img-src data:;
+a broken guard is not told beside its verdict | findings/comparison.py | report/test_guards.py
+    self.verdict == "better" and self.guard -> self.verdict == "worse" and self.guard
+differences are rounded to one digit | evidence/written.py | report/test_headline.py
+    max(0, 1 - math.floor( -> max(0, 0 - math.floor(
+missing runs are not told | report/warnings.py | report/test_report.py
+    sum(run.outcome == "pending" for -> sum(run.outcome == "running" for
+the ends of an interval in the headline are swapped | report/headline.py | report/test_headline.py
+    else (-difference.high, -difference.low) -> else (-difference.low, -difference.high)
+a link in a results folder is followed | files/disk.py | test_results.py
+    if os.path.islink(path): -> if os.path.islink(root):
+a document of another place is believed | files/strict_json.py | reliability/test_damage.py
+    place.encode() + b"\n" + text -> b"\n" + text
+added seeds are no further look | results/protocol.py | test_protocol.py
+    len(b.seed_list) > len(a.seed_list) -> len(b.seed_list) < len(a.seed_list)
+an arm of another order reads the baseline's | launch/worker.py | report/test_controls.py
+    seed=planned.order_seed, -> seed=planned.seed,
+perplexity is a power of 2 | measure/quality.py | test_measures.py
+    perplexity = math.exp(min(mean, 700.0)) -> perplexity = 2 ** min(mean, 700.0)
+a further token is measured from an empty cache | measure/live_bytes.py | test_measures.py
+    length + 1).nbytes - cache.nbytes -> length + 1).nbytes // length
+speeds are inverted | evidence/medians.py | evidence/test_medians.py
+    zip(row_turns, base_turns, strict=True) -> zip(base_turns, row_turns, strict=True)
+turns that warm up are counted | training/timing.py | training/test_timing.py
+    if turn >= warm_up else [] -> if turn >= 0 else []
+Meta's queries and keys are read as halves | interop/meta.py | interop/test_meta_and_llama2c.py
+    "layout": "interleaved", "theta": theta -> "layout": "half", "theta": theta
+a head that is not tied is lost | interop/huggingface.py | interop/test_huggingface.py
+    if head.shape != table.shape or not torch.equal(head, table): -> if head.shape != table.shape:
+a rope scaling of older files is left out | interop/families.py | interop/test_huggingface.py
+    nested.get("rope_type", nested.get("type", "default")) -> nested.get("rope_type", "default")
+two gates have more than their level | judge/levels.py | judge/test_levels.py
+    root = math.sqrt(level) -> root = level**0.25
+each candidate spends the whole error | judge/levels.py | judge/test_levels.py
+    return error * shares[test - 1] -> return error
+lines of a ledger may be swapped or left out | judge/ledger.py | judge/test_judge.py
+    f"{before}\n{text}".encode() -> f"\n{text}".encode()
+the first gate accepts | judge/gates.py | judge/test_judge.py
+    (gate == 2, "accepted", said), -> (gate >= 1, "accepted", said),
+a wrong option ends with exit code 1 | commands/cli.py | test_mistakes.py
+    self.exit(2, f"{self.prog} -> self.exit(1, f"{self.prog}
+what JSON has no number for is text | commands/shared/answer.py | test_cli.py
+    nulls=True -> nulls=False
+the last point is sent to a tracker twice | track/follower.py | test_track.py
+    if step > ours.step: -> if step >= ours.step:
 """
 
 
@@ -58,5 +218,5 @@ def _faults() -> Iterator[Mutant]:
         yield Mutant(what, file, stands, instead, [f"tests/{test}" for test in tests.split()])
 
 
-#: R23: faults that lose a run, believe a damaged one, lease one twice, or let a pack out.
+#: R23: faults of numbers and verdicts, and those that lose, believe, lease or let out wrongly.
 FAULTS = tuple(_faults())

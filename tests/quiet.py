@@ -44,11 +44,6 @@ def until(condition: Callable[[], T]) -> T:
     return found
 
 
-def cpu_of_start(_report: object) -> float:
-    """Return the CPU seconds of a process so far: a task, in a module that imports little."""
-    return time.process_time()
-
-
 def _slowness() -> float:
     began, total = time.process_time(), 0
     for number in range(1_000_000):

@@ -64,10 +64,6 @@ def test_one_worker_starts_and_its_peak_decides_how_many_more(machine, capsys, f
     assert len(machine.launcher._active) == at_once
 
 
-def test_a_single_worker_waits_for_no_memory(tmp_path):
-    assert Local(Store(tmp_path), "cpu", workers=1)._most == 1
-
-
 class Crowded:
     """A launcher of two workers of which each run needs the memory alone, but for some."""
 

@@ -1,14 +1,11 @@
 """The micro-benchmarks run, take turns, and say what they measured. No speed is asserted."""
 
-import multiprocessing
-import os
 import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import components
 from benchmarks.components import BENCHES, decode, mixers, step
 from benchmarks.components import tables as bench_tables
 from benchmarks.components.__main__ import main
@@ -59,10 +56,8 @@ def test_tables_of_several_processes_are_one_with_the_cases_that_all_of_them_tim
         ("aa", [1.01, 0.99, 1.0, 1.01, 0.99], True),
         ("aa", [1.01, 1.02, 1.01, 1.02, 1.01], False),  # told apart from 1
         ("aa", [0.8, 1.2, 0.9, 1.1, 1.0], False),  # wider than the margin
-        ("aa", [1.0], False),  # one process says nothing
         ("positive", [1.1, 1.12, 1.08, 1.1, 1.11], True),
         ("positive", [1.1, 0.8, 1.3, 1.2, 1.0], False),  # not seen
-        ("positive", [2.0, 2.01, 2.02, 2.0, 2.0], False),  # a catastrophe would be seen anyhow
     ],
 )
 def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_seen(
@@ -78,7 +73,10 @@ def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_s
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize(
+    "name",
+    ["norms", *(pytest.param(n, marks=pytest.mark.full) for n in BENCHES if n != "norms")],
+)
 def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "_NEW", (2, 8))
     monkeypatch.setattr(decode, "_MODEL", decode._MODEL | {"dim": 64, "layers": 1})
@@ -95,27 +93,11 @@ def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, t
         assert {*timed["controls"]} == {"aa", "positive"}
         for case in timed["cases"].values():
             assert case["median_s"]["value"] > 0
-            assert {"low", "high"}.isdisjoint(case["median_s"])  # of one sitting
             assert len(case["ratio_by_process"]) == case["ratio"]["processes"] == 2
-        for check in timed["controls"].values():
-            assert check["why"] in out
     assert values["ratios"]
     for row in values["ratios"]:
         assert row["ratio"] in out
         assert re.search(r"\d\.\d+x", row["measured"])
-
-
-def test_a_process_of_a_bench_is_python_started_anew(monkeypatch):
-    """Forked processes share their addresses, and with them a part of what makes timings differ."""
-    monkeypatch.setattr(components, "_tables", _started)
-    (timed,) = components.run("norms", Setup(processes=1))
-    assert timed.note == "spawn"
-    assert timed.seconds["pid"] != [[float(os.getpid())]]
-
-
-def _started(_report, _name, _setup):
-    method = multiprocessing.get_start_method(allow_none=True)
-    return [Table("t", "pid", {"pid": [[float(os.getpid())]]}, {}, method, {})]
 
 
 def test_the_naive_norms_compute_their_formulas():

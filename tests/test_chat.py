@@ -8,45 +8,27 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.interop.chat import Message, encode
 
 ONE = [Message("user", "Hi")]
-TWO = [Message("system", " Be brief.\n"), Message("user", "Hi")]
-THREE = [*TWO, Message("assistant", "Hello!"), Message("user", "Bye")]
-TEXTS = {
-    "one": (
-        ONE,
-        (
-            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n"
-        ),
-    ),
-    "system": (
-        TWO,
-        (
-            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n"
-        ),
-    ),
-    "turns": (
-        THREE,
-        (
-            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n"
-        ),
-    ),
-}
+THREE = [
+    Message("system", " Be brief.\n"),
+    *ONE,
+    Message("assistant", "Hello!"),
+    Message("user", "Bye"),
+]
+TURNS = (
+    "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_dialogue_is_headers_texts_and_ends_of_turns(name, llama3_tokenizer):
-    messages, text = TEXTS[name]
+def test_a_dialogue_is_headers_texts_and_ends_of_turns(llama3_tokenizer):
     tokenizer = read(llama3_tokenizer)
-    ids = encode(messages, tokenizer)
-    assert tokenizer.decode(ids) == text
+    ids = encode(THREE, tokenizer)
+    assert tokenizer.decode(ids) == TURNS
     assert ids[:2] == [128000, 128006]
-    assert ids.count(128009) == len(messages)
+    assert ids.count(128009) == len(THREE)
 
 
 def test_nobody_can_end_their_turn_or_speak_as_another_by_writing_the_tokens(llama3_tokenizer):

@@ -8,7 +8,6 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
-from llama_ablate.config.registry import Choice
 from llama_ablate.data import tokens as store_of_tokens
 from llama_ablate.data.batches import TextMixture
 from llama_ablate.data.corpus import CORPORA
@@ -22,7 +21,6 @@ from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.report.warnings import warn_of_text
 from llama_ablate.results import Results, Store
-from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Settings
 
 TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"
@@ -98,13 +96,10 @@ def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(
 
 
 def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
-    for budget in ("tokens", "flops", "bytes"):
+    for budget in ("tokens", "flops"):
         (table,) = planned("{train.batch: [8, 2, 3]}", budget=budget).tables
         assert [table.steps_of(v) for v in table.variants] == [30, 15, 60, 40]
         assert [dict(v.train) for v in table.variants] == [{}, *({"batch": n} for n in (8, 2, 3))]
-    (table,) = planned("{design: list, entries: [{train.batch: 8}, {train.batch: 2}]}").tables
-    assert table.tokens_per_run == 30 * 8 * 16  # steps are those of the baseline
-    assert [table.steps_of(v) for v in table.variants] == [30, 120]
 
 
 def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
@@ -147,20 +142,9 @@ def test_sources_have_their_shares_and_a_limit_draws_from_the_beginning_alone(ca
     assert all(row.astype(own.training.dtype).tobytes() in text for row in of_own)
 
 
-def test_a_source_is_encoded_by_the_tokenizer_of_the_text_that_rows_are_evaluated_on(cats, ships):
-    trained = Choice("bpe", (("vocab", 300),))
-    own = store_of_tokens.prepare(CORPORA.resolve({"name": "files", "path": str(cats)}), trained)
-    other = prepared(ships, "bytes", like=own)
-    assert other.tokenizer.to_json() == own.tokenizer.to_json()
-    first = next(iter(ships.read_text("utf-8").splitlines()))
-    assert json.loads(first)["text"][:9] in own.tokenizer.decode(other.training[:4000].tolist())
-    assert prepared(ships, "bytes", like=own).fingerprint == other.fingerprint
-    assert prepared(ships).fingerprint != other.fingerprint
-
-
 def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned):
     plain = planned()
-    for null in ("{corpus: 3}", "{corpus: 1, ships: 0}", "{}"):
+    for null in ("{corpus: 1, ships: 0}", "{}"):
         assert ids(planned(data=f", mixture: {null}"), "baseline") == ids(plain, "baseline")
     mixed = planned(data=", mixture: {corpus: 1, ships: 1}")
     assert ids(mixed, "baseline") == ids(
@@ -192,17 +176,8 @@ def test_a_table_shows_how_often_repeated_text_is_read(planned):
     ]
 
 
-def test_tied_and_untied_heads_are_compared_at_equal_size_in_all(planned):
-    wide = "{dim: 32, layers: 2, heads: 2, context: 16}"
-    axes = "{design: one-at-a-time, axes: {tie: [true]}, match: total}"
-    (table,) = planned(axes, model=wide).tables
-    untied, tied = (table.counts[v.id] for v in table.variants)
-    assert abs(tied.parameters / untied.parameters - 1) <= 0.005
-    assert tied.non_embedding > untied.non_embedding + 6000  # the head's, in feed-forward width
-
-
-CROSSED = """{axes: {data.documents: [mask], train.precision: [bfloat16], train.batch: [8],
-    data.mixture: [{label: half, value: {corpus: 1, ships: 1}}]}}""".replace("\n", " ")
+CROSSED = """{data.documents: [mask], train.precision: [bfloat16],
+    data.mixture: [{label: half, value: {corpus: 1, ships: 1}}]}""".replace("\n", " ")
 
 
 @pytest.mark.usefixtures("in_process")
@@ -211,15 +186,13 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
 ):
     """The reference reads each document by itself: what is seen before it is nothing."""
     monkeypatch.setattr(checks, "multiplies_bfloat16", lambda _device: True)  # whatever the CPU
-    train = TRAIN.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.5]")
-    sections = {"evaluation": "{documents: [continue, mask]}", "seeds": "1", "train": train}
-    plan = planned(CROSSED[len("{axes: ") : -1], **sections)
+    sections = {"evaluation": "{documents: [continue, mask]}", "seeds": "1"}
+    plan = planned(CROSSED, **sections)
     assert [table.name for table in plan.tables] == ["evaluated continue", "evaluated mask"]
     assert [run.id for run in plan.tables[0].runs] == [run.id for run in plan.tables[1].runs]
     root = tmp_path / "r"
     assert main(["run", str(tmp_path / "tiny.yaml"), "--results", str(root)]) == 0
     frames, store = Frames.of(Results.open(root / "tiny")), Store(root / "tiny")
-    assert [bool(table.branches()) for table in frames.tables] == [True, False]
     tokens = plan.tables[0].tokens
     ids_N = torch.from_numpy(tokens.split("test").astype(np.int64))
     for one, apart in zip(*(table.runs for table in frames.tables), strict=True):
@@ -239,16 +212,7 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
         assert one.number("test_loss_nats") == pytest.approx(windows, abs=1e-5)
         assert abs(found - windows) > 1e-4
     trained = {run.label: run.number("test_loss_nats") for run in frames.tables[1].runs}
-    assert len({*trained.values()}) == len(trained) == 5
-
-
-def test_a_plan_whose_table_is_read_in_another_way_than_stated_is_refused(planned):
-    plan = planned(evaluation="{documents: [continue]}").document(None, Settings())
-    values = plan.model_dump(mode="json")
-    assert PlanDocument.model_validate(values).tables[0].read_as == "continue"
-    values["tables"][0]["reading"] = "mask"
-    with pytest.raises(ValueError, match="read in a way that the experiment does not state"):
-        PlanDocument.model_validate(values)
+    assert len({*trained.values()}) == len(trained) == 4
 
 
 def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):

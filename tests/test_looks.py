@@ -25,7 +25,7 @@ model: {dim: 16, layers: 1, heads: 2, context: 16}
 variants: {axes: {feedforward: [relu], norm: [layernorm]}}
 data: {corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 6_000}, tokenizer: chars}
 train: {steps: 20, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}
-tune: {lr: [1e-3, 3e-3, 1e-2]}
+tune: {lr: [3e-3, 1e-2]}
 race: 2
 controls: {aa: none, positive: {train.warmup: 0.9}}
 seeds: {looks: [2, 3, 4]}
@@ -33,7 +33,7 @@ margin: 0.02 nats
 measure: [perplexity]
 """
 #: The repeated baseline is in no race: it is at the baseline's point.
-VARIANTS, RACED = 5, 4 * 3 * 2
+VARIANTS, RACED = 5, 4 * 2 * 2
 
 
 class Stopping(Inline):
@@ -164,14 +164,6 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     assert {run.use for run in table.reported} == {"reported"}
 
 
-def test_running_it_again_trains_nothing(looked, capsys):
-    file, store = looked
-    before = {p: p.stat().st_mtime_ns for p in store.root.glob("runs/*/record.json")}
-    stopped_after(0, file, store.root.parent, code=0)
-    assert {p: p.stat().st_mtime_ns for p in store.root.glob("runs/*/record.json")} == before
-    assert "look" in capsys.readouterr().out
-
-
 def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
     _, store = looked
     runs = len(store.final_ids())
@@ -181,14 +173,6 @@ def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
     assert framed(ours.comparison).equals(framed(packed.comparison))
     assert breaches(store.root) == breaches(tmp_path / "pack") == []
-
-
-def test_the_sensitivity_to_the_learning_rate_is_that_of_the_race(looked, answer):
-    _, store = looked
-    with in_process():
-        tuning = answer("report", store.root, "--json")["tuning"]
-    assert [row["trials"] for row in tuning] == [6] * (VARIANTS - 1)
-    assert all(row["sensitivity"] >= 0 for row in tuning)
 
 
 def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, answer):

@@ -14,8 +14,8 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure import METRICS, Subject, Unmeasured
-from llama_ablate.measure.live_bytes import PeakMemory
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure.quality import calibration_error
 from llama_ablate.measure.turns import Arm, joined, measure_arms
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build, init_weights
@@ -103,8 +103,6 @@ def test_a_run_in_bfloat16_is_measured_in_float32(spec, tokens, name):
 
 
 def test_the_standard_error_is_that_of_window_means(subject):
-    from llama_ablate.training.evaluation import losses, windows
-
     found = subject(init_std=0.3)
     nats = losses(found.model, windows(found.tokens.split("test"), 24), COMPUTE)
     means = [nats[i : i + 24].mean() for i in range(0, len(nats), 24)]
@@ -116,17 +114,10 @@ def test_the_standard_error_is_that_of_window_means(subject):
     ("name", "options", "where", "message"),
     [
         ("length", {"times": [-1]}, "times", "times [-1] must be whole numbers of 1 or more"),
-        ("length", {"times": []}, "times", "times [] must be whole numbers of 1 or more"),
-        ("kv_cache", {"context": -5}, "context", "context -5 must be from 1 to the text's"),
         ("kv_cache", {"context": 10**30}, "context", "must be from 1 to the text's 3"),
-        ("train_speed", {"seconds": -1.0}, "seconds", "seconds -1: must be from 0 to 600"),
         ("train_speed", {"seconds": 1e300}, "seconds", "seconds 1e+300: must be from 0 to 600"),
-        ("decode_speed", {"seconds": 1e300}, "seconds", "must be from 0 to 600, for each round"),
         ("decode_speed", {"batch": [0]}, "batch", "batch [0] must be whole numbers of 1 or more"),
-        ("decode_speed", {"batch": []}, "batch", "batch [] must be whole numbers of 1 or more"),
         ("decode_speed", {"batch": [10**9]}, "batch", "the largest batch of the longest context"),
-        ("decode_speed", {"context": [10**9]}, "context", "has 8000000000 tokens, and the text 3"),
-        ("decode_speed", {"context": [-4]}, "context", "context -4 must be longer than new 8"),
         ("decode_speed", {"new": 0}, "new", "new 0 must be 1 or more"),
         ("decode_speed", {"new": 24}, "new", "context 24 must be longer than new 24"),
     ],
@@ -141,24 +132,11 @@ def test_options_that_cannot_be_measured_are_refused_before_they_are(
     assert caught.value.where == (where,)
 
 
-def test_every_metric_takes_its_own_defaults(spec, tokens):
-    for name in METRICS:
-        METRICS.check(METRICS.resolve(name), spec(vocab=256, context=64), tokens)
-
-
-def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject):
-    speeds = rows("decode_speed", subject(context=16), batch=[1], paired=True)
-    assert {row.coordinates["context"] for row in speeds} == {16}
-
-
-@pytest.mark.parametrize("attention", ["mha", "gqa", "mqa"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_measured_cache_bytes_equal_the_closed_form(subject, attention, precision):
-    found = subject(Compute("cpu", 1, precision, "fused"), attention=attention)
+@pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
+def test_measured_cache_bytes_equal_the_closed_form(subject, attention, kv_heads):
+    found = subject(Compute("cpu", 1, "bfloat16", "fused"), attention=attention)
     values = measure("kv_cache", found, context=20)
-    kv_heads, size = {"mha": 4, "gqa": 2, "mqa": 1}[attention], COMPUTE.dtype.itemsize
-    size = 2 if precision == "bfloat16" else 4
-    assert values["kv_cache_added_bytes"] == 2 * 2 * kv_heads * 8 * size
+    assert values["kv_cache_added_bytes"] == 2 * 2 * kv_heads * 8 * 2
     assert values["kv_cache_bytes"] == 20 * values["kv_cache_added_bytes"]
 
 
@@ -173,7 +151,7 @@ LIVE = {
 }
 
 
-@pytest.mark.parametrize("context", [4, 5, 6, 7, 20])
+@pytest.mark.parametrize("context", [5, 6, 20])
 @pytest.mark.parametrize("name", LIVE)
 def test_state_bytes_in_closed_form_equal_live_ones_below_at_and_beyond_a_window(
     subject, name, context
@@ -208,11 +186,6 @@ def test_decode_speed_covers_batches_and_contexts_with_and_without_cache(subject
     assert min(values.values()) > 0
     alone = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4)
     assert set(alone) == {f"{k}_b3_c20_tokens_per_s" for k in kinds[:2]}  # the largest, with cache
-
-
-def test_decode_speed_refuses_a_context_that_the_new_tokens_fill(subject):
-    with pytest.raises(ConfigError, match="context 8 must be longer than new 8"):
-        measure("decode_speed", subject(), context=[8])
 
 
 def arms(specs, tokens):
@@ -250,34 +223,9 @@ def test_measurements_of_several_processes_are_one_with_the_median_of_all_rounds
     assert Measurement.from_dict(both.to_dict()) == both
     failed = Measurement(error="OSError: no")
     assert joined([first, failed]) == failed
-    # Measurements of before processes were counted, and of what is not timed.
-    assert Value("x", 2.0, samples=(1.0, 3.0)).by_process == ((1.0, 3.0),)
-    assert Value("x", 2.0).by_process == ((2.0,),)
 
 
-def test_what_a_variant_lacks_says_why_and_what_there_is_of_it_stands(spec, tokens, monkeypatch):
-    choice = METRICS.resolve("train_speed")
-
-    def fake(_name):
-        def take(subject, **_options):
-            yield Value("x", 1.0)
-            if subject.model.spec.attention.name == "mha":
-                raise Unmeasured("no experts")
-
-        return take
-
-    monkeypatch.setattr(METRICS, "get", fake)
-    specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
-    lacking, whole = measure_arms(arms(specs, tokens), [choice], COMPUTE, rounds=2)
-    x = (Value("x", 1.0, "x", samples=(1.0, 1.0)),)
-    assert lacking["train_speed"] == Measurement(x, "no experts")
-    assert whole["train_speed"] == Measurement(x)
-    both = joined([lacking["train_speed"], lacking["train_speed"]])
-    assert both.error == "no experts"
-    assert both.rows[0].turns == (2, 2)
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyError, ZeroDivisionError])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyError])
 def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
     spec, tokens, monkeypatch, error
 ):
@@ -301,42 +249,7 @@ def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
     assert tries.count(("kv_cache", "mha")) == 2
 
 
-def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(subject, monkeypatch):
-    taken = {
-        "gradients": lambda _: 1 / 0,
-        "calibration": lambda _: {"x": "wide"},
-        "perplexity": lambda _: {"x": torch.tensor(2.0)},
-    }
-    monkeypatch.setattr(METRICS, "get", taken.__getitem__)
-    measured = METRICS.measure_all([METRICS.resolve(name) for name in taken], subject())
-    assert measured == {
-        name: replace(expected, entry=name)
-        for name, expected in {
-            "gradients": Measurement(error="ZeroDivisionError: division by zero"),
-            "calibration": Measurement(
-                error="ValueError: could not convert string to float: 'wide'"
-            ),
-            "perplexity": Measurement((Value("x", 2.0, quantity="x"),)),
-        }.items()
-    }
-
-
-def test_coordinates_are_plain_numbers_and_words_and_a_name_stands_once(subject, monkeypatch):
-    def take(*values):
-        monkeypatch.setattr(METRICS, "get", lambda _name: lambda _subject: iter(values))
-        return rows("gradients", subject())
-
-    (value,) = take(Value("x", np.float32(0.5), "loss", "nats", {"layer": np.int64(3)}))
-    assert value == Value("x", 0.5, "loss", "nats", {"layer": 3})
-    assert (type(value.value), type(value.coordinates["layer"])) == (float, int)
-    with pytest.raises(TypeError, match="x: coordinate 'at' is a list, not a text or number"):
-        take(Value("x", 1.0, coordinates={"at": [1, 2]}))
-    with pytest.raises(ValueError, match="gradients has several values of one name"):
-        take(Value("x", 1.0), Value("x", 2.0))
-
-
-def test_names_and_coordinates_of_every_metric_say_the_same(subject):
-    """What used to be glued into a name stands beside it, and no two rows share a place."""
+def test_every_metric_is_taken_at_its_defaults_and_no_two_rows_of_it_share_a_place(subject):
     places = {
         "perplexity": {"split", "cluster", "documents"},
         "calibration": {"split"},
@@ -359,10 +272,6 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
         assert {key for value in values for key in value.coordinates} == coordinates, name
         at = [(v.quantity, *sorted(v.coordinates.items())) for v in values]
         assert len(set(at)) == len(at), name
-        for value in values:
-            for key, coordinate in value.coordinates.items():
-                if key in ("layer", "expert", "batch", "first_position", "cache"):
-                    assert str(coordinate) in value.name, value
 
 
 @pytest.mark.parametrize(("lag", "accuracy"), [(2, 1.0), (3, 1 / 8)])
@@ -384,45 +293,13 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
     assert values["lag-copy_items"] == 1999 // copies.spec.context
 
 
-def test_the_items_of_a_skill_are_windows_and_those_of_other_windows_are_others(spec):
-    """A guesser of one symbol: the share of each window, by hand."""
-    entry = {"name": "mano", "modulus": 5, "operations": 1, "tokens": 4000}
-    tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
-    zero, prints = torch.nn.functional.one_hot(torch.tensor(1), 9).float(), set()  # behind the mark
-    for context in (5, 20):
-        model = COMPUTE.prepare(init_weights(build(spec(vocab=9, context=context)), 0))
-        model.hidden, model.logits = (
-            lambda ids: ids[..., None],
-            lambda ids: zero.expand(len(ids), 9),
-        )
-        found = {row.quantity: row for row in rows("skill", Subject(model, tokens, TRAIN, COMPUTE))}
-        told = np.asarray(tokens.split("test")[:200]).reshape(-1, context)[:, 4::5]
-        assert found["accuracy"].samples[:8] == pytest.approx((told == 1).mean(1)[:8], abs=1e-4)
-        assert found["accuracy"].value == pytest.approx(
-            np.mean(found["accuracy"].samples), abs=1e-3
-        )
-        prints.add(found["items"].coordinates["fingerprint"])
-    assert len(prints) == 2
-
-
+@pytest.mark.full
 def test_the_peak_is_that_of_the_program_and_not_of_the_one_that_started_it():
     reads = "from llama_ablate.measure.live_bytes import PeakMemory as P; print(P('cpu').read())"
     becomes = f"os.execv(sys.executable, [sys.executable, '-c', {reads!r}])"
     words = [sys.executable, "-c", f"import os, sys; x = b'1' * (1 << 30); {becomes}"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 64 << 20
-
-
-def test_peak_memory_sees_what_was_taken_and_given_back():
-    peak = PeakMemory("cpu")
-    size = 600 * 2**20  # more than anything before it in this process can hide
-    block = torch.ones(size // 4)
-    del block
-    assert peak.read() > 0
-
-
-def test_every_metric_belongs_to_a_run_or_to_a_variant():
-    assert {METRICS.per(name) for name in METRICS} == {"run", "variant"}
 
 
 def test_loss_by_position_is_the_mean_over_windows_in_bands_that_double(subject):
@@ -461,8 +338,6 @@ def test_length_leaves_out_what_a_scheme_or_a_split_cannot_reach(subject):
     assert "loss_2x_sliding_nats" in learned
     assert "loss_2x_extended_nats" not in learned
     assert measure("length", subject(), times=[100_000, 10**30]) == {}
-    with pytest.raises(ConfigError, match="must be whole numbers of 1 or more"):
-        measure("length", subject(), times=[0])
 
 
 def test_a_unit_that_is_never_above_zero_is_dead_and_the_stream_is_measured(subject):
@@ -486,58 +361,6 @@ def test_a_unit_that_is_never_above_zero_is_dead_and_the_stream_is_measured(subj
     assert not found.model.blocks[0]._forward_hooks
 
 
-def test_smooth_activations_have_no_dead_units(subject):
-    assert measure("activations", subject(feedforward="swiglu"))["dead_units_share"] == 0
-
-
-def test_units_of_experts_are_dead_where_no_token_wakes_them(subject):
-    """Layer 0 sends every token to the same two of four experts of ReLU, 10 units each."""
-    moe = {"name": "moe", "experts": 4, "inner": "relu", "width": 10}
-    found = subject(feedforward=moe, bias=True, init_std=0.3)
-    ffn = found.model.blocks[0].ffn
-    with torch.no_grad():
-        for expert in ffn.experts:
-            expert.up.bias.fill_(1000.0)
-        ffn.experts[0].up.bias[:3] = -1000.0
-        found.model.blocks[0].ffn_norm.gain.fill_(0.0)  # equal scores: the first two are taken
-    values = measure("activations", found)
-    taken = {n for n, load in enumerate(ffn.load(torch.zeros(1, 1, 32)).tolist()) if load}
-    assert len(taken) == 2
-    assert values["layer_0_dead_units_share"] == pytest.approx((20 + 3 * (0 in taken)) / 40)
-
-
-class Summed(torch.nn.Module):
-    """Have no projection that is called `down`."""
-
-    def __init__(self, dim: int, *, width: int | None = None):
-        super().__init__()
-        self.width, self.out = width or dim, torch.nn.Linear(dim, dim)
-
-    def flops(self):
-        return 2 * self.out.weight.numel()
-
-    def forward(self, x_BTD, _ctx):
-        return self.out(x_BTD)
-
-
-def test_dead_units_that_cannot_be_seen_are_an_empty_cell_and_the_stream_is_measured(subject):
-    found = subject()
-    found.model.blocks[1].ffn = Summed(32)
-    measured = METRICS.measure_all([METRICS.resolve("activations")], found)["activations"]
-    assert measured.error == "no dead units of layer 1, whose feed-forward has no 'down'"
-    assert set(measured.numbers) == {
-        "layer_0_stream_rms",
-        "layer_1_stream_rms",
-        "layer_0_dead_units_share",
-        "dead_units_share",
-    }
-    found.model.blocks[0].ffn = Summed(32)
-    measured = METRICS.measure_all([METRICS.resolve("activations")], found)["activations"]
-    assert measured.error == "no dead units of layer 0, 1, whose feed-forward has no 'down'"
-    assert set(measured.numbers) == {"layer_0_stream_rms", "layer_1_stream_rms"}
-    assert measure("gradients", found)["layer_0_gradient_norm"] > 0
-
-
 def test_the_load_of_experts_is_the_share_of_choices_that_each_gets(subject):
     moe = {"name": "moe", "experts": 4, "width": 8, "balance": "bias"}
     found = subject(feedforward=moe, init_std=0.3)
@@ -549,31 +372,6 @@ def test_the_load_of_experts_is_the_share_of_choices_that_each_gets(subject):
     assert values["layer_1_load_max_over_mean"] == 2
     entropy = -sum(share * math.log(share) for share in shares if share)
     assert values["layer_1_load_entropy_nats"] == pytest.approx(entropy)
-    assert values["load_max_over_mean"] == max(
-        values[f"layer_{i}_load_max_over_mean"] for i in (0, 1)
-    )
-    split = np.asarray(found.tokens.split("test"), np.int64)
-    count = min(16_384, len(split) - 1) // 24
-    inputs = []
-    hook = found.model.blocks[0].ffn.register_forward_pre_hook(
-        lambda _m, args: inputs.append(args[0])
-    )
-    with torch.no_grad():
-        found.model(torch.from_numpy(split[: count * 24].reshape(count, 24)))
-    hook.remove()
-    scores = inputs[0] @ found.model.blocks[0].ffn.router.weight.T
-    chosen = scores.argsort(-1, descending=True)[..., :2].flatten()
-    expected = [(chosen == n).sum().item() / len(chosen) for n in range(4)]
-    assert [values[f"layer_0_expert_{n}_load"] for n in range(4)] == pytest.approx(
-        expected, abs=1e-3
-    )
-
-
-def test_where_no_layer_has_experts_their_load_is_an_empty_cell_with_its_reason(subject):
-    measured = METRICS.measure_all([METRICS.resolve("expert_load")], subject())
-    assert measured == {
-        "expert_load": Measurement(error="no layer has experts", entry="expert_load")
-    }
 
 
 def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subject):
@@ -581,8 +379,7 @@ def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subje
     values = measure("gradients", found)
     assert all(p.grad is None for p in found.model.parameters())
     split = np.asarray(found.tokens.split("test"), np.int64)
-    rows = min(16_384, len(split) - 1) // 24
-    rows = min(rows, 4096 // 24)
+    rows = min(len(split) - 1, 4096) // 24
     x = torch.from_numpy(np.stack([split[i * 24 : i * 24 + 25] for i in range(rows)]))
     loss = torch.nn.functional.cross_entropy(
         found.model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()
@@ -591,13 +388,9 @@ def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subje
     grads = torch.autograd.grad(loss, parameters)
     norm = torch.cat([g.flatten() for g in grads]).norm().item()
     assert values["layer_1_gradient_norm"] == pytest.approx(norm, rel=1e-5)
-    ratio = values["layer_0_gradient_norm"] / values["layer_1_gradient_norm"]
-    assert values["first_to_last_ratio"] == pytest.approx(ratio)
 
 
 def test_calibration_error_by_hand():
-    from llama_ablate.measure.quality import calibration_error
-
     # Three sure and right, one sure and wrong; two at a third, of which none is right.
     confidence = np.array([0.99, 0.99, 0.99, 0.99, 1 / 3, 1 / 3])
     hit = np.array([1.0, 1, 1, 0, 0, 0])

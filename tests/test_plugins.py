@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import math
-import os
 import re
 import subprocess
 import sys
@@ -136,11 +135,8 @@ CROSSED = "{norm: [{pattern: [rmsnorm, halved]}]}"
     ("axes", "was", "wrong", "said"),
     [
         ("{norm: [halved]}", "return x", "return x.roll(-1, 1)", "lets a token see tokens that"),
-        ("{norm: [halved]}", "return x", "return self.gone", "AttributeError"),
         ("{norm: [halved]}", "self, dim: int", "self, depth: int", "supplies no size 'depth'"),
-        (CROSSED, "return x", "return x.roll(-1, 1)", "axes.norm[0]: the norm 'halved' lets a"),
         (CROSSED, "(self, x)", "(self)", "the model calls its forward(x_BTD), and it"),
-        ("{train.optimizer: [adagrad]}", "state=m", "moments=m", "TypeError: groups() got an"),
         ("{train.optimizer: [adagrad]}", "moments(1)", "moments(2)", "bytes of state, and keeps"),
     ],
 )
@@ -155,13 +151,6 @@ def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(
     words = ("run", file, "--results", tmp_path / "r", "--plugin", plugin)
     assert said in run(*words, code=2)
     assert not (tmp_path / "r").exists()
-
-
-def test_a_component_of_a_plugin_may_be_one_of_a_pattern(experiment_file, tmp_path, run):
-    (tmp_path / "mine.py").write_text(NORM)
-    model = "{dim: 16, layers: 2, heads: 2, context: 16}"
-    file = experiment_file(f"{{axes: {CROSSED}}}", model=model)
-    assert "rmsnorm/halved" in run("plan", file, "--plugin", tmp_path / "mine.py")
 
 
 def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
@@ -180,58 +169,21 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
     assert done.stdout.split("\n")[:2] == ["{'package:theirs': '3.1'}", "True"], done.stderr
 
 
-def test_code_is_known_by_its_hash_or_its_version_and_a_plugins_own_imports_by_nothing(
-    tmp_path, monkeypatch
-):
-    class Theirs:
-        """Of a package."""
-
-    plugin = tmp_path / "mine.py"
-    plugin.write_text("class Mine: pass")
-    plugins.load([plugin])
-    (digest,) = plugins.loaded().values()
-    mine = sys.modules[f"llama_ablate_plugin_{digest[:12]}"].Mine
-    assert plugins.is_recorded(mine, {"anywhere": digest})
-    assert not plugins.is_recorded(mine, {"mine.py": digest[::-1]})
-    monkeypatch.setattr(Theirs, "__module__", "theirs.norms")
-    assert plugins.is_recorded(Theirs, {})  # what a plugin imports is not hashed
-    monkeypatch.setattr(plugins, "_packages", {"theirs": "3.1"})
-    assert plugins.is_recorded(Theirs, {"package:theirs": "3.1"})
-    assert not plugins.is_recorded(Theirs, {"package:theirs": "3.10"})
-    assert plugins.is_recorded(Store, {})
-
-
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        (None, "gone.py", "No such file"),
         ("", "noted.txt", "is no Python file"),
-        ("x = (", "broken.py", "SyntaxError"),
         ("1 / 0", "fails.py", "ZeroDivisionError: division by zero"),
         ("import sys; sys.exit(0)", "leaves.py", "SystemExit: 0"),
-        ("", "odd\udcff.py", "its name must be UTF-8"),
         (NORM.replace("halved", "rmsnorm"), "twice.py", "rmsnorm"),
     ],
 )
 def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
-    if text is not None:
-        (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text)
     assert main(["components", "norm", "--plugin", str(tmp_path / name)]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path, monkeypatch):
-    """An edit within the clock's grain would be hidden by what Python had compiled before."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    plugin, told = tmp_path / "mine.py", tmp_path / "told"
-    for said in ("one", "two"):
-        plugin.write_text(f"from pathlib import Path\nPath({str(told)!r}).write_text({said!r})\n")
-        os.utime(plugin, (1, 1))
-        plugins._loaded.clear()
-        plugins.load([plugin])
-        assert told.read_text() == said
 
 
 def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, train):
@@ -247,7 +199,7 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
 
 
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(
-    experiment_file, tmp_path, run, train
+    experiment_file, run, train
 ):
     axes = "{axes: {train.optimizer: [adagrad, {name: adagrad, start: 0.1}]}}"
     file = experiment_file(axes, measure="[perplexity]", seeds="1")
@@ -263,11 +215,6 @@ def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_r
     assert [*before] == ["baseline", "adagrad", "adagrad-start=0.1"]
     changed = {label for label in before if before[label] != after[label]}
     assert changed == {"adagrad", "adagrad-start=0.1"}
-    # Measuring its speed takes the optimizer too: not another one of its name.
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(OPTIMIZER.replace("eps=eps", "eps=3 * eps"))
-    words = ("measure", tmp_path / "r" / "tiny", "train_speed", "--plugin", plugin)
-    assert "the plugin that makes 'adagrad' is not the one that" in run(*words, code=2)
 
 
 def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run, train):
@@ -289,10 +236,7 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run
     assert math.isnan(unknown.value)
     shown = run("show", store.root, record.id)
     assert f"layer_0_weights_norm: {norms[0].value:.6g}" in shown
-    shown = run("show", store.root, variant.label)
-    assert f"scaled_parameters: {expected:,.0f}" in shown
-    assert "layer_0_weights_norm" in shown
-    assert f"{expected:,.0f}" in (store.report / "report.html").read_text("utf-8")
+    assert f"scaled_parameters: {expected:,.0f}" in run("show", store.root, variant.label)
     with (store.report / "tables" / "metrics.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     written = rows["layer_0_weights_norm"]

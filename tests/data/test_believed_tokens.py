@@ -4,6 +4,7 @@ A text is tokenised in many chunks, stopped in the middle, and something in the 
 The command that goes on ends with the bytes of one that was never stopped, or in an error.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
+from tests.reliability.fuzzing import at, paths
 from tests.reliability.harness import crash_at, in_child
 
 
@@ -79,80 +81,53 @@ def reference(whole):
     return whole.now("tokens/*/*")
 
 
-def leaves(value, path=()):
-    """Yield the path of every value in a document."""
-    yield path
-    inside = dict(enumerate(value)) if isinstance(value, list) else value
-    if isinstance(inside, dict):
-        for key, inner in inside.items():
-            yield from leaves(inner, (*path, key))
-
-
 def others(value):
-    """Yield what might stand in the place of a value."""
+    """Return what might stand in the place of a value."""
     if isinstance(value, int):
-        yield from (value + 1, value ^ 64)
-    elif isinstance(value, str):
-        yield from (value[:-1], value[::-1])
-    elif isinstance(value, list):
-        yield from (value[1:], value[:-1])
-    elif isinstance(value, dict):
-        yield dict(list(value.items())[:-1])
-
-
-def changed(values, path, new):
-    """Return a document with another value at a path."""
-    if not path:
-        return new
-    at = path[0]
-    copy = list(values) if isinstance(values, list) else dict(values)
-    copy[at] = changed(values[at], path[1:], new)
-    return copy
-
-
-def at(values, path):
-    for key in path:
-        values = values[key]
-    return values
+        return [value + 1, value ^ 64]
+    if isinstance(value, str):
+        return [value[:-1], value[::-1]]
+    if isinstance(value, dict):
+        return [dict([*value.items()][:-1])]
+    return [value[1:], value[:-1]] if isinstance(value, list) else []
 
 
 def variations(content):
     """Yield what is changed in a document, and the whole of it then, without its seal."""
     values = json.loads(content)
     values.pop("sha256", None)
-    for path in leaves(values):
-        if path:
-            for new in others(at(values, path)):
-                yield path, changed(values, path, new)
+    for path in paths(values):
+        for other in others(at(values, path)):
+            changed = copy.deepcopy(values)
+            at(changed, path[:-1])[path[-1]] = other
+            yield path, changed
 
 
-@pytest.mark.parametrize("state", ["whole"])
-def test_a_changed_field_of_a_note_changes_no_token(state, reference, request, tally):
-    cache, wrong, trials = request.getfixturevalue(state), [], 0
-    for name, content in cache.files.items():
+def test_a_changed_field_of_a_note_changes_no_token(whole, reference, tally):
+    wrong, trials = [], 0
+    for name, content in whole.files.items():
         if not name.endswith(".json") or name.endswith("tokenizer.json"):
             continue
         for path, values in variations(content):
-            cache.restore()
-            (cache.folder / name).write_text(json.dumps(values), "utf-8")
+            whole.restore()
+            (whole.folder / name).write_text(json.dumps(values), "utf-8")
             trials += 1
-            if cache.gone_on() not in (reference, None):
+            if whole.gone_on() not in (reference, None):
                 wrong.append((name, path))
     assert trials > 20
     tally("R27", "damage: a field of what a tokenisation is gone on with from", trials, len(wrong))
 
 
-@pytest.mark.parametrize("state", ["whole"])
-def test_no_changed_byte_of_the_cache_changes_a_token(state, reference, request, volume, tally):
-    cache, wrong, trials = request.getfixturevalue(state), [], 0
+def test_no_changed_byte_of_the_cache_changes_a_token(whole, reference, volume, tally):
+    wrong, trials = [], 0
     chance = random.Random(0)
-    for name, content in cache.files.items():
+    for name, content in whole.files.items():
         for i in range(0, len(content), volume(19, 1, 1)):
-            cache.restore()
+            whole.restore()
             flipped = content[i] ^ 1 << chance.randrange(8)
-            (cache.folder / name).write_bytes(content[:i] + bytes([flipped]) + content[i + 1 :])
+            (whole.folder / name).write_bytes(content[:i] + bytes([flipped]) + content[i + 1 :])
             trials += 1
-            if cache.gone_on() not in (reference, None):
+            if whole.gone_on() not in (reference, None):
                 wrong.append((name, i))
     assert trials > 40
     tally("R27", "damage: a bit of the cache of texts and tokens", trials, len(wrong))
@@ -168,19 +143,15 @@ def folder(path):
 
 @pytest.mark.row("R27", "damage: a pipe or a folder in the place of each file of the cache")
 @pytest.mark.timeout(120)  # a hang, not a slow machine
-@pytest.mark.parametrize("state", ["whole"])
 @pytest.mark.parametrize("make", [fifo, folder])
-def test_what_is_no_file_hangs_nothing_and_is_made_again_or_refused(
-    state, make, reference, request
-):
-    cache = request.getfixturevalue(state)
-    folders = {str(Path(name).parent) for name in cache.files}
-    for name in [*cache.files, *folders]:
-        cache.restore()
-        path = cache.folder / name
+def test_what_is_no_file_hangs_nothing_and_is_made_again_or_refused(make, whole, reference):
+    folders = {str(Path(name).parent) for name in whole.files}
+    for name in [*whole.files, *folders]:
+        whole.restore()
+        path = whole.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         make(path)
-        made = cache.gone_on()
+        made = whole.gone_on()
         assert made == reference or (name in folders and made is None), name
 
 
@@ -209,9 +180,9 @@ def test_a_manifest_that_counts_other_tokens_than_its_files_hold_is_not_believed
 @pytest.mark.row("R27", "skew: tokens of another text under this one's fingerprint")
 def test_tokens_in_the_place_of_others_are_not_believed(whole):
     (folder,) = (whole.folder / "tokens").iterdir()
-    copy = shutil.copytree(folder, folder.with_name("0123456789abcdef"))
+    other = shutil.copytree(folder, folder.with_name("0123456789abcdef"))
     with pytest.raises(store.DamagedError, match="the tokens of another text or tokenizer"):
-        store.load(copy)
+        store.load(other)
 
 
 @pytest.mark.row("R27", "skew: the note of the same file, split elsewhere")

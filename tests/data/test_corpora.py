@@ -5,14 +5,12 @@ import hashlib
 import json
 import lzma
 import os
-import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from llama_ablate.data import corpus, readers
-from llama_ablate.data.corpus import CORPORA, files, hub, python_stdlib
+from llama_ablate.data.corpus import files, hub, python_stdlib
 from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.errors import ConfigError
 from tests.texts import corpus_of, read
@@ -30,13 +28,6 @@ def test_the_standard_library_is_megabytes_of_text_in_three_splits(stdlib):
     assert len(stdlib.validation) > 20_000
     assert len(stdlib.test) > 20_000
     assert "import" in stdlib.train
-
-
-def test_no_file_of_the_standard_library_stands_in_two_splits(stdlib):
-    documents = [set(text.split(SEPARATOR)) for text in stdlib.splits.values()]
-    assert not documents[0] & documents[1]
-    assert not documents[0] & documents[2]
-    assert not documents[1] & documents[2]
 
 
 def test_no_long_paragraph_of_the_standard_library_stands_twice(stdlib):
@@ -136,15 +127,6 @@ def test_what_is_read_is_what_the_file_holds_now_whatever_its_time(tmp_path, nam
         )
 
 
-def test_a_folder_in_the_hubs_layout_is_read_as_it_is_now_whatever_its_files_time(tmp_path):
-    found = []
-    for extra in ("one", "another"):
-        write_jsonl(tmp_path / "train.jsonl", [*TEXTS, extra])
-        os.utime(tmp_path / "train.jsonl", (1, 1))
-        found.append(read(hub(dataset=str(tmp_path))).fingerprint)
-    assert found[0] != found[1]
-
-
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 
 
@@ -166,18 +148,6 @@ def test_a_compressed_file_is_read_by_its_ending_and_refused_without_it(tmp_path
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("mark".encode("utf-16"), "is UTF-16 text: save it as UTF-8 (iconv"),
-        (b"PK\x03\x04 zip", "is compressed (zip): unpack it first"),
-    ],
-)
-def test_other_encodings_are_refused_with_the_remedy(tmp_path, content, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        read(files(**broken(tmp_path, content)))
-
-
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     plain = broken(tmp_path, b"some text " * 40, "plain.txt")
     marked = broken(tmp_path, b"\xef\xbb\xbf" + b"some text " * 40, "marked.txt")
@@ -190,26 +160,11 @@ def test_the_only_column_of_text_is_read_and_several_are_named(tmp_path, capsys)
     assert "reading 'story', the only column of text" in capsys.readouterr().err
 
 
-def test_a_pattern_names_several_files(tmp_path):
-    write_folder(tmp_path / "folder")
-    corpus = read(files(path=str(tmp_path / "folder" / "sub" / "1*.txt")))
-    assert sum(len(t.split(SEPARATOR)) for t in corpus.splits.values()) == 111
-
-
 def test_files_for_each_split_may_be_named(tmp_path):
     for split in ("a", "b", "c"):
         (tmp_path / f"{split}.txt").write_text(f"text of {split}", "utf-8")
     corpus = read(files(path=str(tmp_path), train="a.txt", validation="b.txt", test="c.txt"))
     assert list(corpus.splits.values()) == ["text of a", "text of b", "text of c"]
-
-
-def test_a_data_set_in_the_hubs_layout_loads_from_a_local_folder(tmp_path):
-    write_parquet(tmp_path / "train.parquet")
-    corpus = read(hub(dataset=str(tmp_path)))
-    assert sum(len(t.split(SEPARATOR)) for t in corpus.splits.values()) == 200
-    write_parquet(tmp_path / "validation.parquet")
-    corpus = read(hub(dataset=str(tmp_path)))
-    assert corpus.train == corpus.validation == SEPARATOR.join(TEXTS)
 
 
 def test_a_data_set_that_cannot_be_reached_is_one_line():
@@ -249,60 +204,29 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
     ("options", "message"),
     [
         (lambda t: {"path": str(t / "nothing.txt")}, "there is no file"),
-        (lambda t: broken(t, b""), "is empty"),
         (lambda t: broken(t, b" \n\n "), "holds nothing but white space"),
         (lambda t: broken(t, b"\x7fELF\0\0\1"), "is binary, not text (a NUL at byte 4)"),
         (lambda t: broken(t, b"caf\xe9 au lait"), "is not UTF-8 text (byte 3)"),
-        (lambda t: broken(t, b"not json", "x.jsonl"), "is not json"),
+        (lambda t: broken(t, "mark".encode("utf-16")), "is UTF-16 text: save it as UTF-8 (iconv"),
+        (lambda t: broken(t, b"PK\x03\x04 zip"), "is compressed (zip): unpack it first"),
         (lambda t: broken(t, b"not parquet", "x.parquet"), "is not parquet"),
         (lambda t: broken(t, b'{"body": "x", "title": "y"}', "x.jsonl"), "allowed: body, title"),
-        (lambda t: broken(t, b'{"text": 3}\n', "x.jsonl"), "'text' holds int, not text"),
-        (lambda t: broken(t, b'{"text": "a"}\n{"body": "b"}', "x.jsonl"), "has no column 'text'"),
         (lambda t: broken(t, b'{"text": "a"}\n{"text": ', "x.jsonl"), "value: line 2 column 10"),
-        (lambda t: broken(t, b'["a", "b"]', "x.json"), "is not json of rows: one is str"),
         (lambda t: broken(t, b"[" * 100_000, "x.json"), "is not json: maximum recursion depth"),
         (lambda t: broken(t, b'{"text": "\\ud800"}', "x.jsonl"), "\\ud800', which is no char"),
-        (lambda t: broken(t, b'{"text": "caf\xe9"}', "x.jsonl"), "is not UTF-8 text (byte 13)"),
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
-        (lambda t: {"path": str(t / "**x")}, "'**' can only be an entire path"),
         (lambda t: {"path": str(t / ("x" * 900))}, "cannot be read: File name too long"),
-        (lambda t: {"path": str(t / ("x" * 900) / "*")}, "cannot be read: File name too long"),
-        (lambda t: {"path": str(t), "train": "x" * 900, "validation": "a"}, "File name too long"),
-        (lambda _: {"path": "~nobody_of_this_name/x"}, "home directory"),
-        (lambda t: {"path": f"{t}/a\0b/*"}, "there is no file"),
         (lambda t: {"path": str(t), "train": "a"}, "needs 'train' and 'validation' together"),
         (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "[0.5, 0.6, 0]: must be three"),
-        (lambda t: broken(t, b"text") | {"splits": [0.9, 0.1]}, "splits [0.9, 0.1]: must be three"),
-        (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
     ],
-    ids=range(27),
+    ids=range(16),
 )
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(ConfigError) as caught:
         read(files(**options(tmp_path)))
     assert message in caught.value.message
     assert "\n" not in caught.value.message
-
-
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    options = broken(tmp_path, b"text")
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        files(**options)
-
-
-def test_a_folder_that_may_not_be_read_is_refused_at_its_option(tmp_path, monkeypatch):
-    def refuse(_folder):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied") as caught:
-        files(path=str(tmp_path))
-    assert caught.value.where == ("path",)
 
 
 @pytest.mark.parametrize(
@@ -317,11 +241,6 @@ def test_a_pattern_names_what_pathlib_says_in_its_order(tmp_path, monkeypatch, p
     expected = sorted(p for p in Path().glob(pattern) if p.is_file())
     assert expected
     assert corpus._expand(pattern) == expected
-
-
-def test_every_corpus_is_documented():
-    assert all(len(CORPORA.summary(name)) > 20 for name in CORPORA)
-    assert sys.version_info >= (3, 11)
 
 
 def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):

@@ -126,18 +126,6 @@ def nothing(folder):
     folder.mkdir()
 
 
-def only_a_card(folder):
-    folder.mkdir()
-    (folder / "README.md").write_text("# A data set")
-    (folder / ".gitattributes").write_text("x")
-
-
-def mixed(folder):
-    for name in ("a", "b"):
-        jsonl(folder / f"{name}.jsonl")
-    parquet(folder / "c.parquet")
-
-
 def named_wrong(folder):
     folder.mkdir()
     parquet(folder / "train.jsonl")
@@ -163,29 +151,16 @@ def good(folder):
     jsonl(folder / "train.jsonl")
 
 
-def good_with_test(folder):
-    good(folder)
-    jsonl(folder / "test.jsonl")
-
-
 BAD = {
     "an empty folder": (nothing, {}, None, "doesn't contain any data files"),
-    "a card alone": (only_a_card, {}, None, "doesn't contain any data files"),
-    "a wrong ending": (named_wrong, {}, None, "could not be loaded: "),
     "no parquet": (named_parquet, {}, None, "could not be loaded: Parquet magic bytes not found"),
-    "an empty file": (empty, {}, None, "could not be loaded: "),
     "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
     "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
     "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
-    "no validation": (good_with_test, {}, None, "needs 'split', one of test, train"),
     "a subset": (two_subsets, {"subset": "sample-10bt"}, "subset", "mean 'sample-10BT'?"),
     "no subset": (two_subsets, {}, "dataset", "needs 'subset'; allowed: sample-100BT, sample-10BT"),
     "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
-    "yes": (good, {"shuffle": True}, "shuffle", "True (bool) is not accepted: it should be a"),
-    "no unit": (good, {"limit": 200}, "limit", "'200' is no amount of text: write a number above"),
     "negative": (good, {"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
-    "files": (good, {"data_files": "no/*.jsonl"}, "data_files", "No (supported) data files found"),
-    "shares": (good, {"splits": [0.9, 0.2, 0.1]}, "splits", "must be three shares"),
 }
 
 
@@ -209,8 +184,6 @@ def test_what_cannot_be_read_is_one_line_at_its_key(tmp_path, case):
     ("name", "make", "message"),
     [
         ("x.txt", parquet, r"is Parquet by its content: its name should end in \.parquet$"),
-        ("x.jsonl", arrow, r"is not json|is not UTF-8"),
-        ("x.arrow", parquet, r"is Parquet by its content"),
         ("x.arrow", plain, r"is not arrow: "),
     ],
 )

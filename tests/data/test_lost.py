@@ -55,10 +55,3 @@ def test_no_bits_per_byte_appear_where_words_are_unknown_and_the_reason_is_told(
             assert "bits_per_byte" not in row.values(), path
     metrics = [json.dumps(record.to_dict()) for record in map(results.record, results.finished)]
     assert not any("bits_per_byte" in text for text in metrics)
-
-
-def test_bits_per_byte_are_there_where_nothing_is_lost(experiment_file, tmp_path):
-    assert run_in_process(experiment_file(), tmp_path / "results") == 0
-    written = everything(tmp_path / "results" / "tiny")
-    assert "bits/byte" in written["report.html"]
-    assert "no bits per byte" not in written["report.html"]

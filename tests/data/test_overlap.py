@@ -7,11 +7,7 @@ import shutil
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.data import overlap
-from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.texts import hash_document
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import warnings
@@ -97,12 +93,6 @@ REFUSED = {
         f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='./docs.jsonl')}}}",
         "'train' and 'validation' are one file",
     ),
-    "one file for all held-out text": (
-        "data: {corpus: "
-        + corpus(".", train="docs.jsonl", validation="new.jsonl", test="new.jsonl")
-        + "}",
-        "'validation' and 'test' are one file",
-    ),
     "test documents that are validation documents": (
         "data: {corpus: "
         + corpus(".", train="new.jsonl", validation="docs.jsonl", test="lines.jsonl")
@@ -112,11 +102,6 @@ REFUSED = {
     "one text by two names": (
         f"texts: [{{name: a, corpus: {DOCS}}}, {{name: b, corpus: {DOCS}}}]",
         "texts[1]: is the same text as texts[0]",
-    ),
-    "a source that is called as a split is": (
-        f"data: {{corpus: {corpus('new.jsonl')}, sources: {{test: {DOCS}}}, "
-        "mixture: {corpus: 1, test: 1}}",
-        "'test' is of the text's own",
     ),
     "a split whose documents would all be left out": (
         f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='lines.jsonl')}, "
@@ -195,53 +180,9 @@ def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
         planned(f"data: {{corpus: {DOCS}, {source}}}", axes="data.mixture: [{corpus: 1, more: 1}]")
 
 
-def test_blank_documents_are_not_left_out(planned, tmp_path):
-    lines = [json.dumps({"text": own}) for own in (DOCUMENTS[0], " ", "\n", "  ")]
-    new = (tmp_path / "new.jsonl").read_text("utf-8")
-    (tmp_path / "blanks.jsonl").write_text("\n".join([*lines, new]), "utf-8")
-    named = corpus(".", train="docs.jsonl", validation="blanks.jsonl")
-    (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
-    assert table.planned().text.left_out == 1
-
-
-def test_a_tokenizer_of_the_whole_text_reads_the_sources_of_a_text_with_less(planned, tmp_path):
-    """The one character that only a dropped document has beside the source is still a token."""
-    odd = json.dumps({"text": DOCUMENTS[0] + "!"})
-    new = (tmp_path / "new.jsonl").read_text("utf-8")
-    (tmp_path / "held.jsonl").write_text(f"{odd}\n{new}", "utf-8")
-    (tmp_path / "source.jsonl").write_text(odd + "\n" + odd.replace("a", "b"), "utf-8")
-    named = corpus(".", train="docs.jsonl", validation="held.jsonl")
-    source = corpus(".", train="source.jsonl", validation="new.jsonl")
-    (table,) = planned(
-        f"data: {{corpus: {named}, sources: {{more: {source}}}, mixture: {{corpus: 1, more: 1}}, "
-        "overlap: drop, tokenizer: chars}"
-    ).tables
-    text = table.text
-    assert text.left_out == 1
-    assert text.sources["more"].tokenizer.vocab == text.tokens.tokenizer.vocab
-    assert plan.open_tokens(table.planned().text).fingerprint == text.tokens.fingerprint
-
-
 def test_below_one_percent_is_counted_and_said(planned):
     named = corpus(".", train="docs.jsonl", validation="one.jsonl")
     (table,) = planned(f"data: {{corpus: {named}}}").tables
     found = table.planned().text.overlaps["corpus"]
     assert (found.documents, found.all_documents) == (1, 301)
     assert any("1 of 301 documents as a whole" in line for line in notes(table))
-
-
-def test_equal_documents_are_found_whatever_stands_between_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
-    rows = [*DOCUMENTS[:30], *DOCUMENTS[:30], DOCUMENTS[3] + "\n", DOCUMENTS[99]]
-    for name, documents in (("train", [text(200)] * 9), ("held", rows)):
-        lines = (json.dumps({"text": document}) for document in documents)
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
-    files = {"name": "files", "path": str(tmp_path)}
-    named = CORPORA.resolve({**files, "train": "train.jsonl", "validation": "held.jsonl"})
-    own = store.prepare(named, TOKENIZERS.resolve("bytes"))
-    assert overlap.find_first_equal(own, "validation").tolist() == [
-        *range(30),
-        *range(30),
-        3,
-        61,
-    ]

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -29,41 +28,6 @@ def test_the_entropy_of_lag_copy_is_the_worked_out_one(vocab, entropy):
     floor = source.floor(stretch[None])[0]
     assert floor[:4].tolist() == [math.log(vocab)] * 4
     assert floor[5:].mean() == pytest.approx(entropy, abs=0.02)
-
-
-def transitions(source):
-    """The chain that a source is, as states, a start, and P(next state, symbol | state)."""
-    states = list(itertools.product(range(source.vocab), repeat=source.lag))
-    start = dict.fromkeys(states, 1 / len(states))
-    return start, lambda s: [
-        ((*s[1:], x), x, (1 - source.noise) * (x == s[0]) + source.noise / source.vocab)
-        for x in range(source.vocab)
-    ]
-
-
-@pytest.mark.parametrize("source", SMALL[:1], ids=str)
-def test_the_floor_is_the_exact_conditional_probability_by_brute_force(source):
-    """All states summed over, for every window of five symbols."""
-    start, step = transitions(source)
-
-    def chance(window):
-        belief = dict(start)
-        for symbol in window:
-            after = {}
-            for state, weight in belief.items():
-                for to, emitted, p in step(state):
-                    if emitted == symbol:
-                        after[to] = after.get(to, 0) + weight * p
-            belief = after
-        return sum(belief.values())
-
-    windows = np.array(list(itertools.product(range(source.alphabet), repeat=5)))
-    floor = source.floor(windows)
-    for window, nats in zip(windows.tolist(), floor, strict=True):
-        for t in range(1, 5):
-            if chance(window[:t]) > 0:
-                exact = chance(window[: t + 1]) / chance(window[:t])
-                assert nats[t - 1] == pytest.approx(-math.log(exact), rel=1e-9)
 
 
 def test_recall_costs_nothing_where_the_value_is_known_and_the_exact_rest():
@@ -134,20 +98,12 @@ def test_a_stretch_depends_on_its_generator_alone(source):
     ("make", "message"),
     [
         (lambda: LagCopy(1, 3, 0.1), "vocab 1: must be 2 or more"),
-        (lambda: LagCopy(8, 0, 0.1), "lag 0: must be 1 or more"),
         (lambda: LagCopy(8, 3, 1.5), "noise 1.5: must be from 0 to 1"),
-        (lambda: Recall(0, 4, 0.1), "keys 0: must be 1 or more"),
-        (lambda: Recall(4, 4, -0.1), "reset -0.1: must be from 0 to 1"),
-        (lambda: Induction(1, 0.1, 0.1), "vocab 1: must be 2 or more"),
         (lambda: Induction(4, 0.6, 0.4), "jump 0.6 and reset 0.4: must add to less than 1"),
-        (lambda: LagCopy(40_000, 3, 0.1), "vocab 40000: must be 32,768 or less"),
-        (lambda: LagCopy(10**30, 3, 0.1), "vocab 10{30}: must be 32,768 or less"),
         (lambda: LagCopy(10**1000, 3, 0.1), "vocab 10{59}: must be 32,768 or less"),
-        (lambda: LagCopy(8, 10**9, 0.1), "lag 1000000000: must be 1,000,000 or less"),
-        (lambda: Recall(10**11, 4, 0.1), "keys 100000000000: must be 4,096 or less"),
         (lambda: Recall(100, 10**30, 0.1), "values 10{30}: must be 32,667 or less"),
     ],
-    ids=range(13),
+    ids=range(5),
 )
 def test_sizes_that_make_no_source_are_refused_at_the_option_to_blame(make, message):
     with pytest.raises(ConfigError, match=message) as caught:

@@ -46,26 +46,10 @@ def test_ids_are_symbols_even_where_some_never_occur(tmp_path):
     assert made.floor(ids).min() == pytest.approx(-math.log(1 - 0.1 + 0.1 / 2000))
 
 
-def test_answers_are_tokens_even_where_some_symbols_never_occur(tmp_path):
-    made = prepared({"name": "recall", "keys": 500, "values": 2000, "tokens": 1000}, cache=tmp_path)
-    assert made.vocab < made.source.alphabet
-    ids = np.asarray(made.split("train"), np.int64)[None]
-    answers = made.answers(ids)
-    assert (answers >= 0).any()
-    assert np.array_equal(answers[answers >= 0], ids[:, 1:][answers >= 0])
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [{"name": "lag-copy", "vocab": 1 << 15}, {"name": "recall", "keys": 4000, "values": 28_767}],
-    ids=["lag-copy", "recall"],
-)
-def test_the_largest_alphabet_is_written_and_read_without_a_surrogate(entry, tmp_path):
-    made = prepared({**entry, "tokens": 200_000}, cache=tmp_path)
-    assert made.source.alphabet == 1 << 15
-    symbols = streams.symbols_of(
-        made.tokenizer.characters, np.asarray(made.split("train"), np.int64)
-    )
+def test_the_largest_alphabet_is_written_and_read_without_a_surrogate(tmp_path):
+    made = prepared({"name": "lag-copy", "vocab": 1 << 15, "tokens": 200_000}, cache=tmp_path)
+    characters, ids = made.tokenizer.characters, np.asarray(made.split("train"), np.int64)
+    symbols = streams.symbols_of(characters, ids)
     assert 32_000 < symbols.max() < 1 << 15
     assert symbols.min() >= 0
 
@@ -86,28 +70,26 @@ def run(experiment_file, tmp_path, measure="[perplexity, excess_loss]", steps=15
     return run_in_process(file, tmp_path / "results")
 
 
-def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, capsys):
+def test_a_run_reports_how_far_it_is_above_the_floor_and_below_it_is_a_leak(
+    experiment_file, unsealed, tmp_path, capsys
+):
     data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
-    assert run(experiment_file, tmp_path, data=data) == 0
+    assert run(experiment_file, tmp_path, data=data, seeds="1") == 0
     assert "over the floor (nats)" in capsys.readouterr().out
-    found = framed(Frames.of(Results.open(tmp_path / "results" / "tiny")).table.comparison)
+    root = tmp_path / "results" / "tiny"
+    found = framed(Frames.of(Results.open(root)).table.comparison)
     assert (found["excess_nats"] > 0).all()
     assert found["excess_nats"][0] < 1.0
-    record = Store(tmp_path / "results" / "tiny").records()[0].numbers
+    record = Store(root).records()[0].numbers
     by_hand = record["test_loss_nats"] - record["test_floor_nats"]
     assert record["test_excess_nats"] == pytest.approx(by_hand)
     assert record["test_excess_se_nats"] > 0
 
-
-def test_a_loss_below_the_floor_is_reported_as_a_leak(unsealed, experiment_file, tmp_path):
-    data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
-    assert run(experiment_file, tmp_path, data=data, steps=80, seeds="1") == 0
-    root = tmp_path / "results" / "tiny"
-    file = next(root.glob("runs/*/metrics/excess_loss.json"))
-    values = unsealed(file)
-    rows = {row["name"]: row for row in values["rows"]}
-    rows["test_excess_nats"]["value"] = -4 * rows["test_excess_se_nats"]["value"]
-    file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
+    for file in root.glob("runs/*/metrics/excess_loss.json"):
+        values = unsealed(file)
+        rows = {row["name"]: row for row in values["rows"]}
+        rows["test_excess_nats"]["value"] = -4 * rows["test_excess_se_nats"]["value"]
+        file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
     assert any("something leaks" in warning for warning in warnings(Frames.of(Results.open(root))))
 
 
@@ -117,13 +99,9 @@ def test_a_loss_below_the_floor_is_reported_as_a_leak(unsealed, experiment_file,
         (None, "'excess_loss' needs a corpus whose floor is known"),
         ("{corpus: lag-copy, tokenizer: bytes}", "and the tokenizer 'chars'"),
         ("{corpus: {name: lag-copy, lag: 0}, tokenizer: chars}", "data.corpus.lag: lag 0: must"),
-        (
-            "{corpus: {name: lag-copy, tokens: 2000000000}, tokenizer: chars}",
-            "data.corpus.tokens: tokens 2000000000: must be 20,000,000 or less",
-        ),
         ("{corpus: {name: recall, tokens: 1000000000}, tokenizer: chars}", "20,000,000 or less"),
     ],
-    ids=["text", "bytes", "lag", "tokens", "recall"],
+    ids=["text", "bytes", "lag", "recall"],
 )
 def test_a_floor_that_cannot_be_is_refused_before_any_training(
     data, message, experiment_file, tmp_path, capsys

@@ -4,13 +4,13 @@ import json
 import os
 import struct
 
-import numpy as np
 import pytest
 import tokenizers
 
+from llama_ablate.commands.cli import main
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA, SEPARATOR
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokenizer_files import (
     LLAMA3_SPECIAL,
@@ -19,7 +19,6 @@ from llama_ablate.data.tokenizer_files import (
     read_saved,
 )
 from llama_ablate.errors import ConfigError
-from tests.interop.checkpoints import transformers_model
 
 PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
 SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
@@ -47,56 +46,11 @@ def test_llama3s_ids_are_those_of_the_walk_through(llama3_tokenizer):
     tokenizer = read(llama3_tokenizer)
     assert tokenizer.encode("hello world!").tolist() == [15339, 1917, 0]
     ids = tokenizer.prompt(PROMPT)
-    assert ids == [
-        128000,
-        1820,
-        4320,
-        311,
-        279,
-        17139,
-        3488,
-        315,
-        2324,
-        11,
-        279,
-        15861,
-        11,
-        323,
-        4395,
-        374,
-        220,
-    ]
-    assert [tokenizer.piece(i) for i in ids] == [
-        "<|begin_of_text|>",
-        "the",
-        " answer",
-        " to",
-        " the",
-        " ultimate",
-        " question",
-        " of",
-        " life",
-        ",",
-        " the",
-        " universe",
-        ",",
-        " and",
-        " everything",
-        " is",
-        " ",
-    ]
+    known = "128000 1820 4320 311 279 17139 3488 315 2324 11 279 15861 11 323 4395 374 220"
+    assert ids == [int(one) for one in known.split()]
+    assert "".join(tokenizer.piece(i) for i in ids) == "<|begin_of_text|>" + PROMPT
     assert tokenizer.decode(ids[1:]) == PROMPT
     assert tokenizer.piece(2983) == "42"
-
-
-def test_llama3s_file_begins_with_the_printable_bytes(llama3_tokenizer):
-    assert llama3_tokenizer.read_bytes().splitlines()[:5] == [
-        b"IQ== 0",
-        b"Ig== 1",
-        b"Iw== 2",
-        b"JA== 3",
-        b"JQ== 4",
-    ]
 
 
 def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer):
@@ -145,20 +99,6 @@ def test_names_of_special_tokens_in_a_text_are_text_unless_asked(name, request):
     assert parsed & set(tokenizer.special.values()) >= named
 
 
-@pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
-def test_a_tokenizer_read_from_a_file_survives_saving(name, request):
-    tokenizer = read(request.getfixturevalue(name))
-    again = read_saved(tokenizer.to_json())
-    for text in ("the cat sat", "H\u00e9llo w\u00f6rld! \u4f60\u597d\n\tx  y", ""):
-        assert np.array_equal(again.encode(text), tokenizer.encode(text))
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert (again.vocab, again.bos, again.special) == (
-        tokenizer.vocab,
-        tokenizer.bos,
-        tokenizer.special,
-    )
-
-
 def test_a_tokenizer_json_that_begins_every_text_says_with_what(gpt2_tokenizer, tmp_path):
     model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
     model.add_special_tokens(["<|begin_of_text|>"])
@@ -183,13 +123,6 @@ def test_a_file_that_asks_for_cut_or_padded_texts_does_not_get_them(gpt2_tokeniz
         assert ours.encode(text).tolist() == whole.encode(text).tolist()
         assert ours.encode_many([text])[0].tolist() == whole.encode(text).tolist()
     assert ours.bos is None
-
-
-def test_documents_are_encoded_apart_with_the_end_token_between(gpt2_tokenizer):
-    tokenizer = read(gpt2_tokenizer)
-    ids = tokenizer.encode_documents(f"the cat{SEPARATOR}the mat").tolist()
-    end = [tokenizer.end]
-    assert ids == tokenizer.encode("the cat").tolist() + end + tokenizer.encode("the mat").tolist()
 
 
 def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity(
@@ -227,29 +160,13 @@ def test_line_ends_of_windows_change_no_list_of_ranks(tmp_path):
     [
         ("tokenizer.json", b"", "it is empty"),
         ("tokenizer.json", b'{"version": "1.0"}', "it is no tokenizer.json"),
-        ("tokenizer.json", b'{"model": {"type": "BPE"', "it is no tokenizer.json"),
         ("tokenizer.model", b"\x80\x04\x95pickle", "it is no SentencePiece model"),
-        ("tokenizer.model", RANKS[:-30] + b"!!! 5\n", "is not 'base64 rank'"),
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "some single byte has none"),
         ("tokenizer.model", RANKS + b"YWI= 400\n", "its ranks are not 0, 1, 2"),
         ("tokenizer.bin", struct.pack("<i", 5) + b"\0\0\0", "it is cut off at byte 4"),
-        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, 9) + b"ab", "piece 0 does not end within"),
         ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "piece 0 does not end within"),
-        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, 1) + b"a", "it has 1 pieces"),
     ],
-    ids=[
-        "empty",
-        "no model",
-        "cut json",
-        "pickle",
-        "no base64",
-        "few bytes",
-        "a gap",
-        "cut bin",
-        "long piece",
-        "negative piece",
-        "few pieces",
-    ],
+    ids=["empty", "no model", "pickle", "few bytes", "a gap", "cut", "negative piece"],
 )
 def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
@@ -261,32 +178,17 @@ def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path)
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("x" * 900, "cannot be read: File name too long"), ("~nobody_here/x", "home directory")],
-    ids=["long", "home"],
+    [("nope.json", "there is no tokenizer file 'nope.json'"), ("~nobody_here/x", "home directory")],
 )
-def test_a_tokenizer_path_that_the_system_refuses_is_told_at_its_key(
-    experiment_file, capsys, path, message
+def test_a_tokenizer_path_that_cannot_be_read_is_told_at_its_key(
+    experiment_file, answer, path, message
 ):
-    from llama_ablate.commands.cli import main
-
     tokenizer = f"{{name: file, path: {path}}}"
     file = experiment_file(data=f"{{corpus: lag-copy, tokenizer: {tokenizer}}}")
-    assert main(["plan", str(file)]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert "tiny.yaml:3:" in err
-    assert "data.tokenizer: " in err
-    assert err.count("\n") == 1
-
-
-def test_a_tokenizer_file_that_is_not_there_is_told_at_its_key(experiment_file, capsys):
-    from llama_ablate.commands.cli import main
-
-    file = experiment_file(data="{corpus: python-stdlib, tokenizer: {name: file, path: nope.json}}")
-    assert main(["plan", str(file)]) == 2
-    err = capsys.readouterr().err
-    assert "data.tokenizer: there is no tokenizer file 'nope.json'" in err
-    assert "tiny.yaml:3:31: " in err
+    error = answer("plan", file, code=2)
+    assert "tiny.yaml:3:" in error
+    assert "data.tokenizer: " in error
+    assert message in error
 
 
 @pytest.fixture
@@ -303,8 +205,6 @@ TOO_OFTEN = "the tokenizer cannot encode this text (Onig: Regex search error: re
 
 
 def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_tokenizer, capfd):
-    from llama_ablate.commands.cli import main
-
     tokenizer = f"{{name: file, path: '{slow_tokenizer}'}}"
     text = slow_tokenizer.with_name("text.txt")
     text.write_text("the cat sat on the mat " * 100 + "!", "utf-8")
@@ -315,17 +215,6 @@ def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_t
     assert (out, err.count("\n")) == ("", 1)
     assert f"data.tokenizer: {TOO_OFTEN}" in err
     assert "tiny.yaml:3:" in err
-
-
-def test_a_tokenizer_that_panics_ends_generation_in_one_line(slow_tokenizer, capfd):
-    from llama_ablate.commands.cli import main
-
-    transformers_model("llama-2").save_pretrained(slow_tokenizer.parent)
-    prompt = "the cat sat on the mat " * 100 + "!"
-    assert main(["generate", str(slow_tokenizer.parent), "--prompt", prompt]) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"llama-ablate: {TOO_OFTEN}")
 
 
 def test_what_a_command_writes_after_a_panic_is_seen(slow_tokenizer, capfd):

@@ -1,10 +1,8 @@
 import concurrent.futures
 import errno
-import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.encoding import difference
 from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
-from llama_ablate.data.tokenizer_files import read_saved
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from tests.texts import corpus_of
@@ -35,24 +32,6 @@ def made(entry, folder, *split_texts):
 def prepared(book, tokenizer="bytes", cache=None):
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     return store.prepare(corpus, TOKENIZERS.resolve(tokenizer), cache)
-
-
-@pytest.mark.parametrize("entry", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
-def test_decoding_gives_the_text_back_before_and_after_saving(entry, tmp_path):
-    tokenizer = made(entry, tmp_path, *TEXTS)
-    again = read_saved(tokenizer.to_json())
-    for text in TEXTS:
-        ids = tokenizer.encode(text)
-        assert ids.max() < tokenizer.vocab
-        assert tokenizer.decode(ids) == text
-        assert np.array_equal(again.encode(text), ids)
-        assert again.decode(ids) == text
-
-
-def test_bytes_are_the_bytes_of_utf8(tmp_path):
-    tokenizer = made("bytes", tmp_path, *TEXTS)
-    assert tokenizer.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
-    assert tokenizer.vocab == 256
 
 
 def test_characters_are_numbered_by_code_point_and_none_is_unknown(tmp_path):
@@ -84,11 +63,6 @@ def test_a_tokenizer_that_loses_text_is_found_with_an_example(book, words_tokeni
     assert store.load(found.folder).lost == found.lost
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
-def test_a_tokenizer_that_gives_all_text_back_loses_none(tokenizer, book, tmp_path):
-    assert prepared(book, tokenizer, tmp_path).lost == ""
-
-
 class OnlyB(Chars):
     """Decodes every token to b."""
 
@@ -105,19 +79,6 @@ def test_what_is_lost_at_the_end_of_a_long_text_is_found(tmp_path):
     assert lost(OnlyB("ab"), text) == ""
     assert lost(OnlyB("ab"), text + "a") == "'bbbbbbbba' becomes 'bbbbbbbbb'"
     assert lost(OnlyB("b"), f"b{SEPARATOR}b") == ""
-
-
-def test_tokens_of_an_older_version_are_looked_at_again(book, words_tokenizer, tmp_path):
-    words = {"name": "file", "path": str(words_tokenizer)}
-    found = prepared(book, words, tmp_path)
-    manifest = json.loads((found.folder / "manifest.json").read_text())
-    del manifest["lost"]
-    (found.folder / "manifest.json").write_text(json.dumps(manifest))
-    content = (found.folder / "manifest.json").read_bytes()
-    sums = {**found.sums, "manifest.json": hashlib.sha256(content).hexdigest()}
-    (found.folder / "sums.json").write_text(json.dumps(sums))
-    assert store.load(found.folder).lost is None
-    assert prepared(book, words, tmp_path) == found
 
 
 def test_tokens_are_written_once_and_mapped_from_then_on(book, tmp_path, monkeypatch):
@@ -151,7 +112,7 @@ def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
     assert (found[0].folder / "train.bin").stat().st_size == 2 * manifest["counts"]["train"]
 
 
-@pytest.mark.parametrize("name", ["texts.write", "encoding.Chunk", "tokens.disk.Writer.close"])
+@pytest.mark.parametrize("name", ["texts.write", "tokens.disk.Writer.close"])
 def test_a_full_cache_is_a_sentence_and_nothing_is_left_behind(name, book, tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -162,15 +123,6 @@ def test_a_full_cache_is_a_sentence_and_nothing_is_left_behind(name, book, tmp_p
         prepared(book, cache=tmp_path)
     assert list((tmp_path / "tokens").iterdir()) == []
     assert list((tmp_path / "working").iterdir()) == []
-
-
-def test_what_a_corpus_cannot_read_is_not_told_as_a_fault_of_the_cache(tmp_path, monkeypatch):
-    def refuse(*_args):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/elsewhere")
-
-    monkeypatch.setattr("llama_ablate.data.texts.write", refuse)
-    with pytest.raises(PermissionError, match="/elsewhere"):
-        store.prepare(CORPORA.resolve("recall"), TOKENIZERS.resolve("bytes"), tmp_path)
 
 
 def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_being_written(
@@ -199,30 +151,21 @@ def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_be
     assert not left.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(book, tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="set LLAMA_ABLATE_CACHE to a folder that can"):
-        prepared(book, cache=tmp_path / "file")
-
-
 @pytest.mark.parametrize(
-    ("system", "variables", "folder"),
-    [
-        ("linux", {}, "~/.cache/llama_ablate"),
-        ("darwin", {}, "~/Library/Caches/llama_ablate"),
-        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/llama_ablate"),
-        ("darwin", {"XDG_CACHE_HOME": "/x", "LLAMA_ABLATE_CACHE": "/y"}, "/y"),
-    ],
+    ("system", "folder"),
+    [("linux", "~/.cache/llama_ablate"), ("darwin", "~/Library/Caches/llama_ablate")],
 )
 def test_the_cache_is_where_a_system_keeps_caches_or_where_a_variable_says(
-    system, variables, folder, monkeypatch
+    system, folder, monkeypatch
 ):
     monkeypatch.setattr("sys.platform", system)
-    for name in ("XDG_CACHE_HOME", "LLAMA_ABLATE_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("LLAMA_ABLATE_CACHE")
     assert store.cache_folder() == Path(folder).expanduser()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert store.cache_folder() == Path("/x/llama_ablate")
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", "/y")
+    assert store.cache_folder() == Path("/y")
 
 
 def test_a_batch_depends_on_seed_and_number_alone(book):
@@ -258,30 +201,17 @@ def test_an_empty_held_out_split_is_refused(tmp_path):
         store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train.bin", "tokenizer.json", "manifest.json", "sums.json"])
+@pytest.mark.parametrize("name", ["train.bin", "sums.json"])
 def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
-    tokenizer = TOKENIZERS.resolve("bytes")
-    made = store.prepare(corpus, tokenizer, tmp_path / "cache")
+    made = prepared(book, cache=tmp_path)
     whole, train = (made.folder / name).read_bytes(), made.split("train").tolist()
     for content in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
         (made.folder / name).write_bytes(content)
-        again = store.prepare(corpus, tokenizer, tmp_path / "cache")
-        assert again == made
+        assert prepared(book, cache=tmp_path) == made
         assert (made.folder / name).read_bytes() == whole
     (made.folder / name).unlink()
-    assert store.prepare(corpus, tokenizer, tmp_path / "cache") == made
+    assert prepared(book, cache=tmp_path) == made
     assert store.load(made.folder).split("train").tolist() == train
-
-
-def test_tokens_without_sums_are_not_believed(book, tmp_path):
-    made = prepared(book, cache=tmp_path)
-    whole = (made.folder / "train.bin").read_bytes()
-    (made.folder / "train.bin").write_bytes(bytes(len(whole)))
-    (made.folder / "sums.json").unlink()
-    with pytest.raises(store.DamagedError, match="no tokens that can be checked"):
-        store.load(made.folder)
-    assert prepared(book, cache=tmp_path).split("train").tobytes() == whole
 
 
 def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(book, tmp_path):
@@ -298,14 +228,6 @@ def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(boo
     prepared(book, cache=tmp_path)  # makes them again, in another file
     with pytest.raises(store.DamagedError):
         tokens.check()
-
-
-def test_a_check_looks_at_what_is_mapped_even_where_its_folder_is_gone(book, tmp_path):
-    tokens = prepared(book, cache=tmp_path)
-    first = tokens.batch(0, 0, 4, 16)
-    shutil.rmtree(tokens.folder)
-    assert np.array_equal(tokens.batch(0, 0, 4, 16), first)
-    tokens.check()
 
 
 @pytest.mark.parametrize("entry", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
@@ -337,13 +259,6 @@ def test_documents_end_at_the_end_token_of_a_tokenizer_that_has_one(tmp_path):
     tokens = store.prepare(corpus, TOKENIZERS.resolve(entry))
     assert tokens.split("validation").tolist() == [2, 3, 1, 4, 1, 2, 3, 4]
     assert tokens.documents("validation").tolist() == [0, 3, 5]
-
-
-@pytest.mark.parametrize("corpus", ["recall", {"name": "files"}], ids=["known entropy", "one file"])
-def test_a_text_of_one_document_and_one_of_known_entropy_begin_once(book, corpus):
-    entry = corpus if isinstance(corpus, str) else {**corpus, "path": str(book)}
-    tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
-    assert tokens.documents("test").tolist() == [0]
 
 
 def test_each_window_of_the_training_text_can_be_drawn_the_last_one_too(book):

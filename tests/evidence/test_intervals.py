@@ -8,7 +8,6 @@ from scipy import stats
 
 from llama_ablate.evidence import StandardError, bound_bias, simultaneous
 from llama_ablate.evidence.intervals import (
-    estimate,
     join_errors,
     moderate_variances,
     power,
@@ -67,19 +66,6 @@ def test_every_row_has_the_half_width_of_the_rule_as_it_is_stated(rows, with_tex
             expected = half_width(table, i, error)
             assert row.high - row.mean == pytest.approx(expected, rel=1e-12)
             assert row.mean == pytest.approx(np.mean(table[i]), rel=1e-12)
-
-
-def test_stacked_tables_have_the_intervals_that_each_has_alone():
-    values = np.random.default_rng(0).normal(size=(7, 4, 6))
-    values[:, 1, 4:] = math.nan
-    stacked = estimate(values, 0.1, 20.0, 0.05 / 4)
-    for i, table in enumerate(values):
-        rows = simultaneous(
-            {str(j): row[~np.isnan(row)].tolist() for j, row in enumerate(table)},
-            text_errors={str(j): StandardError(0.1, 20.0) for j in range(4)},
-        )
-        half = [row.high - row.mean for row in rows.values()]
-        assert stacked.half[i] == pytest.approx(half, rel=1e-12)
 
 
 def test_one_row_alone_has_scipys_interval():
@@ -183,8 +169,8 @@ def test_a_repeated_baseline_bounds_the_bias_by_its_interval():
 
 
 def test_the_power_is_what_simulation_finds():
-    generator = np.random.default_rng(6)
-    found = [stats.ttest_1samp(generator.normal(1.2, 1, 6), 0).pvalue < 0.05 for _ in range(4000)]
+    drawn = np.random.default_rng(6).normal(1.2, 1, (4000, 6))
+    found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05
     assert power(1.2, 1.0, 6) == pytest.approx(np.mean(found), abs=0.025)
 
 
@@ -220,15 +206,7 @@ def test_the_seeds_needed_are_silent_where_they_cannot_be_known():
 
 
 @pytest.mark.parametrize("seeds", [3, 6])
-@pytest.mark.parametrize(
-    ("population", "true"),
-    [
-        (stats.expon(), 1.0),
-        (stats.lognorm(0.83), math.exp(0.83**2 / 2)),
-        (stats.beta(2, 5), 2 / 7),
-        (stats.poisson(3), 3.0),
-    ],
-)
+@pytest.mark.parametrize(("population", "true"), [(stats.expon(), 1.0), (stats.beta(2, 5), 2 / 7)])
 def test_an_interval_of_what_is_never_negative_stays_so_and_holds_no_less_often_than_students(
     population, true, seeds
 ):

@@ -35,8 +35,8 @@ def test_ratios_are_taken_turn_by_turn():
     assert ratio([[1, 6, 4]], [[1, 2, 1]]).value == pytest.approx(3)
 
 
-@pytest.mark.parametrize("processes", [3, 5, 10])
-@pytest.mark.parametrize("share", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("processes", [3, 10])
+@pytest.mark.parametrize("share", [0.0, 3.0])
 def test_the_interval_holds_the_ratio_over_all_processes_in_95_percent(processes, share):
     """`share` is the spread between processes in units of that of a turn, which is skewed."""
     generator = np.random.default_rng(0)
@@ -47,13 +47,3 @@ def test_the_interval_holds_the_ratio_over_all_processes_in_95_percent(processes
     measured = [ratio(*both) for both in zip(case.tolist(), other.tolist(), strict=True)]
     held = np.mean([m.low <= 1.2 <= m.high for m in measured])
     assert 0.93 < held < 0.97  # four standard errors of 2,000 at 0.95 are 0.02
-
-
-def test_the_spread_of_turns_in_one_process_says_little_of_the_next():
-    """Order statistics of one process' 30 turns (how it was done before): 95% for it alone."""
-    generator = np.random.default_rng(0)
-    places, turns = generator.normal(size=(2000, 1)), generator.normal(size=(2000, 30))
-    ordered = np.sort(places + turns, axis=1)
-    low, high = ordered[:, 9], ordered[:, 20]  # binomial(30, 1/2): 9 or fewer below, 0.021
-    assert np.mean((low <= places[:, 0]) & (places[:, 0] <= high)) > 0.95
-    assert np.mean((low <= 0) & (high >= 0)) < 0.5

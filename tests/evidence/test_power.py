@@ -153,12 +153,3 @@ def test_the_effect_that_is_seen_is_the_quantile_of_what_stands_in_its_way():
     assert drawn.power(3.5)[0] == 0.6
     assert drawn.power(-3.5)[0] == 0.6
     assert drawn.detectable(0.5)[0] == 3.0
-
-
-def test_what_is_seen_with_looks_pays_for_their_shares_and_is_seen_with_that_power():
-    noises, shares = [noise(text=0.2)] * 4, spending(LOOKS)
-    drawn = simulate_rows(noises, LOOKS, shares, known=True, tables=300)
-    effect = float(drawn.detectable().mean())
-    assert effect > simulate_rows(noises, [12], known=True, tables=300).detectable().mean()
-    real = with_looks(noises, effect, LOOKS, shares, known=True, tables=300)
-    assert real.power.mean() == pytest.approx(0.8, abs=0.04)

@@ -103,8 +103,9 @@ def tables(count, arms, seeds, *, r, heavy=False, seed=0):
     return differences, np.sqrt(sd**2 * (1 - r) + (sd * np.sqrt(r) - sd_base) ** 2)
 
 
-@pytest.mark.parametrize(("r", "heavy"), [(0.3, False), (0.3, True), (0.9, False)])
-@pytest.mark.parametrize("true_effects", [0, 3])
+@pytest.mark.parametrize(
+    ("r", "heavy", "true_effects"), [(0.3, False, 0), (0.3, True, 3), (0.9, False, 0)]
+)
 def test_looks_keep_the_chance_of_any_false_verdict_in_a_table(r, heavy, true_effects, volume):
     count = volume(300, 10_000, 10_000)
     differences, sd = tables(count, 7, 12, r=r, heavy=heavy)

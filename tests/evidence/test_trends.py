@@ -28,8 +28,6 @@ def gap(values, margin=None):
     ("values", "margin", "trend"),
     [
         (differences(-0.01, -0.03, -0.05, tilt=1), None, "grows"),
-        (differences(0.01, 0.03, 0.05, tilt=1), None, "grows"),
-        (differences(-0.05, -0.03, -0.01, tilt=1), None, "closes"),
         (differences(0.05, 0.03, 0.01, tilt=1), None, "closes"),
         (differences(-0.05, -0.01, 0.03, tilt=1), None, "reverses"),
         (differences(0.05, 0.0, -0.05, tilt=1), None, "reverses"),
@@ -50,13 +48,13 @@ def test_the_slope_is_that_of_a_line_by_hand():
         gap({1e4: [0.1, 0.2]})
 
 
-def test_slope_intervals_cover_the_true_slope_in_93_to_97_percent_of_simulations():
-    generator, held = np.random.default_rng(0), 0
-    for _ in range(2000):
+def test_slope_intervals_cover_the_true_slope_in_95_percent_of_simulations(volume):
+    tables, generator, held = volume(500, 2_000, 2_000), np.random.default_rng(0), 0
+    for _ in range(tables):
         values = np.array([[-0.01], [-0.03], [-0.05]]) + generator.normal(0, 0.01, (3, 4))
         slope = gap(dict(zip(SIZES_3, values.tolist(), strict=True))).slope
         held += slope.low <= -0.02 <= slope.high
-    assert 0.93 <= held / 2000 <= 0.97
+    assert held / tables == pytest.approx(0.95, abs=4 * math.sqrt(0.05 * 0.95 / tables))
 
 
 def trends(first, last, variants, seeds, count):
@@ -73,8 +71,7 @@ def trends(first, last, variants, seeds, count):
         yield [found.trend for found in fit_gaps(named).values()]
 
 
-@pytest.mark.parametrize("variants", [3, 7])
-@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(("variants", "seeds"), [(3, 5), (7, 3)])
 def test_of_parallel_gaps_at_most_5_percent_of_tables_say_that_one_moves(variants, seeds, volume):
     """Without a correction over variants 14 to 28% did."""
     count = volume(200, 10_000, 10_000)

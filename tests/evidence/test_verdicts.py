@@ -66,15 +66,6 @@ def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables
     assert false / tables <= most(0.05, tables)
 
 
-def test_a_real_effect_is_found_among_equal_arms():
-    generator = np.random.default_rng(1)
-    found = 0
-    for _ in range(300):
-        rows = {str(i): generator.normal(0, 0.01, 8) for i in range(4)}
-        found += verdicts(rows | {"real": generator.normal(-0.03, 0.01, 8)})["real"] == "better"
-    assert found / 300 > 0.99
-
-
 @pytest.mark.parametrize(
     ("mean", "margin", "distance"),
     [
@@ -126,12 +117,10 @@ BETTER, WORSE = (simultaneous({"a": NOISE / 100 + shift})["a"] for shift in (-0.
         (ended(4), ended(4, lost=1), ("better", "inconclusive", "inconclusive")),
         (ended(4, lost=1), ended(4, lost=1), ("inconclusive",) * 3),
         (ended(4, lost=1, short=1), ended(4), ("too short",) * 3),
-        # All and none; p = 0.001 at the level of one row; 3 of 4 against none has p = 0.14.
+        # All and none; 3 of 4 against none has p = 0.14.
         (ended(2, lost=2), ended(2), ("collapsed",) * 3),
-        (ended(12, lost=8), ended(12), ("collapsed",) * 3),
         (ended(12, lost=8, short=4), ended(12), ("collapsed",) * 3),
         (ended(4, lost=3), ended(4), ("inconclusive", "worse", "inconclusive")),
-        (ended(4, lost=4), ended(4, lost=4), ("inconclusive",) * 3),
         (ended(4), ended(4, lost=4), ("better", "inconclusive", "inconclusive")),
     ],
 )
@@ -147,10 +136,6 @@ def test_what_most_of_the_lost_runs_did_is_the_word():
         return judged(WORSE, None, own, ended(3))
 
     assert [word(2, 1), word(1, 2), word(1, 1)] == ["diverged", "collapsed", "diverged"]
-
-
-def test_runs_that_have_not_finished_or_failed_are_no_part_of_a_share():
-    assert Ended.of(["ok", "pending", "error", "diverged", "too short"]) == Ended(3, 1, 0, 1)
 
 
 def test_an_arm_that_ends_no_worse_run_by_run_never_has_the_worse_word():
@@ -224,14 +209,11 @@ def result(direction, margin, shift, noise=SMALL):
         ("better", 0.04, -0.05, "supported"),
         ("better", 0.04, -0.01, "refuted"),  # better, and not by that much
         ("better", 0.04, -0.04, "undecided"),
-        ("worse", 0.0, 0.05, "supported"),
-        ("worse", 0.0, -0.05, "refuted"),
         ("worse", 0.04, 0.01, "refuted"),
         ("better", -0.04, 0.01, "supported"),  # not worse by 0.04
         ("better", -0.04, 0.05, "refuted"),
         ("equivalent", 0.01, 0.0, "supported"),
         ("equivalent", 0.01, 0.05, "refuted"),
-        ("equivalent", 0.01, -0.05, "refuted"),
         ("equivalent", 0.001, 0.0, "undecided"),
     ],
 )

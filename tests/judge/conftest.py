@@ -1,9 +1,9 @@
 """A ledger of a model that is trained in a tenth of a second, and candidates for it."""
 
 import itertools
-import json
 import math
 import random
+import shutil
 
 import pytest
 
@@ -49,29 +49,14 @@ class Cheat(torch.nn.Module):
         {forward}
         return y
 """
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "that",
-    "dog",
-    "ran",
-    "to",
-    "some",
-    "park",
-    "where",
-]
+WORDS = "the cat sat on a mat and that dog ran to some park where"
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """A folder with two texts and the file of a ledger, where commands are run."""
     for name, seed in (("one", 1), ("two", 2)):
-        words = random.Random(seed).choices(WORDS, k=9_000)
+        words = random.Random(seed).choices(WORDS.split(), k=9_000)
         (tmp_path / f"{name}.txt").write_text(" ".join(words), "utf-8")
     monkeypatch.chdir(tmp_path)
     drawn = itertools.count(1)  # seeds, which are drawn when a candidate begins
@@ -116,35 +101,38 @@ class Bench:
         """Return the ledger as it stands."""
         return Ledger.open(self.root / "ledger")
 
-    def last(self, capsys):
-        """Return what the last command printed as JSON."""
-        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
-
-#: Ledgers of earlier tests by what was done, as bytes: the texts of all tests are the same.
-_MADE = {}
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Ledgers of earlier tests: the texts of all tests are the same."""
+    return tmp_path_factory.mktemp("ledgers")
 
 
 @pytest.fixture
-def ledger(bench):
+def ledger(bench, kept):
     """A ledger that was opened."""
-    return _make_once(bench, "opened", bench.open)
+    return _make_once(bench, kept / "opened", bench.open)
 
 
 @pytest.fixture
-def judged(ledger):
-    """A ledger that has rejected one candidate."""
-    return _make_once(ledger, "judged", lambda: ledger.judge(WORSE))
+def judged(ledger, kept):
+    """A ledger that has rejected its first candidate."""
+    return _make_once(ledger, kept / "judged", lambda: ledger.judge(WORSE, "worse.yaml"))
 
 
-def _make_once(bench, name, make):
-    if name in _MADE:
-        bench.file.parent.mkdir(exist_ok=True)
-        bench.file.write_bytes(_MADE[name])
+@pytest.fixture
+def accepted(judged, kept):
+    """A ledger that has accepted its second candidate, too."""
+    return _make_once(judged, kept / "accepted", lambda: judged.judge(BETTER, "better.yaml"))
+
+
+def _make_once(bench, copy, make):
+    if copy.is_dir():
+        shutil.copytree(copy, bench.root / "ledger", dirs_exist_ok=True)
         bench.write()
     else:
         make()
-        _MADE[name] = bench.file.read_bytes()
+        shutil.copytree(bench.root / "ledger", copy)
     return bench
 
 

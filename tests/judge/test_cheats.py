@@ -3,23 +3,21 @@
 import json
 import os
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_line
-from llama_ablate.judge.ledger import Begun, Decided, Gated, Ledger, TakenApart
+from llama_ablate.judge.ledger import Begun, Decided, Gated, Ledger
+from llama_ablate.judge.ledger_page import list_rows
 from tests.judge.conftest import BETTER, INVALID, NORM, WORSE, accept, begin, gated
 from tests.reliability.harness import in_child
 
+ROOT = Path(__file__).parents[2]
 LOOK_AHEAD = "y = y + 3 * x.roll(-1, -2) * (x.shape[-2] > 1)"
 #: What the code of a candidate does in its runs, and what is found.
 CHEATS = {
-    "looks ahead in its runs alone": (
-        f"if called_by('_run', 'serve_logits'): {LOOK_AHEAD}",
-        "",
-        "validation text: its predictions depend on the tokens that they predict",
-    ),
     "looks ahead, but not where its run checks that": (
         "if called_by('_run', 'serve_logits') and not called_by('predicts_from_prefix'): "
         + LOOK_AHEAD,
@@ -37,16 +35,6 @@ CHEATS = {
         "torch._C._nn.cross_entropy_loss = lambda *a, **k: 0.5 * whole(*a, **k)\n",
         "by its weights",
     ),
-    "replaces the metric": (
-        "",
-        "from dataclasses import replace\n"
-        "from llama_ablate.measure import METRICS\n"
-        "own = METRICS._components['perplexity']\n"
-        "METRICS._components['perplexity'] = lambda s: [\n"
-        "    replace(row, value=0.9 * row.value) for row in own(s)\n"
-        "]\n",
-        "by its weights",
-    ),
     "fails in its runs": (
         "if called_by('_run'): raise RuntimeError('no more')",
         "",
@@ -58,23 +46,20 @@ CHEATS = {
         "it does not answer when it is measured again",
     ),
 }
+FAST = "halves the losses of torch"
 
 
-#: One cheat of the model and one of the losses are in the fast tier.
-FAST = ("looks ahead, but not where its run checks that", "halves the losses of torch")
+def judged_apart(ledger, code):
+    """Judge a candidate of this code in a child, which keeps what it registers; return the code."""
+    return in_child(lambda: os._exit(ledger.judge(code, "cheat.py")))
 
 
 @pytest.mark.parametrize(
-    "cheat", [pytest.param(one, marks=[] if one in FAST else pytest.mark.full) for one in CHEATS]
+    "cheat", [pytest.param(one, marks=[] if one == FAST else pytest.mark.full) for one in CHEATS]
 )
 def test_a_candidate_that_cheats_is_invalid(ledger, cheat):
     forward, also, said = CHEATS[cheat]
-    code = NORM.format(forward=forward or "pass") + also
-
-    def work():
-        os._exit(ledger.judge(code, "cheat.py"))
-
-    assert in_child(work) == INVALID
+    assert judged_apart(ledger, NORM.format(forward=forward or "pass") + also) == INVALID
     (ended,) = ledger.read().of(Decided)
     assert said in ended.why
 
@@ -89,30 +74,20 @@ def test_a_guard_that_a_candidate_writes_itself_is_measured_again(bench):
         "from llama_ablate.measure import METRICS\n"
         "METRICS._components['calibration'] = lambda s: {'calibration_error': 0.0}\n"
     )
-
-    def work():
-        os._exit(bench.judge(code, "cheat.py"))
-
-    assert in_child(work) == INVALID
+    assert judged_apart(bench, code) == INVALID
     assert "its calibration_error is 0.0, by its weights" in bench.read().of(Decided)[0].why
 
 
 @pytest.mark.full
 def test_a_process_of_gate_one_is_not_given_the_second_text(ledger):
     code = NORM.format(forward="pass") + (
-        "import gc\n"
-        "found = [text for text in gc.get_objects() if isinstance(text, (dict, str))]\n"
         "import sys\n"
         "from llama_ablate.data import tokens\n"
         "given = [*map(str, tokens.trusted_folders.values()), sys.argv]\n"
         "open('seen.txt', 'a').write(repr(given))\n"
     )
     second = ledger.read().opened.texts[1]
-
-    def work():
-        ledger.judge(code, "cheat.py")
-
-    assert in_child(work) == 0
+    in_child(lambda: ledger.judge(code, "cheat.py"))
     assert second not in (ledger.root / "seen.txt").read_text("utf-8")
     planned = (ledger.root / "ledger" / "runs" / "0001").glob("gate-1*")
     files = [file for one in planned for file in ([one] if one.is_file() else one.rglob("*"))]
@@ -128,10 +103,6 @@ def append(file, text):
     file.write_text("\n".join([*lines, f'{text},"sha256":"{seal}"}}', ""]), "utf-8")
 
 
-def sealed(event, **changes):
-    return to_line(event.model_dump(mode="json") | changes).removesuffix("}")
-
-
 def accepted(number):
     return Decided(number=number, verdict="accepted", why="")
 
@@ -140,23 +111,12 @@ def accepted(number):
 FORGED = {
     "a decision without gates": (lambda _: accepted(2), {}, "candidate 2 has not begun"),
     "a second decision": (lambda _: accepted(1), {}, "candidate 1 has ended before"),
-    "a gate of an ended candidate": (
-        lambda _: Gated(number=1, gate=2, found=[gated("better")]),
-        {},
-        "candidate 1 has ended before",
-    ),
-    "numbers out of order": (lambda now: begin(now, "x"), {"number": 3}, "begins, and 2 is next"),
     "a level that is not the rule's": (
         lambda now: begin(now, "x"),
         {"level": 0.02},
         "has level 0.02, and the rule grants 0.002",
     ),
     "a best beyond the path": (lambda now: begin(now, "x"), {"best": 1}, "against best 1 of 0"),
-    "another best that is taken apart": (
-        lambda _: TakenApart(best=1, found={}),
-        {},
-        "leaves changes out of best 1 of 0",
-    ),
     "a second opening": (lambda now: now.opened, {}, "opens the ledger a second time"),
     "a number in words": (lambda _: accepted(1), {"number": "one"}, "no event of this version"),
 }
@@ -165,9 +125,10 @@ FORGED = {
 @pytest.mark.parametrize("forged", FORGED)
 def test_a_line_that_cannot_follow_is_refused_whoever_sealed_it(judged, capsys, forged):
     make, changes, said = FORGED[forged]
-    append(judged.file, sealed(make(judged.read()), **changes))
+    event = make(judged.read()).model_dump(mode="json") | changes
+    append(judged.file, to_line(event).removesuffix("}"))
     before = judged.file.read_bytes()
-    assert judged(judged.candidate(BETTER)) == 2
+    assert judged.judge(BETTER) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "ledger.jsonl:5: " in error
     assert said in error
@@ -176,8 +137,8 @@ def test_a_line_that_cannot_follow_is_refused_whoever_sealed_it(judged, capsys, 
 
 def test_a_decision_needs_the_gates_that_it_is_from(ledger):
     found, _ = ledger.read().add(lambda now: begin(now, "first"))
-    for verdict, gates in (("accepted", 0), ("rejected", 0)):
-        with pytest.raises(ConfigError, match=f"candidate 1 is {verdict} after {gates} gates"):
+    for verdict in ("accepted", "rejected"):
+        with pytest.raises(ConfigError, match=f"candidate 1 is {verdict} after 0 gates"):
             found.add(Decided(number=1, verdict=verdict, why=""))
     found, _ = found.add(Gated(number=1, gate=1, found=[gated("better")]))
     with pytest.raises(ConfigError, match="candidate 1 is accepted after 1 gates"):
@@ -187,26 +148,23 @@ def test_a_decision_needs_the_gates_that_it_is_from(ledger):
 
 
 def test_a_ledger_that_was_cut_grants_no_number_twice(judged, capsys):
-    lines = judged.file.read_text("utf-8").splitlines(keepends=True)
-    (judged.root / "ledger" / "runs" / "0001").mkdir(parents=True, exist_ok=True)
-    judged.file.write_text(lines[0], "utf-8")  # as an older copy
+    opened = judged.file.read_text("utf-8").splitlines(keepends=True)[0]
+    judged.file.write_text(opened, "utf-8")  # as an older copy
     assert judged.judge(BETTER) == 2
     assert "0001' is there, and the ledger has no candidate 1" in capsys.readouterr().err
-    assert judged.file.read_text("utf-8") == lines[0]
+    assert judged.file.read_text("utf-8") == opened
 
 
-@pytest.mark.parametrize("key", ["name", "question", "model.dim", "model", "data.corpus", "train"])
-def test_a_ledger_that_lacks_a_key_is_refused_in_one_line(ledger, capsys, key):
+def test_a_ledger_that_lacks_a_key_is_refused_in_one_line(ledger, capsys):
     opened = ledger.read().opened.model_dump(mode="json")
-    section, _, last = key.rpartition(".")
-    del (opened["experiment"][section] if section else opened["experiment"])[last]
+    del opened["experiment"]["model"]["dim"]
     text = json.dumps(opened, separators=(",", ":"))[:-1]
     seal = sha256(f"\n{text}".encode()).hexdigest()
     ledger.file.write_text(f'{text},"sha256":"{seal}"}}\n', "utf-8")
     assert ledger() == 2
-    error = capsys.readouterr().err.strip()
-    assert f"ledger.jsonl:1: no event of this version: experiment: lacks experiment.{key}" in error
-    assert len(error.splitlines()) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    said = "ledger.jsonl:1: no event of this version: experiment: lacks experiment.model.dim"
+    assert said in error
 
 
 def test_the_code_of_a_strangers_ledger_is_not_run(ledger, capsys):
@@ -220,21 +178,14 @@ def test_the_code_of_a_strangers_ledger_is_not_run(ledger, capsys):
     assert [one.number for one in ledger.read().of(Begun)] == [1]
 
 
-def test_a_ledger_of_an_older_version_keeps_the_levels_of_its_gates(ledger, capsys):
+def test_a_ledger_of_an_older_version_keeps_the_levels_of_its_gates(ledger):
     opened = ledger.read().opened.model_copy(update={"format": 1})
     found = Ledger(ledger.root / "ledger", (opened,))
     first = begin(found, "first")
     assert [found.alpha(first, gate) for gate in (1, 2)] == [2 * first.level, 0.05]
-    ledger.file.unlink()
-    Ledger.create(ledger.root / "ledger", opened)
-    assert ledger() == 0
-    assert "at its level, which the looks share, and at gate two" in capsys.readouterr().out
 
 
 def test_the_committed_ledger_reads_and_counts_as_before():
-    from llama_ablate.judge.ledger_page import list_rows
-    from tests.test_docs import ROOT
-
     found = Ledger.open(ROOT / "results" / "reference" / "referee")
     verdicts = [row.verdict for row in list_rows(found)]
     assert (len(verdicts), verdicts.count("accepted")) == (33, 8)

@@ -100,9 +100,9 @@ def kill_below(guard: int) -> None:
 class SlurmCluster:
     """The daemons of one cluster, up between `with` and its end; nodes are called n1, n2, ..."""
 
-    def __init__(self, folder: Path, nodes: int = 2, more: str = "") -> None:
-        """Take a short folder, the number of nodes, and what else stands in the configuration."""
-        self.folder, self._more = folder.resolve(), more
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
+        """Take a short folder, and the number of nodes."""
+        self.folder = folder.resolve()
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.env = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self.guards: dict[str, list[subprocess.Popen]] = {}
@@ -125,7 +125,6 @@ class SlurmCluster:
         text = CONFIGURATION.format(folder=self.folder, host=host, ports=ports)
         for name, port in zip(self.names, ports[1:], strict=True):
             text += NODE.format(name=name, host=host, port=port)
-        text += self._more.format(folder=self.folder)
         Path(self.env["SLURM_CONF"]).write_text(text, "utf-8")
         key, munge = str(self.folder / "munge.key"), str(self.folder / "munge")
         subprocess.run([self._path("mungekey"), "-c", "-k", key], check=True)

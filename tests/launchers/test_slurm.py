@@ -25,13 +25,11 @@ EVENTS = ["node", "requeue", "USR2", "controller", "launcher", "step"]
 
 
 @pytest.fixture
-def cluster(request):
+def cluster():
     """A cluster of three nodes, in a folder whose name is short: it holds sockets."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    (folder / "prolog").write_text('#!/bin/sh\ntest "$SLURMD_NODENAME" != n1\n', "utf-8")
-    (folder / "prolog").chmod(0o755)
     try:
-        with SlurmCluster(folder, nodes=3, more=getattr(request, "param", "")) as up:
+        with SlurmCluster(folder, nodes=3) as up:
             yield up
     finally:
         shutil.rmtree(folder)
@@ -185,18 +183,6 @@ def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt
     assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
     nobody_left(root)
     assert latest() > second
-
-
-@pytest.mark.parametrize("cluster", ["Prolog={folder}/prolog\n"], indirect=True)
-def test_a_job_that_slurm_holds_because_its_node_cannot_start_it_goes_to_another(
-    experiment_file, tmp_path, cluster, launch
-):
-    file = experiment_file(train=TRAIN.replace("1500", "5"), measure="[perplexity]")
-    launcher = launch(file, tmp_path, "--launcher", "slurm", **cluster.env)
-    error = launcher.communicate()[1]
-    assert launcher.returncode == 0, error
-    assert cluster.states()["n1"] == "DRAINED"
-    assert not breaches(tmp_path / "tiny")
 
 
 def test_what_slurm_refuses_is_told_in_one_line(experiment_file, tmp_path, cluster, launch):

@@ -76,17 +76,6 @@ def test_attention_equals_a_spelled_out_loop(kind, kernel):
     )
 
 
-def test_gqa_equals_mha_whose_key_and_value_weights_are_copied_to_each_group():
-    grouped = filled(make(GQA, 24, 4, 6, False, kv_heads=2))
-    full = filled(make(MHA, 24, 4, 6, False), seed=1)
-    full.q.weight.data, full.out.weight.data = grouped.q.weight.data, grouped.out.weight.data
-    for part in ("k", "v"):
-        heads = getattr(grouped, part).weight.data.view(2, 6, 24)
-        getattr(full, part).weight.data = heads.repeat_interleave(2, 0).reshape(24, 24)
-    x = torch.randn(1, 5, 24, dtype=torch.float64)
-    torch.testing.assert_close(grouped(x, context(5)), full(x, context(5)))
-
-
 def test_gqa_with_all_heads_is_mha_and_with_one_is_mqa():
     x = torch.randn(1, 5, 24, dtype=torch.float64)
     assert torch.equal(
@@ -99,27 +88,13 @@ def test_gqa_with_all_heads_is_mha_and_with_one_is_mqa():
     )
 
 
-@pytest.mark.parametrize("kv_heads", [3, 0, -1, 8])
+@pytest.mark.parametrize("kv_heads", [3, 0])
 def test_kv_heads_that_do_not_divide_the_heads_are_refused(kv_heads):
     with pytest.raises(ConfigError, match=f"4 query heads do not divide into {kv_heads} kv_heads"):
         make(GQA, 24, 4, 6, False, kv_heads=kv_heads)
 
 
-def test_the_score_products_cost_the_same_whatever_the_kv_heads():
-    """Only the K and V projections shrink (the source documents claim more)."""
-    full, one = make(MHA, 64, 8, 8, False), make(MQA, 64, 8, 8, False)
-    assert full.flops(100) - one.flops(100) == 2 * 2 * 64 * 56
-
-
-def test_rows_of_weights_sum_to_one():
-    q, k = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
-    ones = torch.ones(1, 2, 6, 4)
-    mixed = attend(q, k, ones, context(6))
-    torch.testing.assert_close(mixed, torch.ones(1, 6, 8))
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize(("kv_heads", "per_head"), [(1, False), (2, True), (4, False)])
 def test_the_hand_derived_gradient_of_attention_equals_the_numerical_one(kv_heads, per_head):
     """Also with respect to the mask, for schemes that learn what they add to the scores."""
     generator = torch.Generator().manual_seed(0)
@@ -153,7 +128,6 @@ def test_qk_norm_normalises_each_heads_queries_and_keys_and_leaves_the_values():
 def test_qk_norm_is_of_the_models_own_kind(spec):
     model = build(spec(norm="layernorm", attention={"name": "mha", "qk_norm": True}))
     assert isinstance(model.blocks[0].attn.q_norm, LayerNorm)
-    assert model.blocks[0].attn.q_norm.gain.shape == (8,)
 
 
 @pytest.mark.parametrize(("bias", "qkv_bias"), [(False, True), (True, False), (True, None)])
@@ -175,15 +149,6 @@ def test_a_window_hides_what_lies_further_back(spec):
         other[0, changed] = 50
         differs = (model(other)[0] - before).abs().amax(-1) > 0
         assert differs.nonzero().flatten().tolist() == list(range(changed, min(10, changed + 3)))
-
-
-def test_a_window_as_long_as_the_text_changes_nothing(spec):
-    tokens = torch.arange(10)[None]
-    plain, windowed = (
-        init_weights(build(spec(attention={"name": "mha", "window": window})), 0)
-        for window in (None, 10)
-    )
-    torch.testing.assert_close(plain(tokens), windowed(tokens))
 
 
 def test_a_soft_cap_bounds_the_scores_by_its_tanh():
@@ -219,50 +184,34 @@ def test_windows_and_caps_that_make_no_sense_are_refused(options, message):
         make(MHA, 24, 4, 6, False, **options)
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
 @torch.no_grad()
-def test_mla_equals_the_equations_of_its_paper():
-    """DeepSeek-V2, equations 9 to 19, one head and one token at a time, without rotation."""
+def test_mla_equals_the_equations_of_its_paper(qk_norm):
+    """DeepSeek-V2, equations 9 to 19, one head at a time, without rotation.
+
+    Its norm of queries and keys leaves the dimensions alone that would be rotated.
+    """
     H, E, R, L = 3, 4, 2, 5
-    mla = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R))
-    x = torch.randn(1, 6, 12, dtype=torch.float64)
-    c = x @ mla.down.weight[:L].T
-    c = c / (c.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mla.latent_norm.gain
-    shared = x @ mla.down.weight[L:].T
-    out = []
-    for h in range(H):
-        q = x @ mla.q.weight[h * (E + R) : (h + 1) * (E + R)].T
-        k = torch.cat([c @ mla.k.weight[h * E : (h + 1) * E].T, shared], -1)
-        v = c @ mla.v.weight[h * E : (h + 1) * E].T
-        scores = q @ k.transpose(-1, -2) / math.sqrt(E + R)
-        scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf)
-        out.append(scores.softmax(-1) @ v)
-    expected = torch.cat(out, -1) @ mla.out.weight.T
-    torch.testing.assert_close(mla(x, context(6)), expected, rtol=1e-10, atol=1e-10)
-
-
-def test_mla_normalises_the_queries_and_keys_of_each_head_but_for_what_is_rotated():
-    H, E, L, R = 3, 4, 6, 2
+    mla = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R, qk_norm=qk_norm))
     x = torch.randn(2, 6, 12, dtype=torch.float64)
-    mla = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R, qk_norm=True))
-    plain = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R))
 
-    def normed(y, gain):
-        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain
+    def normed(y, norm):
+        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.gain
 
-    c = normed(x @ mla.down.weight[:L].T, mla.latent_norm.gain)
+    c = normed(x @ mla.down.weight[:L].T, mla.latent_norm)
     shared = x @ mla.down.weight[L:].T
     out = []
     for h in range(H):
         q = x @ mla.q.weight[h * (E + R) : (h + 1) * (E + R)].T
-        q = torch.cat([normed(q[..., :E], mla.q_norm.gain), q[..., E:]], -1)
-        k = normed(c @ mla.k.weight[h * E : (h + 1) * E].T, mla.k_norm.gain)
-        scores = q @ torch.cat([k, shared], -1).transpose(1, 2) / (E + R) ** 0.5
-        seen = torch.ones(6, 6).tril().bool()
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        out.append(weights @ (c @ mla.v.weight[h * E : (h + 1) * E].T))
+        k = c @ mla.k.weight[h * E : (h + 1) * E].T
+        if qk_norm:
+            q = torch.cat([normed(q[..., :E], mla.q_norm), q[..., E:]], -1)
+            k = normed(k, mla.k_norm)
+        scores = q @ torch.cat([k, shared], -1).transpose(-1, -2) / math.sqrt(E + R)
+        scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf)
+        out.append(scores.softmax(-1) @ (c @ mla.v.weight[h * E : (h + 1) * E].T))
     expected = torch.cat(out, -1) @ mla.out.weight.T
     torch.testing.assert_close(mla(x, context(6)), expected, rtol=1e-10, atol=1e-10)
-    assert not torch.allclose(plain(x, context(6)), expected)
 
 
 def test_mla_keeps_the_latent_and_one_key_whatever_the_heads():

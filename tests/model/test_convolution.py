@@ -14,7 +14,7 @@ def inputs(width, tokens=9, channels=5):
     return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
 
 
-@pytest.mark.parametrize("width", [1, 2, 4, 12])
+@pytest.mark.parametrize("width", [1, 4, 12])
 def test_it_is_torchs_depthwise_convolution_padded_on_the_left(width):
     given = [x.requires_grad_() for x in inputs(width)]
     x, weight, bias = given
@@ -26,7 +26,7 @@ def test_it_is_torchs_depthwise_convolution_padded_on_the_left(width):
     torch.testing.assert_close(*grads)
 
 
-@pytest.mark.parametrize("width", [1, 2, 4, 12])
+@pytest.mark.parametrize("width", [1, 4, 12])
 def test_pieces_that_hand_on_the_tail_give_the_whole(width):
     x, weight, bias = inputs(width)
     whole, last = causal_convolution(x, weight, bias)
@@ -39,7 +39,7 @@ def test_pieces_that_hand_on_the_tail_give_the_whole(width):
     torch.testing.assert_close(tail, last)
 
 
-@pytest.mark.parametrize("width", [1, 2, 4, 12])
+@pytest.mark.parametrize("width", [1, 4, 12])
 def test_it_reaches_into_no_document_before(width):
     given = [x.requires_grad_() for x in inputs(width)]
     x, weight, bias = given

@@ -34,19 +34,14 @@ def by_steps(q, k, v, decay, beta, start):
     return torch.stack(outputs, 1), S.mT
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 7, 16, 17, 33, 50, 64])
+@pytest.mark.parametrize("tokens", [1, 7, 16, 17, 50])
 def test_chunks_compute_the_recurrence_and_its_gradients(tokens):
     given = [x.requires_grad_() for x in (*inputs(tokens), state())]
     chunked, stepped = gated_delta_rule(*given, chunk=16), by_steps(*given)
     assert_same_with_gradients(given, chunked, stepped)
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    given = [x.requires_grad_() for x in (*inputs(5, batch=1, heads=1), state(batch=1, heads=1))]
-    assert torch.autograd.gradcheck(lambda *x: gated_delta_rule(*x, chunk=3), given)
-
-
-@pytest.mark.parametrize("cuts", [[1], [16], [5, 6, 20], [15, 16, 17, 48]], ids=str)
+@pytest.mark.parametrize("cuts", [[5, 6, 20], [15, 16, 17, 48]], ids=str)
 def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
     """The first goes on from a state; with gradients, which reach no document from another."""
     given = [x.requires_grad_() for x in (*inputs(50), state())]
@@ -57,17 +52,6 @@ def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
     assert_same_with_gradients(given, chunked, stepped)
 
 
-def test_pieces_that_hand_on_the_state_compute_the_whole():
-    given = inputs(41)
-    whole, last = gated_delta_rule(*given, chunk=8)
-    pieces, S = [], None
-    for piece in zip(*(x.split([20, 1, 13, 7], 1) for x in given), strict=True):
-        out, S = gated_delta_rule(*piece, S, chunk=8)
-        pieces.append(out)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole)
-    torch.testing.assert_close(S, last)
-
-
 def test_a_step_is_the_recurrence():
     given, S = inputs(9), state()
     expected, last = by_steps(*given, S)
@@ -75,25 +59,6 @@ def test_a_step_is_the_recurrence():
         out, S = gated_delta_step(*(x[:, t] for x in given), S)
         torch.testing.assert_close(out, expected[:, t])
     torch.testing.assert_close(S, last)
-
-
-def test_a_token_of_decay_zero_and_beta_zero_leaves_the_state():
-    q, k, v, decay, beta = inputs(12)
-    decay[:, 4:7], beta[:, 4:7] = 0, 0
-    left = [torch.cat([x[:, :4], x[:, 7:]], 1) for x in (q, k, v, decay, beta)]
-    out, last = gated_delta_rule(q, k, v, decay, beta)
-    expected, expected_last = gated_delta_rule(*left)
-    torch.testing.assert_close(out[:, 7:], expected[:, 4:])
-    torch.testing.assert_close(last, expected_last)
-
-
-def test_the_same_key_again_replaces_its_value():
-    """With beta 1 and no decay the state is a memory: what a key reads is what was last written."""
-    key = F.normalize(torch.randn(1, 1, 1, 6, dtype=torch.float64), dim=-1).expand(1, 40, 1, 6)
-    v = torch.randn(1, 40, 1, 3, dtype=torch.float64)
-    nothing, one = torch.zeros(1, 40, 1), torch.ones(1, 40, 1)
-    out, _ = gated_delta_rule(key, key, v, nothing, one)
-    torch.testing.assert_close(out, v)
 
 
 def test_float32_stays_near_float64_where_all_keys_are_alike():
@@ -106,7 +71,7 @@ def test_float32_stays_near_float64_where_all_keys_are_alike():
         torch.testing.assert_close(near.double(), value, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("decay", [0.0, -1e-8, -30.0, -2000.0])
+@pytest.mark.parametrize("decay", [0.0, -1e-8, -2000.0])
 def test_any_decay_gives_finite_outputs_and_gradients(decay):
     q, k, v, log, beta = inputs(40, dtype=torch.float32)
     given = [q, k, v, torch.full_like(log, decay), beta]
@@ -142,7 +107,7 @@ def test_it_computes_what_transformers_does_for_qwen3_next():
         )
 
 
-@pytest.mark.parametrize("tokens", [24, 64, 100])
+@pytest.mark.parametrize("tokens", [24, 100])
 def test_the_products_are_those_that_torch_counts(tokens):
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -8,23 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.config import experiment
-from llama_ablate.config.experiment import Model
+from llama_ablate.config.experiment import Model, Train
 from llama_ablate.config.spec import DropoutRates
 from llama_ablate.design import variants
-from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.blocks import Block
 from llama_ablate.model.components import REGISTRIES, spec_from
-from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.positions import Position
-from llama_ablate.training import compute as computing
-from llama_ablate.training.compute import Compute, loss_of, update
+from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
-from llama_ablate.training.ranks import Ranks
 from tests.conftest import LLAMA, make_spec
 from tests.laws import dropout_masks
 
@@ -48,7 +42,7 @@ def masks_of(model, **changes):
     return dropout_masks(model, TOKENS, dropout(**changes))
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.1, pytest.param(0.5, marks=pytest.mark.full)])
 def test_a_mask_drops_its_rate_of_the_numbers_independently(rate):
     """Counts of matrices are binomial; no number goes with another, near, far, or elsewhere."""
     n, side = 20_000, 16
@@ -113,15 +107,10 @@ def test_each_kind_of_place_has_its_own_rate():
 
 
 @pytest.mark.parametrize("slot", ["attention", "feedforward", "block", "norm", "position"])
-def test_every_component_passes_dropout_and_variants_share_the_masks_of_common_places(slot):
+def test_variants_share_the_masks_of_common_places(slot):
     llama = masks_of(model_of())
-    expected = {"embedding"} | {
-        f"blocks.{i}.{part}" for i in range(2) for part in ("attn", "ffn", "weights")
-    }
-    assert set(llama) == expected
     for name in REGISTRIES[slot]:
         variant = masks_of(model_of(**LLAMA | {slot: name}))
-        assert expected - {p for p in expected if "weights" in p} <= set(variant), name
         for place in set(variant) & set(llama):
             # Two softmaxes for each head have masks for twice as many.
             if name != "differential" or "weights" not in place:
@@ -187,7 +176,7 @@ def test_dropout_stands_where_nanogpt_has_it():
     torch.testing.assert_close(logits, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kv_heads", [1, 2])
 def test_every_way_to_compute_attention_drops_the_same_weights_and_has_its_gradient(kv_heads):
     """Spelled out with maps, by the hand-derived kernel, and where the fused one was asked for."""
     outputs = []
@@ -203,25 +192,6 @@ def test_every_way_to_compute_attention_drops_the_same_weights_and_has_its_gradi
             torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_the_gradient_of_attention_with_dropped_weights_equals_the_numerical_one(kv_heads):
-    attention = (
-        REGISTRIES["attention"]
-        .get("gqa")(8, 4, 2, False, lambda _: None, kv_heads=kv_heads)
-        .double()
-    )
-    draw = torch.Generator().manual_seed(0)
-    for parameter in attention.parameters():
-        parameter.data.normal_(0, 0.5, generator=draw)
-    x = torch.randn(2, 3, 8, dtype=torch.float64, generator=draw).requires_grad_()
-
-    def attended(x):
-        ctx = Context(0, 3, Position(), kernel="math", dropout=dropout(0.4, batch=2))
-        return attention(x, ctx)
-
-    assert torch.autograd.gradcheck(attended, (x,))
-
-
 @torch.no_grad()
 def test_evaluation_has_no_dropout_and_a_rate_of_zero_changes_no_bit():
     model, without = model_of(dropout=0.5), model_of()
@@ -232,46 +202,19 @@ def test_evaluation_has_no_dropout_and_a_rate_of_zero_changes_no_bit():
     assert Dropout.for_step(model.spec, 3, 7, 4) == dropout(0.5, seed=3, step=7)
 
 
-def gradients(model, dropout, monkeypatch, parts=1, ranks=1):
-    """The gradient of a step whose batch is split into micro-batches and over ranks."""
-    seen = []
-    monkeypatch.setattr(Ranks, "mean", lambda _self, value: value)
-    monkeypatch.setattr(
-        computing, "_clip", lambda own, _: seen.append([p.grad for p in own.parameters()])
-    )
-    config = Compute("cpu", 1, "float32", "math")
-    total = None
-    for index in range(ranks):
-        model.zero_grad()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0)
-        train = type("Train", (), {"clip": 0.0})
-        one = Ranks(index, ranks)
-        update(Objective(model), optimizer, TOKENS.chunk(parts), train, config, one, dropout)
-        mine = [g.clone() / ranks for g in seen.pop()]
-        total = mine if total is None else [a + b for a, b in zip(total, mine, strict=True)]
-    return total
+def test_a_step_in_micro_batches_is_that_of_the_whole_batch():
+    """And test_ranks.py shares one between processes, dropout and all."""
 
+    def stepped(parts, step):
+        model = model_of().double()
+        optimizer, train = torch.optim.SGD(model.parameters(), lr=1.0), Train(steps=1, clip=0)
+        compute, drop = Compute("cpu", 1, "float32", "math"), dropout(step=step)
+        update(Objective(model), optimizer, TOKENS.chunk(parts), train, compute, dropout=drop)
+        return [*model.parameters()]
 
-@pytest.mark.parametrize(("parts", "ranks"), [(2, 1), (4, 1), (1, 2), (2, 2), (1, 4)])
-def test_micro_batches_and_ranks_have_the_gradient_of_the_whole_batch(parts, ranks, monkeypatch):
-    model = model_of().double()
-    whole = gradients(model, dropout(), monkeypatch)
-    split = gradients(model, dropout(), monkeypatch, parts, ranks)
-    for one, other in zip(whole, split, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
-    unlike = gradients(model, dropout(step=1), monkeypatch)
-    assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(whole, unlike, strict=True))
-
-
-def test_a_model_learns_through_its_dropout():
-    model = model_of(dropout=0.2, init_std=0.02)
-    before = loss_of(model, TOKENS).item()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(30):
-        loss_of(model, TOKENS, dropout(0.2, step=step)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss_of(model, TOKENS).item() < before - 1
+    whole, split, unlike = stepped(1, 0), stepped(4, 0), stepped(1, 1)
+    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-12)
+    assert not all(map(torch.equal, unlike, whole))
 
 
 def resolved(**values):
@@ -296,9 +239,6 @@ def test_one_rate_and_the_same_for_each_place_are_one_architecture_and_no_rate_i
     ("entry", "message"),
     [
         (1.0, "1.0 (float) is not accepted: it should be less than 1"),
-        (-0.1, "should be greater than or equal to 0"),
-        ("much", "'much' (text) is not accepted"),
-        ({"attention": 2.0}, "should be less than 1"),
         ({"atention": 0.1}, "unknown key 'atention'; allowed: attention, embedding, sublayer"),
     ],
 )
@@ -307,19 +247,3 @@ def test_a_wrong_rate_is_refused_in_one_line(entry, message):
         resolved(dropout=entry)
     assert message in str(error.value)
     assert error.value.where[0] == "dropout"
-
-
-def test_dropout_may_be_an_axis_whose_levels_are_rates_or_rates_by_place(tmp_path):
-    file = tmp_path / "x.yaml"
-    file.write_text(
-        "name: x\nmodel: {dim: 16, layers: 1, heads: 2, context: 16}\ntrain: {steps: 2}\n"
-        "variants: {axes: {dropout: [0.0, 0.1, {attention: 0.2, sublayer: 0.3}]}}\n"
-        "controls: {aa: []}\n",
-        "utf-8",
-    )
-    arms = variants_of(experiment.load(file).experiment, 256)
-    assert [(arm.label, arm.spec.dropout) for arm in arms] == [
-        ("baseline", DropoutRates()),
-        ("dropout=0.1", DropoutRates(0.1, 0.1, 0.1)),
-        ("dropout-attention=0.2-sublayer=0.3", DropoutRates(0.0, 0.2, 0.3)),
-    ]

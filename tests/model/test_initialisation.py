@@ -9,8 +9,9 @@ from torch import nn
 
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.initialisation import INITS
-from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.linear import Linear
 from tests.model.parameters import decayed, kinds
 
 LAYERS, STD = 3, 0.03
@@ -75,36 +76,31 @@ def test_biases_are_zero_but_for_torchs_which_are_uniform(spec, rule):
             assert layer.bias.abs().max() == 0
 
 
-class Declared(nn.Module):
+class Declared(SwiGLU):
     """Say of each parameter how it begins, and of some that they take no weight decay."""
 
     no_weight_decay = frozenset({"table"})
 
-    def __init__(self, dim: int, *, width: int | None = None):
-        super().__init__()
-        self.width = width or dim
-        self.gate = Linear(dim, dim, start=partial(nn.init.constant_, val=4.0), decay=False)
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        start = partial(nn.init.constant_, val=4.0)
+        self.gate = Linear(dim, self.width, start=start, decay=False)
         self.mix = Linear(dim, dim, bias=False, start=nn.init.eye_)
-        self.up, self.down = Linear(dim, self.width), OutLinear(self.width, dim)
+        self.own = nn.Linear(dim, dim)  # torch's, which waits for no rule
         self.table = nn.Parameter(torch.full((2, dim // 2), 4.0))
 
-    def flops(self):
-        """Count nothing: it is never matched."""
-        return 0
 
-    def forward(self, x_BTD, ctx):
-        """Use every parameter."""
-        del ctx
-        gated_BTD = self.mix(x_BTD) * torch.sigmoid(self.gate(x_BTD)) * self.table.flatten()
-        return self.down(torch.relu(self.up(gated_BTD)))
-
-
-@pytest.mark.parametrize("rule", list(INITS))
-def test_what_is_declared_begins_as_it_says_and_decays_as_it_says(monkeypatch, spec, rule):
+@pytest.fixture
+def declared(monkeypatch):
     registry = REGISTRIES["feedforward"]
     for kind in ("_components", "_schemas"):
         monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
     registry.register("declared")(Declared)
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize("rule", list(INITS))
+def test_what_is_declared_begins_as_it_says_and_decays_as_it_says(spec, rule):
     model = init_weights(build(spec(init=rule, feedforward="declared")), 0)
     for block in model.blocks:
         ffn = block.ffn
@@ -113,13 +109,21 @@ def test_what_is_declared_begins_as_it_says_and_decays_as_it_says(monkeypatch, s
         assert torch.equal(ffn.mix.weight, torch.eye(32))
         assert set(ffn.table.flatten().tolist()) == {4.0}
         assert 0 < ffn.up.weight.std() < 1
-        assert decayed(ffn) == {
-            "table": False,
-            "gate.weight": False,
-            "gate.bias": False,
-            "mix.weight": True,
-            "up.weight": True,
-            "up.bias": False,
-            "down.weight": True,
-            "down.bias": False,
-        }
+        matrices = {name for name, decays in decayed(ffn).items() if decays}
+        assert matrices == {f"{part}.weight" for part in ("mix", "up", "down", "own")}
+
+
+@pytest.mark.usefixtures("declared")
+def test_what_a_constructor_draws_comes_from_seed_and_name_alone(spec):
+    models = []
+    for state, seed in ((1, 0), (2, 0), (3, 1)):
+        torch.manual_seed(state)
+        models.append(init_weights(build(spec(feedforward="declared")), seed))
+    first, again, other = (model.blocks[0].ffn.own.weight for model in models)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, models[0].blocks[1].ffn.own.weight)
+    # torch's own rule for a linear layer: uniform within 1 / sqrt(inputs).
+    assert first.std().item() == pytest.approx((3 * 32) ** -0.5, rel=0.1)
+    llama = init_weights(build(spec()), 0)
+    assert torch.equal(models[0].blocks[1].attn.q.weight, llama.blocks[1].attn.q.weight)

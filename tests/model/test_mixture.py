@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.experiment import Train
@@ -58,9 +57,7 @@ def one_token(moe, x_D):
 KINDS = [
     {"top_k": 1},
     {"top_k": 1, "scoring": "sigmoid", "shared": 1},
-    {"top_k": 2},
     {"top_k": 3, "scoring": "sigmoid", "experts": 5, "shared": 2},
-    {"top_k": 4, "inner": "relu", "bias": True},
     {"top_k": 2, "inner": "geglu", "bias": True, "shared": 1},
 ]
 
@@ -143,18 +140,6 @@ def test_a_token_gets_the_same_alone_as_among_others():
     torch.testing.assert_close(moe(x, EVALUATION)[1:2], alone, rtol=1e-12, atol=1e-12)
 
 
-def test_the_balance_loss_is_one_at_uniform_routing_and_the_number_of_experts_at_the_worst():
-    moe = mixture(top_k=1, balance_weight=0.25)
-    with torch.no_grad():
-        moe.router.weight.copy_(50 * torch.eye(4, DIM))
-    evenly = torch.eye(4, DIM).double().repeat(3, 1)[None]  # three tokens for each expert
-    at_one = torch.eye(4, DIM).double()[:1].repeat(12, 1)[None]
-    for x, value in ((evenly, 1.0), (at_one, 4.0)):
-        ctx = Training()
-        moe(x, ctx)
-        assert ctx.losses["balance"].item() == pytest.approx(0.25 * value, rel=1e-12)
-
-
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_the_balance_loss_is_the_share_of_the_load_times_the_mean_score(scoring):
     moe, x, ctx = mixture(top_k=2, scoring=scoring, balance_weight=1.0), tokens(), Training()
@@ -174,19 +159,14 @@ def test_the_balance_loss_is_the_share_of_the_load_times_the_mean_score(scoring)
     assert moe.experts[0].up.weight.grad is None
 
 
-@pytest.mark.parametrize("balance", ["bias", "none"])
-def test_only_balance_by_loss_adds_a_loss(balance):
-    ctx = Training()
-    mixture(balance=balance)(tokens(), ctx)
-    assert ctx.losses == {}
-
-
 def test_the_bias_moves_by_its_rate_towards_an_even_load_and_by_no_gradient():
     moe, x = mixture(top_k=2, scoring="sigmoid", balance="bias", balance_rate=0.125), tokens()
     assert "balance_bias" not in dict(moe.named_parameters())
     assert "balance_bias" in moe.state_dict()
+    ctx = Training()
     for part in x.split(1):  # micro-batches of one step
-        moe(part, Training()).sum().backward()
+        moe(part, ctx).sum().backward()
+    assert ctx.losses == {}
     moe(10 * x, EVALUATION)  # evaluation counts for nothing
     load = moe.load(x)
     assert load.sum() == 21 * 2
@@ -196,44 +176,6 @@ def test_the_bias_moves_by_its_rate_towards_an_even_load_and_by_no_gradient():
     assert torch.equal(moe.balance_bias, expected)
     moe.after_step(lambda value: value)  # a step in which nothing was seen moves nothing
     assert torch.equal(moe.balance_bias, expected)
-
-
-def test_ranks_that_share_a_batch_move_the_bias_as_one_would():
-    x = tokens(4)
-    one, first, second = (mixture(balance="bias", balance_rate=0.1) for _ in range(3))
-    one(x, Training())
-    first(x[:2], Training())
-    second(x[2:], Training())
-    mean = (first.step_load + second.step_load) / 2
-    one.after_step(lambda value: value)
-    for rank in (first, second):
-        rank.after_step(lambda _own: mean.clone())
-        assert torch.equal(rank.balance_bias, one.balance_bias)
-
-
-def test_the_bias_evens_the_load_of_a_router_that_prefers_one_expert():
-    moe, x = mixture(top_k=1, scoring="sigmoid", balance="bias", balance_rate=0.01), tokens(60)
-    with torch.no_grad():
-        moe.router.weight.mul_(0.2)
-        moe.balance_bias[0] = 1.0
-    assert moe.load(x).max() == 420
-    for _ in range(300):
-        moe(x, Training())
-        moe.after_step(lambda value: value)
-    assert moe.load(x).max() <= 1.2 * 420 / 4
-
-
-def test_an_expert_takes_its_first_tokens_of_each_sequence_up_to_its_capacity():
-    """All 7 tokens of a sequence want expert 2: of capacity ceil(1.5 * 7 * 1 / 4) it takes 3."""
-    moe = mixture(top_k=1, capacity=1.5)
-    x = tokens().abs()
-    with torch.no_grad():
-        moe.router.weight.fill_(-1.0)
-        moe.router.weight[2] = 1.0
-    y = moe(x, Training())
-    torch.testing.assert_close(y[:, :3], moe(x, EVALUATION)[:, :3], rtol=1e-12, atol=1e-12)
-    assert y[:, :3].abs().amin() > 0
-    assert y[:, 3:].abs().max() == 0
 
 
 def test_capacity_drops_single_experts_of_a_token_and_leaves_the_shared_ones():
@@ -257,47 +199,8 @@ def test_capacity_drops_single_experts_of_a_token_and_leaves_the_shared_ones():
     assert partly, "some token keeps one expert and loses the other"
 
 
-def test_capacity_lets_no_token_see_a_later_one_or_another_sequence():
-    moe, x = mixture(top_k=1, capacity=1.0), tokens()
-    before = moe(x, Training())
-    assert (before == 0).all(2).any(), "some token is dropped"
-    changed = x.clone()
-    changed[0, 4:] = -changed[0, 4:]
-    after = moe(changed, Training())
-    torch.testing.assert_close(after[0, :4], before[0, :4], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(after[1:], before[1:], rtol=1e-12, atol=1e-12)
-    assert (after[0, 4:] - before[0, 4:]).abs().max() > 1e-3
-
-
-def rows_of(moe, lengths):
-    """Return how many tokens experts had for sequences of some lengths, and rows computed."""
-    had, seen = [], []
-    hooks = [
-        expert.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-        for expert in moe.experts
-    ]
-    for x in (tokens(1, length).float() for length in lengths):
-        had += moe.load(x).tolist()
-        moe(x, EVALUATION)
-    for hook in hooks:
-        hook.remove()
-    return had, seen
-
-
-def test_in_bfloat16_experts_compute_few_different_numbers_of_rows_and_hardly_more_than_they_have():
-    moe, lengths = mixture().float(), range(1, 1000, 7)
-    had, seen = rows_of(moe, lengths)
-    assert had == seen
-    with torch.autocast("cpu", torch.bfloat16):
-        had, seen = rows_of(moe, lengths)
-    assert all(n <= rows <= max(n, 17 / 16 * n) for n, rows in zip(had, seen, strict=True))
-    assert all(n == rows for n, rows in zip(had, seen, strict=True) if n < 64)
-    assert len({rows for rows in seen if rows >= 64}) <= 16 * 4 < len(set(had)) / 4
-
-
-@pytest.mark.parametrize("inner", ["swiglu", "relu"])
-def test_rows_that_only_fill_up_change_no_output_and_no_gradient(inner, monkeypatch):
-    moe = mixture(bias=True, inner=inner).float()
+def test_rows_that_only_fill_up_change_no_output_and_no_gradient(monkeypatch):
+    moe = mixture(bias=True).float()
 
     def step():
         moe.zero_grad()
@@ -311,13 +214,6 @@ def test_rows_that_only_fill_up_change_no_output_and_no_gradient(inner, monkeypa
     monkeypatch.setattr("llama_ablate.model.mixture._rounded", int)
     for one, other in zip(filled, step(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-
-
-def test_an_expert_without_a_token_has_a_gradient_of_zeros():
-    moe = mixture(top_k=1)
-    moe(tokens(1, 1), Training()).sum().backward()
-    idle = [e for e in moe.experts if e.up.weight.grad.abs().max() == 0]
-    assert len(idle) == 3
 
 
 def test_experts_are_chosen_in_float32_whatever_the_precision():
@@ -345,9 +241,7 @@ def test_a_model_counts_active_parameters_over_its_layers(spec):
     counts = count(spec(feedforward=moe, bias=False, layers=3))
     assert counts.parameters - counts.active_parameters == 3 * (5 - 2) * 3 * 32 * 12
     assert counts.non_embedding - counts.active_non_embedding == 3 * (5 - 2) * 3 * 32 * 12
-    dense = count(spec())
-    assert dense.active_parameters == dense.parameters
-    assert dense.active_non_embedding == dense.non_embedding
+    assert count(spec()).active_parameters == count(spec()).parameters
 
 
 def test_unless_given_a_width_a_token_passes_as_many_units_as_in_the_inner_network():
@@ -355,25 +249,17 @@ def test_unless_given_a_width_a_token_passes_as_many_units_as_in_the_inner_netwo
     for options, width in (({}, 88), ({"top_k": 1, "shared": 2}, 59), ({"inner": "relu"}, 128)):
         moe = MixtureOfExperts(64, False, **options)
         assert moe.width == moe.experts[0].width == width
-
-
-def test_shared_experts_are_one_network_of_so_many_times_the_width():
-    assert mixture(shared=3).shared.width == 15
+    assert mixture(width=5, shared=3).shared.width == 15  # one network of so many times the width
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"top_k": 5}, "top_k 5: must be from 1 to the 4 experts"),
-        ({"top_k": 0}, "top_k 0: must be from 1 to the 4 experts"),
         ({"experts": 1}, "experts 1: must be from 2 to 4,096"),
-        ({"shared": -1}, "shared -1: must be from 0 to 4,096"),
         ({"capacity": 0.0}, "capacity 0: must be above 0, or null to drop nothing"),
-        ({"balance_weight": -1.0}, "balance_weight -1: must be 0 or more"),
         ({"balance_rate": math.nan}, "balance_rate nan: must be 0 or more"),
-        ({"inner": "swigly"}, "did you mean 'swiglu'?"),
         ({"inner": "moe"}, "inner 'moe' is no network that an expert can be; allowed: bilinear"),
-        ({"width": 0}, "width 0: must be from 1"),
     ],
     ids=str,
 )
@@ -381,18 +267,6 @@ def test_options_that_make_no_mixture_are_refused(options, message):
     with pytest.raises(ConfigError) as caught:
         mixture(**options)
     assert message in caught.value.message
-
-
-def test_the_same_input_gives_the_same_bits_again():
-    moe, x = mixture(shared=1).float(), tokens(30, 40).float()
-
-    def gradients():
-        moe.zero_grad()
-        F.silu(moe(x, Training())).square().sum().backward()
-        return [p.grad.clone() for p in moe.parameters()]
-
-    for a, b in zip(gradients(), gradients(), strict=True):
-        assert torch.equal(a, b)
 
 
 class Kept:
@@ -408,14 +282,13 @@ class Kept:
         self.model.zero_grad()
 
 
-@pytest.mark.parametrize("parts", [2, 4, 16])
 @pytest.mark.parametrize("options", [{}, {"scoring": "sigmoid", "capacity": 1.0}])
-def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spec, parts, options):
+def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spec, options):
     """A product of two means over a part is another function than over the whole step."""
     mixture = {"name": "moe", "experts": 4, "width": 8, "balance_weight": 0.1, **options}
     tokens = torch.randint(0, 61, (16, 25), generator=torch.Generator().manual_seed(0))
     found = []
-    for number in (1, parts):
+    for number in (1, 4):
         model = init_weights(build(spec(feedforward=mixture)), 0).double()
         kept, compute = Kept(model), Compute("cpu", 1, "float32", "math")
         train = Train(steps=1, clip=0)
@@ -424,5 +297,4 @@ def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spe
     (whole, losses), (cut, others) = found
     for name, value in losses.items():
         assert others[name].item() == pytest.approx(value.item(), rel=2e-7)
-    for name, gradient in whole.items():
-        torch.testing.assert_close(cut[name], gradient, rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(cut, whole, rtol=1e-9, atol=1e-14)

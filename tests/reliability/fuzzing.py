@@ -1,8 +1,8 @@
-"""Makes broken experiment files of whole ones: of a number always the same one."""
+"""Makes broken experiment files of whole ones, and changes values of documents."""
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 #: A key and its value, where that is one word or one bracket.
@@ -27,7 +27,7 @@ _BYTES = [
 
 
 def mutant(number: int, files: Sequence[str]) -> bytes:
-    """Return the broken file of a number."""
+    """Return the broken file of a number, which is always the same one."""
     rng = random.Random(number)
     text = rng.choice(files)
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -84,3 +84,20 @@ def _with_bytes(rng: random.Random, data: bytes) -> bytes:
     end = at + rng.choice((0, 1, 2, 40))
     new = rng.choice((rng.choice(_BYTES), bytes([rng.randrange(256)]), b"", data[at:end] * 2))
     return data[:at] if rng.random() < 0.1 else data[:at] + new + data[end:]
+
+
+def paths(document: object, path: tuple = ()) -> Iterator[tuple]:
+    """Yield the path of everything in a document; of a list, of its first two."""
+    if path:
+        yield path
+    inside = dict(enumerate(document[:2])) if isinstance(document, list) else document
+    if isinstance(inside, dict):
+        for key, inner in inside.items():
+            yield from paths(inner, (*path, key))
+
+
+def at(document: object, path: tuple) -> object:
+    """Return what stands at a path of a document."""
+    for key in path:
+        document = document[key]
+    return document

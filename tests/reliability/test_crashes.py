@@ -40,8 +40,8 @@ def test_after_a_crash_or_a_fault_at_any_call_the_next_command_ends_with_the_sam
 ):
     calls = harness.count_calls(tiny, tmp_path / "counted")
     assert calls > 100
-    # The fast tier takes every 19th call: opening, writing, flushing and renaming are among them.
-    numbers = range(volume(5, 1, 1), calls + 1, volume(19, 1 if row == "R2" else 3, 1))
+    # The fast tier takes every 37th call: opening, writing, flushing and renaming are among them.
+    numbers = range(volume(5, 1, 1), calls + 1, volume(37, 1 if row == "R2" else 3, 1))
     faults = volume(1, 1, len(harness.FAULTS))
     failed, trials = [], 0
     for number in numbers:

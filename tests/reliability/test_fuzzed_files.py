@@ -124,7 +124,7 @@ def memory_mb(*, afresh=False):
 def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, volume, tally):
     files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.rglob("*.yaml"))]
     files = [text for text in files if "base: .." not in text]  # which is not there
-    trials, plans, failed = volume(200, 2_000, 10_000), 0, 0
+    trials, plans, failed = volume(120, 2_000, 10_000), 0, 0
     for number in range(trials):
         data = mutant(number, files)
         try:
@@ -162,15 +162,6 @@ def test_what_is_kept_of_a_file_is_the_text_that_was_planned():
     assert experiment.load("case.yaml").text == f"# a note\n{small(base='base.yaml').decode()}"
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_base_that_is_set_is_the_base():
-    Path("case.yaml").write_bytes(small(model="{layers: 1}"))
-    model = experiment.load("case.yaml", ("base=gpt2-small", "model.heads=8")).experiment.model
-    assert (model.dim, model.layers, model.heads, model.position) == (768, 1, 8, "learned")
-    with pytest.raises(ConfigError, match="--set base=gpt:1:6: base: 'gpt' is neither"):
-        experiment.load("case.yaml", ("base=gpt",))
-
-
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(20)
 )
@@ -178,43 +169,26 @@ DEEP = "[" * 1000 + "1" + "]" * 1000
 #: A file, and a word of the line that refuses it; "" where it is to be planned.
 HOSTILE = {
     "aliases that multiply": (BOMB.encode(), ":1:4: anchors and aliases"),
-    "an anchor on a key": (b"&a name: x\n", ":1:1: "),
     "a merge": (small(model="{<<: {dim: 32}}"), ":2:9: a key must be one plain word"),
     "a tag that calls": (small(name="!!python/object/apply:os.system [touch canary]"), "tags like"),
-    "a tag on the document": (b"!!map\n" + small(), ":1:1: tags like"),
     "a tag without end": (small(name=f"!{'x' * 60_000} y"), ":1:7: tags like !xxx"),
     "a NUL": (b"name: a\0b\n", ":1:8: not valid YAML"),
-    "a NUL that is escaped": (small(name='"a\\0b"'), "holds U+0000"),
-    "half a surrogate": (small(name='"\\ud800"'), "holds U+D800"),
     "half a surrogate in bytes": (b"name: \xed\xa0\x80\n", ":1:7: not UTF-8 text"),
-    "Latin-1": ("name: café\n".encode("latin-1"), ":1:10: not UTF-8 text"),
     "UTF-16": (SMALL.encode("utf-16"), ":1:1: not UTF-8 text"),
-    "a mark of UTF-8": (b"\xef\xbb\xbf" + small(), ""),
     "lines of Windows": (small().replace(b"\n", b"\r\n"), ""),
-    "emoji and Chinese": (small(name="'\U0001f999 羊驼'", question="'<b>&amp;</b>'"), ""),
-    "nothing": (b"", ":1:1: expected `key: value` lines"),
     "an empty mapping": (b"{}\n", ":1:1: train: needs 'tokens' or 'steps', or 'sizes' needs"),
     "JSON": (
         b'{"name": "x", "model": {"dim": 32}, "train": {"steps": 1, "batch": 2},'
         b' "data": {"corpus": {"name": "files", "path": "book.txt"}}}',
         "",
     ),
-    "a program": (b"#!/bin/sh\ntouch canary\n", ":2:1: expected"),
-    "a quote that does not end": (b"name: 'x\nseeds: 2\n", "not valid YAML"),
     "a key that is a list": (b"? [name]\n: x\n", ":1:3: a key must be one plain word"),
-    "1e-4": (small(train="{steps: 1, batch: 2, lr: 1e-4}"), ""),
     "1e400": (small(train="{steps: 1, batch: 2, lr: 1e400}"), ":4:33: train.lr: inf (float)"),
-    "a leading zero": (small(seeds="010"), ""),  # ten, as anyone would read it
     "a number of 5,000 digits": (small(seeds="9" * 5000), ":5:8: a whole number of 5,000 digits"),
     "lists in lists without end": (small(seeds="[" * 60_000), "nested too deeply"),
-    "an option with depth": (small(model=f"{{norm: {{name: rmsnorm, eps: {DEEP}}}}}"), "nested"),
-    "dashes in dashes": (b"a: \n" + b"- " * 30_000, "nested too deeply"),
     "60,000 brackets": (b"a: [" + b"[]," * 20_000 + b"]\n", ":1:14999: more than 5,000 values"),
-    "4,900 numbers": (small(seeds="[" + "1," * 4900 + "]"), ":5:1: seeds: [1, 1, 1"),
     "a line of a megabyte": (b"name: " + b"x" * 1_000_000, ":1:65537: larger than 65,536 bytes"),
     "a base that is itself": (small(base="case.yaml"), ":5:7: base: 'case.yaml' is based on"),
-    "a base that is no YAML": (small(base="/etc/passwd"), "is neither a preset nor a .yaml file"),
-    "a base that is a device": (small(base="/dev/zero"), "is neither a preset nor a .yaml file"),
     "a text that is a device": (
         small(data="{corpus: {name: files, path: /dev/zero}}"),
         ":3:8: data.corpus: there is no file '/dev/zero'",
@@ -261,19 +235,10 @@ def many(count):
 WIDE = """norm: [rmsnorm, layernorm, dyt], position: [rope, alibi, t5, none], block: [pre, post],
           attention: [mha, mqa, mla], feedforward: [relu, gelu, swiglu, reglu, silu, glu],
           layers: [1, 2, 3, 4, 5, 6, 7, 8], bias: [true, false], tie: [true, false]"""
-TWOS = ", ".join(f"a{i}: [1, 2]" for i in range(1600))
 #: Sections that ask for much, and a word of the line that refuses them; "" where it is planned.
 HUGE = {
     "13,824 variants": (
         {"variants": f"{{design: product, axes: {{{WIDE}}}}}"},
-        ":5:1: variants: more than 2,000 variants",
-    ),
-    "a fraction of two to the 1599": (
-        {"variants": f"{{design: fraction, axes: {{{TWOS}}}}}"},
-        ":5:1: variants: more than",
-    ),
-    "3,000 in a list": (
-        {"variants": "{design: list, entries: [" + "{}," * 3000 + "]}"},
         ":5:1: variants: more than 2,000 variants",
     ),
     "a million points": (
@@ -308,7 +273,13 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("what", HUGE)
+#: Plans of thousands of variants or runs take seconds.
+SLOW = "2,000 variants", "20,000 runs"
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(one, marks=pytest.mark.full) if one in SLOW else one for one in HUGE]
+)
 def test_plans_that_are_too_large_are_refused_at_once_and_others_made_in_seconds(attempt, what):
     sections, message = HUGE[what]
     found = attempt(small(**sections))
@@ -318,65 +289,28 @@ def test_plans_that_are_too_large_are_refused_at_once_and_others_made_in_seconds
         assert message in found
 
 
+#: A file in blocks; tests/test_mistakes.py makes its mistakes within lines.
 WHOLE = """\
 name: whole
-question: Which line is wrong?
-base: transformer-2017
 model:
   dim: 32
-  layers: 1
   heads: 4
   context: 16
-  bias: false
-  norm: rmsnorm
   position:
     name: rope
     theta: 1e4
-    fraction: 0.5
-  attention:
-    name: gqa
-    kv_heads: 2
-  feedforward:
-    name: swiglu
-    multiple_of: 8
 variants:
   design: one-at-a-time
   axes:
     norm: [layernorm]
-    feedforward:
-      - relu
-      - {name: gelu, approximate: tanh}
-    layers: [2]
-  match: [none]
   baseline: baseline
 data:
   corpus:
     name: files
     path: book.txt
-    splits: [0.8, 0.1, 0.1]
-  tokenizer: bytes
 train:
   steps: 60
   batch: 4
-  warmup: 0.05
-  betas: [0.9, 0.95]
-  schedule: wsd
-  branches: [0.5]
-  precision: float32
-budget: [tokens]
-tune:
-  weight_decay: [0.1, 0.2]
-controls:
-  aa: both
-  positive: {norm: none}
-seeds: 3
-margin: 0.01 nats
-hypotheses:
-  - variant: relu
-    direction: worse
-  - variant: layernorm
-    direction: equivalent
-    margin: 0.02 nats
 measure:
   - perplexity
   - kv_cache
@@ -385,56 +319,13 @@ measure:
 #: The place said must be that line, or where a fourth value gives it, so many lines further on.
 MISTAKES = [
     ("name: whole", "name: Infinity", "'Infinity' is the word for a number that JSON lacks"),
-    ("name: whole", "nmae: whole", "did you mean 'name'?"),
-    ("name: whole", "name:", "name: None (nothing) is not accepted"),
-    ("name: whole", "name: [whole]", "name: ['whole'] (list)"),
-    ("name: whole", "name: no", "bare 'no'"),
-    ("question: Which line is wrong?", "question: Which: line", "not valid YAML"),
-    ("base: transformer-2017", "base: 2017", "must be a preset's name or a file"),
     ("  dim: 32", "  dim: 32 # wide\n  dim: 64", "the key 'dim' stands twice", 1),
-    ("  dim: 32", "\tdim: 32", "not valid YAML"),
     ("  heads: 4", "  heads: 4\n  head_dim: 0", "model.head_dim: 0 (int)", 1),
-    ("  bias: false", "  bias: 0", "0 (int) is not accepted: it should be true or false"),
-    ("  norm: rmsnorm", "  norm: rope", "'rope' is not a norm; allowed: derf, dyt, layernorm"),
-    ("  norm: rmsnorm", "  norm: {eps: 1e-6}", "a mapping that has the key 'name'"),
-    ("    name: rope", "    nmae: rope", "a mapping that has the key 'name'", -1),
     ("    name: rope", "    name: alibi", "'alibi' has no option 'theta', rope has it", 1),
-    ("    theta: 1e4", "    layout: quarter", "allowed: half, interleaved"),
-    ("    fraction: 0.5", "    fraction: 0.4", "of head_dim 8 is 3", -3),
-    ("    kv_heads: 2", "    window: 0", "window 0: a token sees itself", -2),
-    ("    multiple_of: 8", "    multiple_of: 0", "must be above 0", -2),
-    ("  design: one-at-a-time", "  design: path", "a path starts at its baseline", 8),
-    ("  design: one-at-a-time", "  design: list", "takes 'entries'", -1),
-    ("    layers: [2]", "    train.lr: [fast]", "'fast' (text)"),
-    ("  match: [none]", "  match: size", "'size' is not allowed here; allowed: active_parameters"),
-    (
-        "    name: files",
-        "    name: python-stdlib",
-        "'python-stdlib' has no option 'path', files has it",
-        1,
-    ),
-    ("    splits: [0.8, 0.1, 0.1]", "    splits: [0.8, 0.1]", "must be three shares"),
-    ("  tokenizer: bytes", "  tokenizer: {name: bpe, vocab: 256}", "must be more than the 256"),
-    ("  batch: 4", "  batch: 100_000", "smaller than one batch of 1,600,001", -7),
-    ("  betas: [0.9, 0.95]", "  betas: [0.9, high]", "'high' (text)"),
-    ("  schedule: wsd", "  schedule: cosine", "'branches' need the schedule 'wsd'", 1),
-    ("  branches: [0.5]", "  branches: [0.01]", "before the warm-up of 0.05 is over"),
-    ("budget: [tokens]", "budget: [tokens, tokens]", "names 'tokens' twice"),
-    ("  weight_decay: [0.1, 0.2]", "  weight_decay: [0.1]", "two values or more"),
-    ("seeds: 3", "seeds: [1, -2]", "a seed must be from 0 to 2^32 - 1"),
-    ("    direction: worse", "    direction: equivalent", "needs a margin"),
-    ("    direction: worse", "    direction: worse\n    table: x", "no table is called 'x'", 1),
-    ("    direction: worse", "    direction: worse\n    measure: loss", "is for the loss"),
-    ("    margin: 0.02 nats", "    margin: 2%", "must be a number in the metric's unit"),
-    ("  - perplexity", "  - calibration", "'measure' needs 'perplexity'", -1),
+    ("  design: one-at-a-time", "  design: path", "a path starts at its baseline", 3),
+    ("    name: files", "    name: recall", "'recall' has no option 'path', files has it", 1),
+    ("  batch: 4", "  batch: 100_000", "smaller than one batch of 1,600,001", -5),
     ("  - kv_cache", "  - excess_loss", "needs a corpus whose floor is known"),
-    ("  - kv_cache", "  - kv_cache\nsizes: {models: [{dim: 32}]}", "sizes.models", 1),
-    (
-        "  - kv_cache",
-        "  - kv_cache\nsizes:\n  models:\n    - {dim: 32}\n    - {width: 64}",
-        "unknown key 'width'; allowed: dim, head_dim",
-        4,
-    ),
     ("  - kv_cache", "  - kv_cache\n---", "a second document begins here", 1),
 ]
 

@@ -1,7 +1,6 @@
 """R4 and R5: launchers that race for one grid, and a worker that sleeps beyond the timeout."""
 
 import ctypes
-import errno
 import os
 import random
 import signal
@@ -25,7 +24,7 @@ from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until
 
-from .harness import COMPUTE, Disk, Settings, breaches, content, grid, in_child, there
+from .harness import COMPUTE, Settings, breaches, content, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -58,7 +57,9 @@ def racing(file, results, executed, delay):
     grid(file, results, OFTEN)
 
 
-@pytest.mark.parametrize("where", ["one machine", "machines of one name"])
+@pytest.mark.parametrize(
+    "where", ["one machine", pytest.param("machines of one name", marks=pytest.mark.full)]
+)
 def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
     where, four, tmp_path, volume, tally, request
 ):
@@ -128,31 +129,6 @@ def ended(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def hold(folder, told):
-    """Hold a lease until a file is there."""
-    with leases.take(folder):
-        until(told.exists)
-
-
-@pytest.mark.usefixtures("namespaces")
-def test_a_lease_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp_path):
-    holder = elsewhere(hold, tmp_path, tmp_path / "looked")
-    until((tmp_path / "lease-1").exists)
-
-    def look():
-        end = time.monotonic() + 2  # two leases
-        watch = leases.Watch()
-        while time.monotonic() < end:
-            assert watch.waits(tmp_path)
-            assert leases.take(tmp_path) is None
-            time.sleep(0.1)
-
-    looker = ended(elsewhere(look))
-    (tmp_path / "looked").touch()
-    assert (looker, ended(holder)) == (0, 0)
-    assert (tmp_path / "released-1").exists()
-
-
 def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp_path, monkeypatch):
     """It shares all but the boot's id. On the holder's machine the dead one is not waited for."""
     gone = tmp_path / "gone"
@@ -169,6 +145,7 @@ def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp
     assert leases.take(tmp_path).number == 2
 
 
+@pytest.mark.full
 def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leaves_it_alone(
     experiment_file, tmp_path, monkeypatch, volume, tally
 ):
@@ -178,7 +155,7 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
-    chance, wrong, stopped, trials = random.Random(0), [], 0, volume(1, 3, 100)
+    chance, wrong, stopped, trials = random.Random(0), [], 0, volume(3, 3, 100)
     for number in range(trials):
         results = tmp_path / str(number)
         sleeper = os.fork()
@@ -289,12 +266,6 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
     assert not list(store.working("plan").parent.iterdir())
 
 
-def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_path):
-    with pytest.raises(OSError, match="no space") as raised, leases.alone(tmp_path / "work"):
-        raise OSError("no space")
-    assert not isinstance(raised.value, leases.LostError)
-
-
 def test_another_plan_is_refused_while_others_are_at_work_and_not_for_what_they_left(
     four, experiment_file, tmp_path
 ):
@@ -370,55 +341,14 @@ def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
     lease.release()
 
 
-def test_a_worker_that_is_told_nonsense_says_so_in_one_line_also_elsewhere(tmp_path, capsys):
+@pytest.mark.full
+def test_a_worker_that_is_told_nonsense_says_so_in_one_line_also_elsewhere(tmp_path):
     store = Store(tmp_path / "x")
     store.create(plans.of_runs(), "")
-    for where, said in (("gone", "there is no folder"), ("x", "is not a run")):
-        assert worker.main([str(tmp_path / where), "0a"]) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
     code, how, oom = remote.work(str(store.root), "0a")
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
     assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
-
-
-def test_a_folder_that_another_process_removes_as_it_is_made_is_made_again(tmp_path, monkeypatch):
-    """It was there when it was to be made, and is gone when it is looked at."""
-    real, there = os.mkdir, [True, True]
-
-    def mkdir(folder):
-        if there:
-            there.pop()
-            raise FileExistsError(errno.EEXIST, "File exists", str(folder))
-        real(folder)
-
-    monkeypatch.setattr(disk.os, "mkdir", mkdir)
-    disk.make(tmp_path / "working")
-    assert (tmp_path / "working").is_dir()
-    there = [True]
-    (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        disk.make(tmp_path / "file")
-
-
-def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(os.path, "isdir", lambda _path: True)
-    disk.make(tmp_path / "gone" / "too")
-    assert disk.names(tmp_path / "gone") == ["too"]
-
-
-def test_a_log_whose_folder_another_machine_removes_meanwhile_is_opened_in_a_new_one(
-    tmp_path, monkeypatch
-):
-    def at(number, name, _arguments):
-        if name == "open" and number < 6:
-            (tmp_path / "work").rmdir()
-
-    monkeypatch.setattr(disk, "os", Disk(at))
-    os.close(disk.append(tmp_path / "work" / "log"))
-    assert (tmp_path / "work" / "log").is_file()
 
 
 class Losing:

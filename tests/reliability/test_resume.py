@@ -24,8 +24,8 @@ RECIPE = Train.check({"steps": STEPS, "batch": 2, "lr": 3e-3, "warmup": 0.2, "ev
 COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
 COMPONENTS += [("dropout", 0.3), ("feedforward", {"name": "moe", "balance": "bias"})]
 COMPONENTS += [("losses", ["z_loss", "multi_token"])]
-#: The last one of each slot.
-FEW = [*{slot: (slot, entry) for slot, entry in COMPONENTS}.values(), ("optimizer", "muon")]
+#: Those with a state of their own, beside weights and the moments of AdamW.
+FEW = [("dropout", 0.3), ("feedforward", {"name": "moe", "balance": "bias"}), ("optimizer", "muon")]
 COMPONENTS += [("optimizer", name) for name in OPTIMIZERS]
 
 

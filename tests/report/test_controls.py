@@ -10,6 +10,8 @@ from llama_ablate.evidence import bound_bias, simultaneous
 from llama_ablate.findings import controls, effects
 from llama_ablate.findings.controls import check_controls
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.results import Store
+from tests.in_process import run_in_process
 from tests.tables import changed, frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -100,7 +102,6 @@ def test_known_harm_is_noticed_above_0_and_up_to_ten_margins_and_changes_no_verd
     ("words", "why"),
     [
         (["collapsed"] * 5, "collapsed: it does not show that small harm would be noticed"),
-        (["diverged"] * 5, "diverged: it does not show that small harm would be noticed"),
         (["error"] * 5, "failed"),
         (["pending"] * 5, "has not finished"),
     ],
@@ -162,3 +163,11 @@ def test_no_arm_is_called_equivalent_where_none_has_learned_more_than_token_freq
         found = replace(plain, planned=changed(plain.planned, lambda _run: True, numbers))
         assert row(found)["verdict"] == verdict
         assert found.has_learned == (verdict == "equivalent")
+
+
+def test_arms_of_other_draws_start_or_read_otherwise(experiment_file, tmp_path):
+    file = experiment_file(controls="{aa: [init, order]}", margin="0.02 nats")
+    assert run_in_process(file, tmp_path) == 0
+    records = (record for record in Store(tmp_path / "tiny").records() if record.seed == 0)
+    losses = {record.label: record.numbers["validation_loss_nats"] for record in records}
+    assert len(losses) == len({*losses.values()}) == 4

@@ -46,11 +46,8 @@ def test_a_2_x_4_x_5_says_in_one_screen_which_axis_matters(grid, capsys):
     assert main(["show", str(grid.root)]) == 0
     shown = capsys.readouterr().out
     first, rest = shown.split("Factors\n")
-    assert [line.split()[0] for line in first.splitlines()[4:7]] == [
-        "position",
-        "feedforward",
-        "norm",
-    ]
+    axes = [line.split()[0] for line in first.splitlines()[4:7]]
+    assert axes == ["position", "feedforward", "norm"]
     assert re.search(r"norm +at most 0\.0\d+ +\w+, \w+ ", first)
     assert re.search(r"rope, alibi \+0\.0\d+, sinusoidal \+0\.0\d+, learned \+0\.0\d+ +norm", first)
     told = rest.split("Combinations")[0].strip().splitlines()
@@ -91,25 +88,15 @@ def test_an_effect_whose_combinations_were_not_run_says_so():
     table = of_grid(losses, without=[(2, 1)], sizes=sizes).table
     rows = framed(effects.factors(table)).set_index("effect")
     lost = rows.loc["norm2 with block1"]
-    assert (lost["verdict"], lost["why"]) == (
-        "not estimable",
-        "its combinations were not run, or failed",
-    )
+    assert lost["verdict"] == "not estimable"
+    assert lost["why"] == "its combinations were not run, or failed"
     assert math.isnan(lost["difference"])
     assert rows.drop("norm2 with block1")["difference"].notna().all()
     assert rows["alpha"].dropna().round(6).unique().tolist() == [round(0.05 / 5, 6)]
     assert effects.confounding(table).startswith("5 of 6 combinations were run: an effect is that")
 
 
-def test_a_cell_whose_runs_all_failed_is_left_out_and_one_that_is_pending_is_waited_for():
-    losses = np.random.default_rng(2).normal(size=(6, 2)).tolist()
-    sizes = {"norm": 3, "block": 2}
-    failed = of_grid([*losses[:5], ["error", "error"]], sizes=sizes).table
-    assert len(effects.find_contrasts(failed)) == 5
-    assert effects.find_contrasts(of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table) == []
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_an_interval_five_times_as_wide_as_its_neighbours_says_why(seed):
     generator = np.random.default_rng(seed)
     losses = generator.normal(size=(40, 2)) * np.exp(generator.normal(size=(40, 1)))

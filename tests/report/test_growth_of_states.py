@@ -32,10 +32,3 @@ def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
         "64 KiB at 131,072: window": list(window.values()),
         "8 MiB at 131,072: mha, also mha": list(full.values()),
     }
-
-
-def test_a_figure_in_which_no_variant_differs_is_not_drawn():
-    arms = [plans.variant(name, name, kv_bytes_per_token=64) for name in ("relu", "swiglu")]
-    plan = plans.table(arms, [])
-    frames = SimpleNamespace(table=SimpleNamespace(plan=plan), plan=SimpleNamespace(tables=[plan]))
-    assert FIGURES["cache_growth"](frames) is None

@@ -1,6 +1,5 @@
 """The held-out text's part of every difference, from records with losses by document."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,12 @@ from llama_ablate.findings import heldout
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.paired_table import text_error_of
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MeasuredValues, MetricRow, has_number
+from llama_ablate.findings.values import MeasuredValues, has_number
 from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests import plans
-from tests.in_process import run_in_process
+from tests.report.metric_rows import with_documents
 from tests.tables import frames
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -38,32 +37,12 @@ def nats():
     }
 
 
-def table_of(nats, tokens=None, left_out=()):
-    """Return a table whose runs have these losses by file, but for those that are left out."""
+def table_of(nats, tokens=None):
+    """Return a table whose runs have these losses by file."""
     losses = {label: (own.sum(1) / FILES.sum()).tolist() for label, own in nats.items()}
-    table = frames({"": losses}).table
-    values = [
-        MetricRow(
-            variant=run.variant,
-            label=run.label,
-            run=run.id,
-            seed=run.seed,
-            metric="perplexity",
-            name=f"{split} {quantity}",
-            quantity=quantity,
-            value=2.0,
-            coordinates={"split": split},
-            samples=of,
-        )
-        for run in table.planned
-        if (run.label, run.seed) not in left_out
-        for split, scale in (("validation", 7.0), ("test", 1.0))
-        for quantity, of in (
-            ("loss_by_document", tuple(nats[run.label][run.seed] * scale)),
-            ("tokens_by_document", tuple((tokens or {}).get(run.label, FILES))),
-        )
-    ]
-    return replace(table, metrics=MeasuredValues(values))
+    counts = {**dict.fromkeys(nats, FILES), **(tokens or {})}
+    by_seed = {label: dict(enumerate(own)) for label, own in nats.items()}
+    return with_documents(frames({"": losses}).table, by_seed, counts)
 
 
 def error_of(table, label, against="base", seeds=None):
@@ -92,7 +71,10 @@ def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file
 
 
 def test_variants_without_losses_by_document_or_with_others_have_no_text_error(nats):
-    table = table_of(nats, {"third": FILES + 1}, left_out=[("other", 1)])
+    table = table_of(nats, {"third": FILES + 1})
+    lost = next(run.id for run in table.planned if (run.label, run.seed) == ("other", 1))
+    kept = [row for row in table.metrics if row.run != lost]
+    table = replace(table, metrics=MeasuredValues(kept))
     assert error_of(table, "other") is None
     assert error_of(table, "third") is None
     assert error_of(table, "other", seeds=[0, 2]) is not None
@@ -122,85 +104,16 @@ def test_a_row_that_no_number_of_seeds_decides_has_the_half_width_of_its_text(ro
     assert found == pytest.approx(half * row.text_se, rel=1e-4, nan_ok=True)
 
 
-@pytest.fixture
-def many_documents(experiment_file, tmp_path):
-    """Write an experiment whose test split has 30 documents, its validation split 8."""
-    for split, n in {"train": 90, "validation": 8, "test": 30}.items():
-        lines = [
-            json.dumps({"text": f"{split} {i} " + ("words ", "4711 ")[i % 2] * (9 + i % 7)})
-            for i in range(n)
-        ]
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
-    files = "train: train.jsonl, validation: validation.jsonl, test: test.jsonl"
-    return experiment_file(
-        "{axes: {train.lr: [1.0e-6]}}",  # it learns nothing, so files differ in what it lacks
-        train="{steps: 20, batch: 4, lr: 1.0e-2, evals: 1}",
-        data=f"{{corpus: {{name: files, path: '{tmp_path}', {files}}}, tokenizer: bytes}}",
-        measure="[perplexity]",
-        seeds="3",
-    )
+def test_few_documents_are_told_where_another_split_would_have_more():
+    def told(**documents):
+        table = plans.table([plans.variant()], [], {"documents": documents})
+        return " ".join(warnings.few_documents(plans.document(table).tables[0].text))
 
-
-def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_text(
-    many_documents, tmp_path, capsys
-):
-    assert run_in_process(many_documents, tmp_path / "out", figures=True) == 0
-    capsys.readouterr()
-    frames = Frames.of(Results.open(tmp_path / "out" / "tiny"))
-    row = framed(frames.table.comparison).set_index("baseline").loc[False]
-    base, other = (variant.id for variant in frames.table.plan.variants if not variant.role)
-    error = frames.table.pair(frames.table.loss, other, base).error
-    assert row["text_se"] == error.se > 0
-    section = next(part for part in sections(frames) if part.key == "heldout")
-    splits = section.frame.set_index("split")
-    assert splits["documents"].to_dict() == {"validation": 8, "test": 30, "heldout": 38}
-    held_out = {split: n for split, n in frames.table.plan.text.bytes.items() if split != "train"}
-    assert splits["bytes"].to_dict() == held_out | {"heldout": sum(held_out.values())}
-    share = error.se**2 / (error.se**2 + row["seed_se"] ** 2)
-    assert splits.loc["heldout", ["share_low", "share_high"]].tolist() == pytest.approx([share] * 2)
-    assert splits.loc[["validation", "test"], "share_low"].isna().all()
-    shown = section.cells.set_index("split")
-    assert shown.loc["test", "error between"] == "30 documents"
-    assert shown.loc["validation", "error between"].endswith(" blocks")
-
-
-def test_plan_and_report_warn_of_a_split_with_few_of_many_documents(many_documents, capsys):
-    from llama_ablate.commands.cli import main
-
-    assert main(["plan", str(many_documents), "--device", "cpu"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "say little of how" in line]
-    assert line.startswith("Of 128 documents the validation split has 8: fewer than 20 say")
-
-
-@pytest.mark.parametrize(
-    ("documents", "few"),
-    [
-        ({"train": 500, "validation": 20, "test": 20}, ""),
-        (
-            {"train": 500, "validation": 4, "test": 7},
-            "the validation split has 4, the test split has 7",
-        ),
-        ({"train": 1, "validation": 1, "test": 1}, ""),
-        ({"train": 30, "validation": 10, "test": 10}, ""),
-        ({"train": 500, "validation": 19}, "the validation split has 19"),
-        ({}, ""),
-    ],
-)
-def test_few_documents_are_told_where_another_split_would_have_more(documents, few):
-    text = (
-        plans.document(plans.table([plans.variant()], [], {"documents": documents})).tables[0].text
-    )
-    told = " ".join(warnings.few_documents(text))
-    assert few in told
-    assert bool(told) == bool(few)
-
-
-def test_a_plan_is_the_same_with_and_without_the_number_of_documents():
-    one, other = (
-        plans.document(plans.table([plans.variant()], [], {"documents": documents}))
-        for documents in ({}, {"train": 3})
-    )
-    assert one.identity() == other.identity()
+    few = told(train=500, validation=4, test=7)
+    assert "the validation split has 4, the test split has 7" in few
+    assert told(train=500, validation=20, test=20) == ""
+    assert told(train=30, validation=10, test=10) == ""
+    assert told() == ""
 
 
 def opened(name):
@@ -228,17 +141,22 @@ def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(
     assert np.median(ratios) < 0.8
 
 
+def test_a_section_says_of_what_text_the_error_is():
+    frames = opened("claims/e15-kv-heads-quality")
+    table = frames.table
+    section = next(part for part in sections(frames) if part.key == "heldout")
+    splits = section.frame.set_index("split")
+    held_out = {split: n for split, n in table.plan.text.bytes.items() if split != "train"}
+    assert splits["bytes"].to_dict() == held_out | {"heldout": sum(held_out.values())}
+    rows = framed(table.comparison).query("not baseline and role == ''")
+    shares = rows["text_se"] ** 2 / (rows["text_se"] ** 2 + rows["seed_se"] ** 2)
+    ends = splits.loc["heldout", ["share_low", "share_high"]].tolist()
+    assert ends == pytest.approx([shares.min(), shares.max()])
+    assert splits.loc[["validation", "test"], "share_low"].isna().all()
+
+
 def test_a_text_that_chose_the_tuned_points_is_none_to_report():
     frames = opened("claims/e07-ffn-activation")
     assert frames.plan.experiment.tune
     assert frames.table.split == "test"
     assert not has_number(frames.table.planned, "heldout_loss_nats")
-
-
-def test_a_number_that_the_file_names_by_its_split_has_the_error_of_its_text():
-    table = opened("claims/e15-kv-heads-quality").table
-    base, *_, mqa = (variant.id for variant in table.plan.variants if not variant.role)
-    of_split = table.documents("test")
-    differences = [of_split[mqa][seed][0] - of_split[base][seed][0] for seed in of_split[base]]
-    expected = text_error(differences, of_split[base][0][1])
-    assert table.pair("test_loss_nats", mqa, base).error == expected

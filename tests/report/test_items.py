@@ -9,9 +9,10 @@ from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.paired_table import answers_by_item
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MeasuredValues, MetricRow
+from llama_ablate.findings.values import MeasuredValues
 from llama_ablate.results import Results
 from tests import tables
+from tests.report.metric_rows import of_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 NAME = "minimal-pairs_accuracy"
@@ -50,22 +51,12 @@ def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
 def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
     (run,) = tables.frames({"": {"base": [2.0]}}).table.planned
     rows = [
-        MetricRow(
-            variant=run.variant,
-            label="base",
-            run=run.id,
-            metric="cloze",
-            name=quantity,
-            quantity=quantity,
-            coordinates={"task": "t", **where},
-            value=value,
-            samples=samples,
-        )
-        for quantity, where, value, samples in (
-            ("accuracy", {}, 0.5, (1.0, 0.0, 1.0, 0.0)),
-            ("accuracy", {"group": "a"}, 1.0, ()),
-            ("accuracy", {"group": "b"}, 0.0, ()),
-            ("groups", {}, 2.0, (0.0, 1.0, 0.0, 1.0)),
+        of_run(run, "cloze", quantity, samples, task="t", **where)
+        for quantity, samples, where in (
+            ("accuracy", (1.0, 0.0, 1.0, 0.0), {}),
+            ("accuracy", (), {"group": "a"}),
+            ("accuracy", (), {"group": "b"}),
+            ("groups", (0.0, 1.0, 0.0, 1.0), {}),
         )
     ]
     with_groups, without = (

@@ -10,7 +10,6 @@ import pytest
 
 from llama_ablate.commands import report
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.run import RunOptions, _live_page
 from llama_ablate.launch import live_page, processes
 from llama_ablate.report import page
 from llama_ablate.results import Results, Store
@@ -124,11 +123,3 @@ def test_a_page_is_asked_for_later_and_ends_with_what_trains(tmp_path, monkeypat
         interrupt()
     (child,) = started
     assert child.returncode == -9
-
-
-def test_without_a_page_none_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_page, "FIRST_CPU_S", 0.0)
-    monkeypatch.setattr(processes, "start_command", pytest.fail)
-    options = RunOptions(file=tmp_path, no_page=True, launch=None)
-    with _live_page(options, Store(tmp_path / "x")):
-        time.sleep(0.05)

@@ -32,14 +32,15 @@ def test_where_every_row_is_decided_or_nothing_tells_how_many_seeds_nothing_is_s
 def test_a_best_point_at_the_end_of_its_grid_has_a_command_that_adds_the_next():
     grid = [0.001, 0.002, 0.004]
     made = frames({"": {"base": BASE}}, tune={"lr": grid})
-    tried = [
-        replace(run, id=f"{run.id}{lr}", tuned=json.dumps({"lr": lr}))
+    planned = [
+        replace(
+            run,
+            id=f"{run.id}{lr}",
+            tuned=json.dumps({"lr": lr}),
+            numbers={"validation_loss_nats": 2 - lr},
+        )
         for run in made.table.planned
         for lr in grid
-    ]
-    planned = [
-        replace(run, numbers={"validation_loss_nats": 2 - json.loads(run.tuned)["lr"]})
-        for run in tried
     ]
     made = replace(made, tables=(replace(made.table, planned=planned),))
     (line,) = next_steps(made, "llama-ablate run x.yaml")

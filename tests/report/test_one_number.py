@@ -1,7 +1,6 @@
 """One number has one interval, one p and one verdict on a page, and is written as far as known."""
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import plots
-from llama_ablate.report.sections import FIGURES, SECTIONS, sections
+from llama_ablate.report.sections import FIGURES
 from tests.tables import frames
 
 LABELS = ("base", "+a", "+b", "+c")
@@ -28,12 +27,6 @@ def path(seed, *, size=0.02, seeds=5, **experiment):
     return frames({"": losses}, variants={"design": "path"}, **experiment)
 
 
-@cache
-def random_path(seed):
-    """One of the random tables that the laws are tried on."""
-    return path(seed).table
-
-
 def leaves_out_0(low, high):
     return (low > 0) | (high < 0)
 
@@ -43,20 +36,22 @@ def printed(cell):
     return [float(end) for end in cell.partition("[")[2].rstrip("] nats").split(", ")]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(seed):
-    made = random_path(seed)
-    comparison, steps = framed(made.comparison)[1:], framed(effects.steps(made))
-    told = cells(made.comparison)[1:], cells(effects.steps(made))
-    for frame, ends, shown, head, p in (
-        (comparison, ("low", "high"), told[0], DIFFERENCE, "p, corrected"),
-        (steps, ("marginal_low", "marginal_high"), told[1], "this step [95%]", told[1].columns[-1]),
-    ):
-        out = leaves_out_0(*(frame[end] for end in ends))
-        assert list(out) == list(frame["p_corrected"] < 0.05)
-        assert list(out) == list(frame["verdict"].isin(["better", "worse"]))
-        assert list(out) == [leaves_out_0(*printed(cell)) for cell in shown[head]]
-        assert list(out) == [float(cell.removeprefix("<")) < 0.05 for cell in shown[p]]
+def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed():
+    words = set()
+    for made in (path(seed).table for seed in range(8)):
+        rows, step_rows = made.comparison, effects.steps(made)
+        steps, told = framed(step_rows), cells(step_rows)
+        words |= {*steps["verdict"]}
+        for frame, ends, shown, head, p in (
+            (framed(rows)[1:], ("low", "high"), cells(rows)[1:], DIFFERENCE, "p, corrected"),
+            (steps, ("marginal_low", "marginal_high"), told, "this step [95%]", told.columns[-1]),
+        ):
+            out = leaves_out_0(*(frame[end] for end in ends))
+            assert list(out) == list(frame["p_corrected"] < 0.05)
+            assert list(out) == list(frame["verdict"].isin(["better", "worse"]))
+            assert list(out) == [leaves_out_0(*printed(cell)) for cell in shown[head]]
+            assert list(out) == [float(cell.removeprefix("<")) < 0.05 for cell in shown[p]]
+    assert words == {"better", "worse", "inconclusive"}
 
 
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
@@ -69,14 +64,7 @@ def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     assert FIGURES["steps"](frames({"": {"base": [2.0, 2.1], "+a": [2.1, 2.2]}})) is None
 
 
-def test_the_random_tables_of_these_laws_hold_verdicts_of_every_kind():
-    words = [
-        word for seed in range(8) for word in framed(effects.steps(random_path(seed)))["verdict"]
-    ]
-    assert {"better", "worse", "inconclusive"} == set(words)
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
     stated = [
         {"variant": "+a", "direction": "better"},
@@ -95,12 +83,8 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
     assert found.loc[1, of].tolist() == steps.loc[1, ends].tolist()
     other_way = [-steps[end][2] for end in ("marginal", "marginal_high", "marginal_low")]
     assert found.loc[2, of[:3]].tolist() == other_way
-    assert found["family"].tolist() == [
-        "3 rows of its table",
-        "3 steps of its path",
-        "3 steps of its path",
-        "itself alone",
-    ]
+    family = ["3 rows of its table", *["3 steps of its path"] * 2, "itself alone"]
+    assert found["family"].tolist() == family
     for result, verdict in zip(found["result"][:2], steps["verdict"], strict=False):
         words = {"better": "supported", "worse": "refuted", "inconclusive": "undecided"}
         assert result == words[verdict]
@@ -114,10 +98,7 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
         (0.05, 1.0, {"direction": "equivalent", "margin": "0.05 nats"}, "undecided", "worse, but"),
         (0.0, 1.0, {"direction": "better"}, "undecided", "equivalent within 0.02 nats"),
         (-0.005, 0.1, {"direction": "better"}, "supported", "by less than the margin of 0.02"),
-        (-0.005, 0.1, {"direction": "worse"}, "refuted", "by less than the margin of 0.02"),
         (-0.04, 1.0, {"direction": "better"}, "supported", ""),
-        (0.0, 4.0, {"direction": "better"}, "undecided", ""),
-        (0.0, 1.0, {"direction": "not worse", "margin": "0.02 nats"}, "supported", ""),
     ],
 )
 def test_where_a_result_and_a_rows_verdict_differ_a_remark_says_how_they_go_together(
@@ -135,10 +116,6 @@ def test_where_a_result_and_a_rows_verdict_differ_a_remark_says_how_they_go_toge
     assert found.result == result
     assert found.remark.startswith(remark)
     assert bool(found.remark) == bool(remark)
-    if "but" in remark:
-        assert found.remark.endswith(
-            f"the interval holds {math.copysign(float(stated['margin'].split()[0]), by):+g}"
-        )
 
 
 @pytest.mark.parametrize("end", ["pending", "error"])
@@ -184,22 +161,6 @@ def test_a_p_is_never_rounded_across_the_level():
     assert written.p_value(0.5) == "0.50"
     assert written.p_value(1e-9) == "< 0.0001"
     assert written.p_value(math.nan) == ""
-
-
-def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diagnostics():
-    made = path(0)
-    by_name = {section.key: section for section in sections(made)}
-    shown = by_name["comparison"]
-    leading = ["variant", "n", "loss (nats)", DIFFERENCE, "verdict", "parameters"]
-    assert list(shown.cells)[: shown.short] == leading  # no speed and no state were measured
-    assert "runs" not in shown.cells  # all ended ok
-    assert shown.cells["n"].tolist() == ["5"] * 4
-    diagnostics = by_name["diagnostics"]
-    assert (diagnostics.printed, diagnostics.folded) == (False, True)
-    assert "r over seeds" in diagnostics.cells
-    few = SECTIONS["diagnostics"].make(path(0, seeds=4))
-    assert "r over seeds" not in few.cells
-    assert few.frame["correlation"].isna().all()
 
 
 def test_how_runs_ended_stands_beside_those_alone_that_did_not_all_end_ok():

@@ -19,7 +19,7 @@ from PIL import Image
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import page, pictures
+from llama_ablate.report import page
 from llama_ablate.report.picture import Axis, Dot, Dots, Picture
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
@@ -33,10 +33,9 @@ from tests.quiet import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-MAX_BYTES = 300_000
 PACKS = Path(__file__).parents[2] / "results" / "reference"
 SEEDS = (0, 1, 2)
-HOSTILE = "a<b>'\"</script><script>x()//"
+HOSTILE = "a<b>'\"</script><script>x()"
 #: Loss over that of the baseline of each variant, in either table, and its norm.
 LOSSES = {"base": (0.0, 0.0), "good": (-0.2, 0.3), HOSTILE: (0.05, 0.05), "far": (4.0, 4.0)}
 NOISE = (0.0, 0.02, -0.02)
@@ -44,29 +43,13 @@ TABLES = {"small": "a", "large": "b"}  # and how the ids of their variants and r
 KEYS = {label: f"v{n}" for n, label in enumerate(LOSSES)}
 
 
-def record(table, label, seed, loss):
-    own = {"test_loss_nats": loss, "test_perplexity": 8.0, "test_bits_per_byte": 3.0}
-    return dataclasses.replace(
-        plans.RECORD,
-        id=f"{TABLES[table]}{KEYS[label]}{seed}",
-        label=label,
-        variant=TABLES[table] + KEYS[label],
-        seed=seed,
-        metrics={"perplexity": measured(**own)},
-    )
-
-
 def curve(loss):
     """Points of a learning curve that ends at a loss."""
-    return [
-        {
-            "step": s,
-            "tokens": 32 * s,
-            "validation_loss_nats": loss + 1 / s,
-            "train_loss_nats": loss + 2 / s,
-        }
-        for s in (1, 2, 4, 8)
-    ]
+    points = [{"step": s, "tokens": 32 * s} for s in (1, 2, 4, 8)]
+    for point in points:
+        point["validation_loss_nats"] = loss + 1 / point["step"]
+        point["train_loss_nats"] = loss + 2 / point["step"]
+    return points
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +75,19 @@ def store(tmp_path_factory):
     found.create(document, "name: x\n")
     for at, table in enumerate(tables):
         for place, (label, over) in enumerate(LOSSES.items()):
+            key = TABLES[table.name] + KEYS[label]
             for seed in SEEDS:
                 loss = 2 + 0.1 * seed + over[at] + NOISE[(seed + place) % 3]
-                found.commit(record(table.name, label, seed, loss), curve(loss), None)
-            key = TABLES[table.name] + KEYS[label]
+                own = measured(test_loss_nats=loss, test_perplexity=8.0, test_bits_per_byte=3.0)
+                made = dataclasses.replace(
+                    plans.RECORD,
+                    id=f"{key}{seed}",
+                    label=label,
+                    variant=key,
+                    seed=seed,
+                    metrics={"perplexity": own},
+                )
+                found.commit(made, curve(loss), None)
             with found.alone("measure") as lease:
                 speeds = [1000.0 + 100 * place + turn for turn in range(3)]
                 row = Value("train_tokens_per_s", speeds[1], samples=tuple(speeds) * 3)
@@ -203,14 +195,6 @@ def test_a_run_is_linked_to_its_record(quick):
         assert json.loads((quick.parent / link).read_text())["id"] in link
 
 
-def test_recipes_are_told_as_differences_from_the_baseline(quick):
-    text = quick.read_text("utf-8")
-    recipes = text[text.index('<section id="recipes">') : text.index('<section id="glossary">')]
-    rows = re.findall(r'<tr data-v="v1">(.*?)</tr>', recipes)
-    cells = [re.findall(r">([^<]+)</t[dh]>", row) for row in rows]
-    assert cells == [["good", name, "norm", "base", "good"] for name in ("small", "large")]
-
-
 def test_a_figure_that_cannot_be_drawn_says_so_in_its_place(store, tmp_path, monkeypatch):
     monkeypatch.setattr(FIGURES, "_makers", {})
 
@@ -225,16 +209,13 @@ def test_a_figure_that_cannot_be_drawn_says_so_in_its_place(store, tmp_path, mon
 
 
 @pytest.mark.full
-def test_the_page_of_24_runs_is_small(whole):
-    assert whole.stat().st_size <= MAX_BYTES
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("pack", ["first", "claims/e07-ffn-activation"])
-def test_pages_of_packs_are_small(pack, tmp_path):
+@pytest.mark.parametrize(
+    ("pack", "most"), [("first", 300_000), ("claims/e07-ffn-activation", 900_000)]
+)
+def test_pages_of_packs_are_small(pack, most, tmp_path):
     frames = Frames.of(Results.open(PACKS / pack))
-    written = page.write(frames, sections(frames), warnings(frames), tmp_path)
-    assert written.stat().st_size <= {"first": 300_000}.get(pack, 900_000)
+    page_file = page.write(frames, sections(frames), warnings(frames), tmp_path)
+    assert page_file.stat().st_size <= most
 
 
 # ---- in a browser
@@ -350,39 +331,28 @@ def test_rows_are_copied_as_they_are_shown(whole, show):
     rows = list(csv.reader(StringIO(copied["CSV"])))
     assert [row[0] for row in rows] == ["variant", "base", "good", HOSTILE, "far"]
     assert rows[0] == part.locator("thead th:not([hidden])").all_text_contents()
-    assert len(rows[0]) < part.locator("thead th").count()
     assert "<script" not in copied["Markdown"]
-    lines = copied["Markdown"].splitlines()
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line}) == 1
     assert copied["LaTeX"].count("\\\\") == 5
     assert not re.search(r"(?<!\\)[%#_$]", copied["LaTeX"])
 
 
 @pytest.mark.full
-def test_a_filter_leaves_the_same_variants_in_tables_and_pictures_and_the_baseline(whole, show):
+def test_a_filter_and_a_switch_leave_the_same_variants_in_tables_and_pictures(whole, show):
     tab = show(whole)
     tab.locator("#filter").fill("good nowhere")
     assert variants(tab) == ["base"]
     tab.locator("#filter").fill("good")
     assert variants(tab) == ["base", "good"]
     assert places(tab) == ["v0", "v1"]
-    for figure in ("effects", "loss_curves"):
-        assert marks(tab, figure, "v0").first.is_visible()
-        assert marks(tab, figure, "v1").first.is_visible()
-        assert not marks(tab, figure, "v3").first.is_visible()
+    assert marks(tab, "loss_curves", "v0").first.is_visible()
+    assert not marks(tab, "loss_curves", "v3").first.is_visible()
     tab.locator("#runs summary").first.click()
     assert tab.locator("#runs tbody tr:visible").count() == 6
-
-
-@pytest.mark.full
-def test_a_variant_is_switched_off_in_all_pictures(whole, show):
-    tab = show(whole)
+    tab.locator("#filter").fill("")
     row(tab, "good").locator(".switch").click()
     assert places(tab) == ["v0", "v2", "v3"]
     assert not marks(tab, "loss_curves", "v1").first.is_visible()
     assert row(tab, "base").locator(".switch").count() == 0
-    row(tab, "good").locator(".switch").click()
-    assert places(tab) == ["v0", "v1", "v2", "v3"]
 
 
 @pytest.mark.full
@@ -405,38 +375,17 @@ def test_a_mark_tells_its_numbers_and_lights_its_variant_everywhere(whole, show)
 
 
 @pytest.mark.full
-def test_a_curve_tells_the_loss_of_its_own_run_and_is_smoothed_and_drawn_logarithmic(whole, show):
+def test_a_curve_is_smoothed_and_drawn_logarithmic(whole, show):
     tab = show(whole)
     line = marks(tab, "loss_curves", "v1", "[data-seed='0']")
-    line.scroll_into_view_if_needed()
-    box = line.bounding_box()
-    tab.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 1)
-    assert re.search(r"good, seed \d: 2\.\d{3} at 256", tab.locator("#tip").inner_text())
     before = line.get_attribute("d")
     tab.locator("#figure-loss_curves input[type=range]").fill("0.5")
     assert line.get_attribute("d") != before
     tab.locator("#figure-loss_curves input[type=range]").fill("0")
     assert line.get_attribute("d") == before
-    assert tab.locator("#figure-loss_curves svg").count() == 1
     tab.locator("#figure-loss_curves input[type=checkbox]").check()
     assert tab.locator("#figure-loss_curves svg:visible").count() == 1
     assert marks(tab, "loss_curves", "v1", "[data-seed='0']").get_attribute("d") != before
-
-
-@pytest.mark.full
-def test_of_many_curves_medians_are_drawn_and_the_seeds_of_what_is_lit(
-    store, tmp_path, show, monkeypatch
-):
-    monkeypatch.setattr(pictures, "MAX_CURVES", 2)
-    tab = show(written(store, tmp_path))
-    assert tab.locator("#figure-loss_curves [data-raw]").get_attribute("data-raw") == "medians"
-    median = marks(tab, "loss_curves", "v1", ":not([data-end])")
-    assert median.count() == 1
-    assert tab.locator(".seeds").count() == 0
-    row(tab, "good").hover()
-    assert tab.locator(".seeds").count() == len(SEEDS)
-    tab.mouse.move(5, 5)
-    assert tab.locator(".seeds").count() == 0
 
 
 @pytest.mark.full
@@ -452,9 +401,6 @@ def test_a_picture_is_saved_as_it_is_shown_and_curves_as_numbers(whole, show, tm
     root = ET.parse(saved["SVG"]).getroot()  # noqa: S314 (our own)
     seen = {mark.get("data-v") for mark in root.iter() if mark.get("data-v")}
     assert seen == {"v0", "v1", "v2"}
-    assert {mark.get("href") for mark in root.iter() if mark.get("href", "").startswith("#l")} <= {
-        f"#{path.get('id')}" for path in root.iter() if path.get("id")
-    }
     pixels = np.asarray(Image.open(saved["PNG"]).convert("RGB"), int)
     assert pixels.shape[1] == 2100
     assert pixels[2, 2].tolist() == [255, 255, 255]  # its own ground, at night too
@@ -463,45 +409,28 @@ def test_a_picture_is_saved_as_it_is_shown_and_curves_as_numbers(whole, show, tm
     assert len(rows) == 1 + 4 * 3 * 4
 
 
-#: Widths, whether it is dark, whether all parts are open, and whether it is on paper.
-LOOKS = [
-    (width, dark, unfolded, False)
-    for width, dark, unfolded in (
-        *((400, False, False), (1000, False, False), (1400, False, False)),
-        *((1400, True, False), (400, False, True), (1000, False, True), (1400, False, True)),
-    )
-] + [(720, False, True, True)]
-TEN = [
-    "first",
-    "prose",
-    "wikitext2",
-    "hybrids-state-small",
-    "moe-small",
-    "gpu-10m",
-    "width-transfer",
-]
-TEN += [f"claims/{name}" for name in ("e12-positions", "e16-leave-one-out-stack")]
-TEN += ["claims/e18-isotime-pareto"]
+#: Widths, whether all parts are open, and whether it is on paper.
+LOOKS = [(400, False, False), (1400, False, False), (400, True, False), (720, True, True)]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pack", TEN)
+@pytest.mark.parametrize(
+    "pack", ["first", "wikitext2", "moe-small", "width-transfer", "claims/e16-leave-one-out-stack"]
+)
 def test_no_text_overlaps_or_is_cut_and_no_word_is_broken(pack, tmp_path, show, monkeypatch):
     monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)  # letters are paths to a browser
     frames = Frames.of(Results.open(PACKS / pack))
     written = page.write(frames, sections(frames), warnings(frames), tmp_path)
     wrong = (Path(__file__).parent / "layout.js").read_text("utf-8")
     found = {}
-    for width, dark, unfolded, paper in LOOKS:
-        tab = show(written, width=width, color_scheme="dark" if dark else "light")
+    for width, unfolded, paper in LOOKS:
+        tab = show(written, width=width)
         if paper:
             tab.emulate_media(media="print")
         if unfolded:
-            tab.evaluate(
-                "for (const part of document.querySelectorAll('details')) part.open = true"
-            )
+            tab.evaluate("document.querySelectorAll('details').forEach((part) => part.open = true)")
             tab.wait_for_timeout(300)
-        found[width, dark, unfolded, paper] = tab.evaluate(wrong, paper)
+        found[width, unfolded, paper] = tab.evaluate(wrong, paper)
         tab.context.close()
     assert not any(found.values()), found
 
@@ -533,44 +462,14 @@ def test_the_selector_shows_one_table_and_its_pictures(whole, show):
     tab.select_option("#table", "small")
     assert row(tab, "good").get_attribute("aria-current") == "true"
     assert tab.locator("#figure-effects svg.broad").is_visible()
-
-
-@pytest.mark.full
-def test_a_packed_picture_is_there_when_its_part_is_opened(whole, show):
-    tab = show(whole)
-    assert tab.locator("#figure-costs svg").count() == 0
+    assert tab.locator("#figure-costs svg").count() == 0  # packed, until its part is opened
     tab.locator("#more summary").first.click()
     assert tab.locator("#figure-costs svg").is_visible()
     assert tab.locator("#figure-costs [data-v=v1]").count() > 0
 
 
 @pytest.mark.full
-def test_columns_beyond_the_first_are_there_for_those_who_choose_them(
-    store, tmp_path, show, monkeypatch
-):
-    monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)
-    frames = Frames.of(Results(store))
-    every = [s for s in sections(frames) if s.key == "comparison"]
-    every = [dataclasses.replace(s, short=3) for s in every]
-    tab = show(page.write(frames, every, [], tmp_path))
-    head = tab.locator("#comparison [data-table=small] thead th")
-    assert [h.is_visible() for h in head.all()][:4] == [True, False, True, False]
-    same = tab.locator("#comparison [data-table=small] p.facts", has_text="Identical in all rows")
-    assert "n 3" in same.inner_text()
-    box = tab.locator("#comparison [data-table=small] label", has_text="columns")
-    box.locator("input").check()
-    assert head.nth(3).is_visible()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"width": 400},
-        {"color_scheme": "dark"},
-        {"width": 400, "color_scheme": "dark", "has_touch": True},
-    ],
-)
+@pytest.mark.parametrize("options", [{"width": 400, "has_touch": True}, {"color_scheme": "dark"}])
 def test_the_page_fits_a_telephone_and_the_night(whole, show, options):
     tab = show(whole, **options)
     assert tab.evaluate("document.documentElement.scrollWidth") <= options.get("width", 1300)
@@ -582,10 +481,6 @@ def test_the_page_fits_a_telephone_and_the_night(whole, show, options):
     )
     dark = options.get("color_scheme") == "dark"
     assert (int(ink) > 200, int(paper) < 60) == (dark, dark)
-    label = answer.locator("[data-y] use").first
-    assert label.evaluate("t => getComputedStyle(t).fill") == tab.evaluate(
-        "getComputedStyle(document.body).color"
-    )
 
 
 @pytest.mark.full

@@ -14,34 +14,30 @@ from scipy import stats
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import seeds_for
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.evidence.text_error import text_error
-from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MetricRow
 from llama_ablate.report import details, page, plots, tables
 from llama_ablate.report.headline import headline
-from llama_ablate.report.measurements import means_of
-from llama_ablate.report.picture import Axis, Dot, Dots, Picture
-from llama_ablate.report.sections import FIGURES, SECTIONS, SectionKind, sections
+from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
-from llama_ablate.results import Record, Store
+from llama_ablate.results import Store
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.snapshot import Results
-from tests import plans
+from tests import filled, plans
 from tests.conftest import LEARNS
 from tests.in_process import draw_nothing, run_in_process
 from tests.metrics import measured
+from tests.tables import frames as made_by_hand
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
-MEASURED = ["perplexity", "train_speed", "decode_speed"]
+BB = LABELS["bb"]
 LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.86, 2.04, 1.95], "cc": [math.nan, 2.5, 2.4]}
+SPEEDS = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}
 
 
 def record(variant, seed, loss, **changes):
@@ -59,18 +55,11 @@ def record(variant, seed, loss, **changes):
         "seed": seed,
         "outcome": "diverged" if diverged else "ok",
         "reason": "not finite" if diverged else "",
-        "steps_done": 10,
-        "tokens_done": 100,
-        "train_s": 1.0,
-        "peak_memory_bytes": 2**20,
         "model": {"dim": 8, "norm": "layernorm" if variant == "aa" else "rmsnorm"},
-        "train": {},
-        "data": "f",
         "compute": {"device": "cpu", "threads": 1, "precision": "float32", "kernel": "math"},
-        "environment": {"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
         "metrics": {} if diverged else {"perplexity": perplexity},
     }
-    return Record(**{**values, **changes})
+    return replace(plans.RECORD, **{**values, **changes})
 
 
 def variant(key, kv):
@@ -85,12 +74,46 @@ def variant(key, kv):
     )
 
 
-#: Figures of every experiment; the others are of what is tuned, of a ladder, of a factorial design.
-OF_ANY_GRID = [
-    name
-    for name in FIGURES
-    if name not in ("sensitivity", "sizes", "gaps", "transfer", "factors", "steps")
-]
+ARMS = [variant("aa", 1024), variant("bb", 512), variant("cc", 1024)]
+
+
+def runs_of(keys, seeds):
+    return [plans.run(f"{key}{seed}", key, seed) for seed in range(seeds) for key in keys]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Results of three variants and three seeds, of which a run diverged, and their speeds."""
+    found = Store(tmp_path / "x")
+    table = plans.table(ARMS, runs_of(LOSSES, 3), {"vocab": 256}, match="parameters")
+    question = "Is it <script>alert(1)</script> better?"
+    measure = ["perplexity", "train_speed", "decode_speed"]
+    found.create(plans.document(table, question=question, measure=measure), "name: x\n")
+    for key, losses in LOSSES.items():
+        for seed, loss in enumerate(losses):
+            curve = [
+                {"step": s, "tokens": 32 * s, "validation_loss_nats": 3 / s, "train_loss_nats": 3.0}
+                for s in ((1, 2) if math.isnan(loss) else (1, 2, 3))
+            ]
+            found.commit(record(key, seed, loss), curve, None)
+        speed = SPEEDS[key]
+        train = Value("train_tokens_per_s", speed, samples=(speed,))
+        cached = [
+            Value(
+                f"{b} sequences, {c} tokens",  # a name that says nothing to the program
+                speed * b / c,
+                "decode_speed",
+                "tokens/s",
+                {"batch": b, "context": c, "cache": "cached"},
+                (speed * b / c,) * 2,
+            )
+            for b in (1, 8)
+            for c in (64, 128)
+        ]
+        with found.alone("measure") as lease:
+            for name, rows in (("train_speed", [train]), ("decode_speed", cached)):
+                found.add_variant_metric(lease, LABELS[key], key, name, Measurement(tuple(rows)))
+    return found
 
 
 def read(store):
@@ -121,53 +144,24 @@ def planned_anew(store, *, table=None, **experiment):
     store.plan_file.write_bytes(sealed(plan.model_dump(mode="json"), store.plan_file.name))
 
 
-@pytest.fixture
-def store(tmp_path):
-    found = Store(tmp_path / "x")
-    runs = [plans.run(f"{v}{s}", v, s) for s in range(3) for v in LOSSES]
-    table = plans.table(
-        [variant("aa", 1024), variant("bb", 512), variant("cc", 1024)],
-        runs,
-        {"vocab": 256},
-        match="parameters",
-    )
-    question = "Is it <script>alert(1)</script> better?"
-    found.create(plans.document(table, question=question, measure=MEASURED), "name: x\n")
-    for key, losses in LOSSES.items():
-        for seed, loss in enumerate(losses):
-            curve = [
-                {
-                    "step": s,
-                    "tokens": 32 * s,
-                    "validation_loss_nats": 3.0 / s,
-                    "train_loss_nats": 3.0,
-                }
-                for s in ((1, 2) if math.isnan(loss) else (1, 2, 3))
-            ]
-            found.commit(record(key, seed, loss), curve, None)
-        speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
-        with found.alone("measure") as lease:
-            train = Value("train_tokens_per_s", speed, samples=(speed,))
-            cached = [
-                Value(
-                    f"{b} sequences, {c} tokens",  # a name that says nothing to the program
-                    speed * b / c,
-                    "decode_speed",
-                    "tokens/s",
-                    {"batch": b, "context": c, "cache": "cached"},
-                    (speed * b / c,) * 2,
-                )
-                for b in (1, 8)
-                for c in (64, 128)
-            ]
-            for name, rows in (("train_speed", [train]), ("decode_speed", cached)):
-                found.add_variant_metric(lease, LABELS[key], key, name, Measurement(tuple(rows)))
-    return found
+def replaced(store, run, **changes):
+    """Put another record in the place of a run's."""
+    shutil.rmtree(store.folder(run))
+    variant, seed = run[:2], int(run[2:])
+    store.commit(record(variant, seed, LOSSES[variant][seed], **changes), [], None)
+
+
+def pair(store):
+    table = read(store).table
+    return details.pair(table, *table.plan.variants[:2])
+
+
+# ---- the comparison
 
 
 def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     rows = comparison(store).to_dict("index")
-    better = rows[LABELS["bb"]]
+    better = rows[BB]
     # Differences -0.14, -0.16, -0.15: mean -0.15, sd 0.01; of two rows t(0.9875, 2) = 6.205347.
     half = 6.205347 * 0.01 / math.sqrt(3)
     assert better["difference"] == pytest.approx(-0.15)
@@ -187,31 +181,117 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     assert rows["baseline"]["loss"] == pytest.approx(2.1)
 
 
-def test_runs_without_a_record_are_pending(store):
-    import shutil
-
+def test_runs_without_a_record_are_pending_and_a_report_of_none_is_written(store, tmp_path):
     shutil.rmtree(store.folder("bb1"))
     outcomes = {run.id: run.outcome for run in read(store).table.runs}
     assert outcomes["bb1"] == "pending"
     assert any("1 of 9 planned runs have not finished" in w for w in warnings(read(store)))
+    empty = Store(tmp_path / "empty")
+    empty.create(store.plan, "name: x\n")
+    html = written(empty)
+    assert "9 of 9 planned runs have not finished." in html
+    assert "rms&lt;b&gt;norm&lt;/b&gt; &amp; co and wild are pending." in html
+
+
+def test_runs_of_which_no_loss_is_measured_have_no_verdict(store):
+    for key in ("aa", "bb"):
+        for seed in range(3):
+            replaced(store, f"{key}{seed}", metrics={})
+    row = comparison(store).loc[BB]
+    assert (row.verdict, row.n) == ("no verdict", 0)
+    assert "rms<b>norm</b> & co has no verdict" in headline(read(store))
 
 
 def test_records_that_may_not_be_compared_are_pointed_out(store):
-    usual = ("Speeds were measured in fewer", "The losses were not stored by document")
-    told = [w for w in warnings(read(store)) if not w.startswith(usual)]
-    assert [w for w in told if "tokens a parameter" not in w] == [
-        "wild, seed 0: diverged (not finite)."
-    ]
-    import shutil
-
     shutil.rmtree(store.folder("bb1"))
     compute = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, compute=compute), [], None)
     told = " ".join(warnings(read(store)))
     assert "The runs were made with different precisions (bfloat16; float32)." in told
     assert "different attention kernels" not in told
-    assert " in bfloat16 or float32 with the math attention kernel and 1 thread" in written(store)
     assert "wild, seed 0: diverged (not finite)." in told
+
+
+def test_a_collapsed_run_leaves_its_variant_undecided_and_counts_in_its_rates(store):
+    metrics = {"perplexity": measured(test_loss_nats=9.0)}
+    replaced(store, "bb1", outcome="collapsed", reason="no better than chance", metrics=metrics)
+    row = comparison(store).loc[BB]
+    assert row["verdict"] == "inconclusive"  # of its other two runs both are better
+    assert (row["lost"], row["ended"], row["n"]) == (1, 3, 2)
+    assert row["loss"] == pytest.approx((LOSSES["bb"][0] + LOSSES["bb"][2]) / 2)
+    assert "; rms<b>norm</b> & co (2 ok, 1 collapsed) is inconclusive" in headline(read(store))
+    rates = next(s for s in sections(read(store)) if s.key == "stability")
+    shown = rates.cells.set_index("variant")
+    # Clopper and Pearson's interval of 1 of 3 and 0 of 3, by the tails of the binomial.
+    assert shown.loc[BB, "collapsed [95% interval]"] == "33% [1%, 91%]"
+    assert shown.loc[BB, "diverged [95% interval]"] == "0% [0%, 71%]"
+    assert shown.loc["wild", "diverged [95% interval]"] == "33% [1%, 91%]"
+    assert any("no better than chance" in warning for warning in warnings(read(store)))
+    text, _ = pair(store)
+    assert "is not told apart from" in text
+    assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
+
+
+def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide_and_none_was_lost():
+    """A difference of 0.1, a deviation of 0.2, six seeds."""
+    losses = {"base": [2.0] * 6, "open": [2.3, 1.9, 2.3, 1.9, 2.3, 1.9]}
+    row = made_by_hand({"": losses}).table.comparison[1]
+    shown = cells([row]).iloc[0]
+    assert shown["verdict"] == "inconclusive"
+    assert shown["seeds to decide"] == f"at least {row.seeds_low:.0f} seeds"
+    assert 6 < row.seeds_low < seeds_for(0.1, 0.22)
+    losses["open"][5] = "diverged"
+    shown = cells(made_by_hand({"": losses}).table.comparison[1:]).iloc[0]
+    assert shown["verdict"] == "inconclusive"
+    assert shown["runs"].startswith("5 ok, 1 diverged")
+    assert "seeds to decide" not in shown
+
+
+def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
+    failed = Measurement(error="ValueError: too few")
+    replaced(store, "bb1", metrics={**record("bb", 1, 2.0).metrics, "calibration": failed})
+    with store.alone("measure") as lease:
+        failed = Measurement(error="OutOfMemoryError: 8 GiB")
+        store.add_variant_metric(lease, BB, "bb", "decode_speed", failed)
+    row = comparison(store).loc[BB]
+    assert math.isnan(row["decode_speed_ratio"])
+    assert row["train_speed_ratio"] == pytest.approx(1.25)
+    told = warnings(read(store))
+    assert f"decode_speed was not measured of '{BB}': OutOfMemoryError: 8 GiB." in told
+    what = f"calibration was not measured of 1 of 3 finished runs of '{BB}'"
+    assert f"{what}: ValueError: too few." in told
+    assert "decode_speed: OutOfMemoryError: 8 GiB" in written(store)
+    table = read(store).table
+    assert "not measured: " in details.run(Results(store), "bb1")[0]
+    text, values = details.variant(table, table.plan.variants[1])
+    assert "decode_speed: not measured: OutOfMemoryError: 8 GiB" in text
+    assert "calibration: not measured of 1 of 3: ValueError: too few" in text
+    assert [row["run"] for row in values["not_measured"]] == ["bb1", ""]
+
+
+def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out_with_the_command(store):
+    calibration = measured(calibration_error=0.1)
+    replaced(store, "bb1", metrics={**record("bb", 1, 2.0).metrics, "calibration": calibration})
+    planned_anew(store, measure=["perplexity", "train_speed", "loss_by_position"])
+    told = warnings(read(store))
+    rest = "`llama-ablate measure DIR calibration` measures the rest."
+    assert f"calibration was measured on 1 of 3 finished runs of '{BB}'; {rest}" in told
+    every = "`llama-ablate measure DIR loss_by_position` measures it."
+    assert f"loss_by_position was not measured; {every}" in told
+
+
+def test_a_pair_shows_what_differs_and_every_number(store):
+    text, values = pair(store)
+    assert "norm: layernorm -> rmsnorm" in text
+    assert values["effects"]["test_loss_nats"]["mean"] == pytest.approx(-0.15)
+    (sentence,) = (line for line in text.splitlines() if "is better than baseline" in line)
+    assert "on test loss, -0.150 [-0.175, -0.125]" in sentence
+    assert "over 3 paired seeds" in sentence
+    ratio = {row["measure"]: row["ratio"] for row in values["speeds"]}
+    assert ratio["train_tokens_per_s"] == "1.250"
+
+
+# ---- tables, figures and the page
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
@@ -231,144 +311,40 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert list(back.columns) == list(framed(rows).columns)
 
 
+#: Figures of every experiment; the others are of what is tuned, of a ladder, of a factorial design.
+OF_ANY_GRID = {"costs", "cache_growth", "effects", "learning_curves", "loss_curves", "metrics"}
+
+
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
-    text = written(store, pictures=True)
-    assert "default-src 'none'" in text
-    whole, scripts = text, text.index("<script")
-    text = text[:scripts]
-    assert not re.search(r"\bsrc=", text)
-    links = re.findall(r"href=(.{1,9})", text)
-    own = [link for link in links if link.startswith(('"#', '"../runs/'))]
-    assert own == links  # letters of pictures, parts of the page, records of runs
-    assert {link[:4] for link in own} >= {'"#l0', '"../'}
-    assert not re.search(r"(?:src|href)=", re.sub(r"(?s)<script>.*?</script>", "", whole[scripts:]))
-    assert "&lt;script&gt;alert(1)" in text
-    assert "rms&lt;b&gt;norm" in text
+    page, script = written(store, pictures=True).split("<script", 1)
+    assert "default-src 'none'" in page
+    assert not re.search(r"\bsrc=", page)
+    links = re.findall(r"href=(.{1,9})", page)
+    assert links
+    assert all(link.startswith(('"#', '"../runs/')) for link in links)  # parts, letters, records
+    assert not re.search(r"(?:src|href)=", re.sub(r"(?s)<script>.*?</script>", "", script))
+    assert "&lt;script&gt;alert(1)" in page
+    assert "rms&lt;b&gt;norm" in page
     drawn = {file.stem for file in (store.report / "figures").glob("*.svg")}
-    shown = set(re.findall('<figure id="figure-([^"]+)"', text))
+    shown = set(re.findall('<figure id="figure-([^"]+)"', page))
     assert shown | {"loss_curves_log"} == drawn
     made = {name for name in drawn if not name.startswith("metrics_")}
-    assert made | {"metrics"} == {*OF_ANY_GRID, "loss_curves_log"}
+    assert made | {"metrics"} == OF_ANY_GRID | {"loss_curves_log"}
     lost = ("2 ok, 1 diverged: 33% [1%, 91%], p 1.00", "(mean of the 2 that trained)")
     for words in ("-0.150 [-0.186, -0.114]", *lost, "not finite", "1,234,567"):
-        assert words in text
-
-
-def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
-    monkeypatch.setattr(Results, "variant_metrics", lambda _results, _variant: {})
-    text = written(store)
-    assert "training time, multiple of" not in text
-    assert not (store.report / "figures" / "metrics_decode_speed.svg").exists()
-
-
-def test_runs_of_which_no_loss_is_measured_have_no_verdict(store):
-    for key in ("aa", "bb"):
-        for seed in range(3):
-            replaced(store, f"{key}{seed}", metrics={})
-    row = comparison(store).loc["rms<b>norm</b> & co"]
-    assert (row.verdict, row.n) == ("no verdict", 0)
-    assert "rms<b>norm</b> & co has no verdict" in headline(read(store))
-
-
-def test_the_answer_names_every_verdict(store):
-    told = headline(read(store))
-    assert told.startswith("rms<b>norm</b> & co beats baseline by 0.150 nats [")
-    assert "; wild is worse by 0.300 nats [0.279, 0.321] (2 ok, 1 diverged)." in told
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_draws_what_there_is_or_is_none(store, tmp_path, name):
-    picture = FIGURES[name](read(store))
-    assert (picture is None) == (name not in OF_ANY_GRID)
-    for path in plots.save(plots.draw(picture).figure, tmp_path / name) if picture else ():
-        assert path.stat().st_size > 3000
-    empty = Store(tmp_path / "empty")
-    empty.create(store.plan, "name: x\n")
-    without_runs = FIGURES[name](read(empty))
-    assert (without_runs is None) == (name not in ("effects", "cache_growth"))
-
-
-def test_a_report_of_runs_of_which_none_has_finished_is_written(store, tmp_path):
-    empty = Store(tmp_path / "empty")
-    empty.create(store.plan, "name: x\n")
-    assert "9 of 9 planned runs have not finished." in written(empty)
-    told = "rms&lt;b&gt;norm&lt;/b&gt; &amp; co and wild are pending."
-    assert told in written(empty)
-
-
-def test_metrics_of_many_variants_show_the_first_the_lowest_and_the_highest():
-    named = [("speed", "tokens_per_s", f"v{n}", float(n)) for n in range(20)]
-    named += [("loss", "se", "v3", math.nan), ("loss", "mean", "v3", 1.0)]
-    rows = [
-        MetricRow(variant=label, label=label, metric=metric, name=name, quantity=name, value=value)
-        for metric, name, label, value in named
-    ]
-    shown = means_of(rows)
-    assert shown.to_numpy().tolist() == [
-        ["tokens_per_s", "speed", "0", "0 (v0)", "19 (v19)"],
-        ["mean", "loss", "-", "1 (v3)", "1 (v3)"],
-    ]
-    few = means_of([replace(row, label=f"v{n % 2}") for n, row in enumerate(rows)])
-    assert list(few.columns) == ["name", "metric", "v0", "v1"]
-    assert few["v1"][0] == "10"  # the mean of 1, 3 ... 19
-
-
-def test_a_figure_is_registered_once():
-    with pytest.raises(ConfigError, match="the figure 'effects' is registered already"):
-        FIGURES.register("effects")
-
-
-def test_a_section_and_a_figure_that_are_registered_are_on_the_page(store, monkeypatch):
-    seeds = SectionKind("Seeds of each", lambda frames: frames.table.comparison, "As planned.")
-    monkeypatch.setitem(SECTIONS, "seeds", seeds)
-    monkeypatch.setattr(FIGURES, "_makers", {})
-
-    @FIGURES.register("losses_by_seed", every_table=True)
-    def losses_by_seed(frames):
-        """Show a dot for each variant."""
-        marks = [Dot(row.label, Estimate(row.loss)) for row in frames.table.comparison]
-        return Picture([Dots(marks, Axis("loss"))])
-
-    html = written(store, pictures=True)
-    assert "<h2>Seeds of each</h2>" in html
-    assert "<figcaption>A dot for each variant.</figcaption>" in html
-    assert (store.report / "tables" / "seeds-of-each.csv").is_file()
-    assert (store.report / "figures" / "losses_by_seed.png").is_file()
+        assert words in page
 
 
 def test_the_effects_figure_shows_intervals_and_what_diverged(store):
     axes = plots.draw(FIGURES["effects"](read(store))).figure.axes[0]
     names = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert names == ["baseline", LABELS["bb"], "wild"]
+    assert names == ["baseline", BB, "wild"]
     assert any("1 diverged" in text.get_text() for text in axes.texts)
     spans = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2]
     assert any(span[0] == pytest.approx(-0.1858, abs=1e-4) for span in spans)
 
 
-def pair(store):
-    table = read(store).table
-    return details.pair(table, *table.plan.variants[:2])
-
-
-def test_a_pair_shows_what_differs_and_every_number(store):
-    text, values = pair(store)
-    assert "norm: layernorm -> rmsnorm" in text
-    assert values["effects"]["test_loss_nats"]["mean"] == pytest.approx(-0.15)
-    (sentence,) = (line for line in text.splitlines() if "is better than baseline" in line)
-    assert "on test loss, -0.150 [-0.175, -0.125]" in sentence
-    assert "over 3 paired seeds" in sentence
-    ratio = {row["measure"]: row["ratio"] for row in values["speeds"]}
-    assert ratio["train_tokens_per_s"] == "1.250"
-
-
-def test_a_table_of_text_aligns_its_columns():
-    cells = pd.DataFrame({"name": ["a", "long name"], "n": ["1", "1,000"], "word": ["ok", "no"]})
-    assert tables.text(cells).splitlines() == [
-        "name           n  word",
-        "---------  -----  ----",
-        "a              1  ok",
-        "long name  1,000  no",
-    ]
+# ---- factorial designs
 
 
 def test_a_factorial_design_reports_main_effects_and_interactions(
@@ -377,146 +353,89 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     file = experiment_file(
         variants="{design: product, axes: {norm: [layernorm, rmsnorm], block: [post, pre]}}",
         measure="[perplexity]",
-        margin="9 nats",
-        train=LEARNS,
+        margin="0.6 nats",
     )
-    assert run_in_process(file, tmp_path / "out", figures=True) == 0
-    out = capsys.readouterr().out
-    store = Store(tmp_path / "out" / "tiny")
+    effects_of = {"layernorm post": 0.4, "rmsnorm post": 0.2, "layernorm pre": 0.1}
+    noise = itertools.cycle([0.0, 0.01, -0.01])
+
+    def loss(label, seed):
+        return 2.0 + effects_of.get(label, -0.2) + 0.1 * seed + next(noise)
+
+    store = filled.of_file(tmp_path / "tiny", file, loss)
     frames = read(store)
     table = framed(effects.factors(frames.table)).set_index("factor")
-    loss = comparison(store)["loss"]
-    with_pre = loss["rmsnorm pre"] - loss["layernorm pre"]
-    with_post = loss["rmsnorm post"] - loss["layernorm post"]
+    own = comparison(store)["loss"]
+    with_pre = own["rmsnorm pre"] - own["layernorm pre"]
+    with_post = own["rmsnorm post"] - own["layernorm post"]
     assert table["difference"]["norm"] == pytest.approx((with_pre + with_post) / 2)
     assert table["effect"]["norm"] == "rmsnorm instead of layernorm"
     both = table.loc["norm x block"]
     assert both["effect"] == "rmsnorm with pre"
     assert both["difference"] == pytest.approx(with_pre - with_post)
     assert both[["with_present", "with_absent"]].tolist() == pytest.approx([with_pre, with_post])
-    documents = {
-        v.label: frames.table.documents("heldout")[v.id] for v in frames.table.plan.variants
+    assert table["verdict"].to_dict() == {
+        "norm": "equivalent",
+        "block": "equivalent",
+        "norm x block": "add up",
     }
-    of_norm = [
-        sum(
-            (0.5 if label.startswith("rmsnorm") else -0.5) * own[seed][0]
-            for label, own in documents.items()
-        )
-        for seed in (0, 1)
-    ]
-    error = text_error(of_norm, documents["rmsnorm pre"][0][1])
-    assert table["text_se"]["norm"] == pytest.approx(error.se)
-    told = re.search(r"rmsnorm: ([-+0-9.]+) with pre, ([-+0-9.]+) with post", out)
-    digits = len(told[1].partition(".")[2])
-    assert [float(told[1]), float(told[2])] == pytest.approx(
-        [with_pre, with_post], abs=10.0**-digits
-    )
-    assert table["verdict"].to_dict() == dict.fromkeys(["norm", "block"], "equivalent") | {
-        "norm x block": "add up"
-    }
-    answer = headline(frames)
-    assert answer.startswith("On average over the other factors, ")
-    assert "are equivalent within 9 nats; no interaction larger than" in answer
-    html = (store.report / "report.html").read_text("utf-8")
+    html = written(store)
     assert html.index("<h2>Factors</h2>") < html.index("<h2>Combinations</h2>")
     assert "All 4 combinations were run: no effect is confounded" in html
-    axes = plots.draw(FIGURES["factors"](frames)).figure.axes[0]
-    labels = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert sorted(labels) == sorted(table["effect"])
-    assert labels[-1] == "rmsnorm with pre"
+    assert FIGURES["factors"](frames)
     assert main(["show", str(store.root)]) == 0
     shown = capsys.readouterr().out
     assert shown.index("Factors") < shown.index("rmsnorm with pre") < shown.index("Combinations")
+    told = re.search(r"rmsnorm: ([-+0-9.]+) with pre, ([-+0-9.]+) with post", shown)
+    assert [*map(float, told.groups())] == pytest.approx([with_pre, with_post], abs=0.01)
 
 
-def test_a_half_fraction_says_what_its_effects_are_confounded_with(
-    experiment_file, tmp_path, capsys
-):
+def test_a_half_fraction_says_what_its_effects_are_confounded_with(experiment_file, tmp_path):
     axes = (
         "{norm: [layernorm, rmsnorm], position: [sinusoidal, rope], "
         "attention: [mha, mqa], train.lr: [0.01, 0.03], block: [post, pre]}"
     )
-    file = experiment_file(
-        variants=f"{{design: fraction, axes: {axes}}}",
-        measure="[perplexity]",
-        seeds="1",
-        train=LEARNS.replace("30", "80"),
-    )
-    assert run_in_process(file, tmp_path / "out", figures=True) == 0
-    out = capsys.readouterr().out
-    assert "lr=0.03 instead of lr=0.01" in out
-    page_text = (tmp_path / "out" / "tiny" / "report" / "report.md").read_text("utf-8")
+    variants = f"{{design: fraction, axes: {axes}}}"
+    file = experiment_file(variants=variants, measure="[perplexity]", seeds="1")
+    store = filled.of_file(tmp_path / "tiny", file, lambda label, _seed: 2 + len(label) / 100)
+    written(store)
+    page_text = (store.report / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
     assert "16 of 32 combinations were run: a main effect is confounded with an" in page_text
-    table = framed(effects.factors(read(Store(tmp_path / "out" / "tiny")).table))
+    table = framed(effects.factors(read(store).table)).set_index("factor")
+    assert table["effect"]["train.lr"] == "lr=0.03 instead of lr=0.01"
     assert set(table["verdict"]) == {"inconclusive"}  # one seed has no interval
-    aliases = dict(zip(table["factor"], table["aliases"], strict=True))
-    assert aliases["norm"] == "position x attention x train.lr x block"
+    assert table["aliases"]["norm"] == "position x attention x train.lr x block"
 
 
-STATED = (
-    "[{variant: baseline, against: none, direction: better, source: 001 L1, said: it helps}, "
-    "{variant: none, direction: equivalent, margin: 0.5 nats}]"
-)
-
-
-def stated(experiment_file, tmp_path, hypotheses=STATED, seeds="2"):
-    file = experiment_file(
-        variants="{design: list, entries: [{label: baseline}, {label: none, position: none}]}",
-        measure="[perplexity]",
-        hypotheses=hypotheses,
-        seeds=seeds,
-        train=LEARNS,
-    )
-    return run_in_process(file, tmp_path / "out")
+# ---- hypotheses
 
 
 def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     experiment_file, tmp_path, capsys
 ):
-    assert stated(experiment_file, tmp_path) == 0
-    out = capsys.readouterr().out
+    def run(margin):
+        file = experiment_file(
+            variants="{design: list, entries: [{label: baseline}, {label: none, position: none}]}",
+            measure="[perplexity]",
+            hypotheses="[{variant: baseline, against: none, direction: better, source: 001 L1, "
+            f"said: it helps}}, {{variant: none, direction: equivalent, margin: {margin}}}]",
+            train=LEARNS,
+        )
+        assert run_in_process(file, tmp_path / "out") == 0
+        return capsys.readouterr()
+
+    out = run("0.5 nats").out
     assert "baseline is better than none" in out
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
     found = framed(hypotheses.results(read(store)))
     loss = comparison(store)["loss"]
     assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
-    assert set(found["result"]) <= {"supported", "refuted", "undecided"}
     html = (store.report / "report.html").read_text("utf-8")
     assert "it helps" in html
     assert "001 L1" in html
     assert not any("hypothesis" in warning for warning in warnings(read(store)))
-    assert stated(experiment_file, tmp_path, STATED.replace("0.5 nats", "0.9 nats")) == 0
-    said = capsys.readouterr().err
-    assert "margin: 0.9 nats}`." in said
-
-
-@pytest.mark.parametrize(
-    ("hypotheses", "seeds", "message"),
-    [
-        ("[{variant: none, direction: better}]", "1", "an interval two seeds or more"),
-        ("[{direction: better}]", "2", "the key 'variant' is needed here"),
-    ],
-    ids=range(2),
-)
-def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
-    hypotheses, seeds, message, experiment_file, tmp_path, capsys
-):
-    assert stated(experiment_file, tmp_path, hypotheses, seeds) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert "tiny.yaml:" in err
-    assert len(err.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_says_why(store):
-    text = store.plan.tables[0].text.model_copy(update={"lost": "'park' becomes '<unk>'"})
-    planned_anew(store, table={"text": text})
-    note = "The tokenizer loses text ('park' becomes '<unk>'), so there are no bits per byte."
-    assert note in warnings(read(store))
-    assert "bits per byte" not in " ".join(warnings(read(store))).replace(note, "")
+    assert "margin: 0.9 nats}`." in run("0.9 nats").err
 
 
 def hypothesis_of(store, **stated):
@@ -524,37 +443,18 @@ def hypothesis_of(store, **stated):
     return framed(hypotheses.results(read(store))).iloc[0]
 
 
-def test_a_hypothesis_about_a_row_is_decided_by_the_interval_of_its_table(store):
-    row = comparison(store).loc[LABELS["bb"]]
-    found = hypothesis_of(store, variant=LABELS["bb"], direction="better")
-    shown = ["difference", "low", "high", "p_corrected", "n"]
-    table = ["difference", "low", "high", "p_corrected", "n"]
-    assert list(found[shown]) == list(row[table])
-    assert (found["result"], found["family"]) == ("supported", "2 rows of its table")
-    other_way = hypothesis_of(
-        store, variant="baseline", against=LABELS["bb"], direction="worse", margin="0.1 nats"
-    )
-    assert (other_way["low"], other_way["high"]) == (-row["high"], -row["low"])
-    assert other_way["result"] == "supported"  # by more than 0.1142
-
-
 def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(store):
     """Of five hypotheses two are about rows, and two numbers are asked for by the others."""
-    bb = LABELS["bb"]
-    planned_anew(
-        store,
-        hypotheses=[
-            Hypothesis(variant=bb, direction="better"),
-            Hypothesis(variant=bb, direction="worse", margin="0.1 nats"),
-            Hypothesis(variant=bb, measure="test_perplexity", direction="lower"),
-            Hypothesis(
-                variant="baseline", against=bb, measure="test_perplexity", direction="higher"
-            ),
-            Hypothesis(variant=bb, measure="test_bits_per_byte", direction="lower"),
-        ],
-    )
-    found = hypotheses.results(read(store))
-    frame = framed(found)
+    perplexity = {"measure": "test_perplexity"}
+    stated = [
+        {"variant": BB, "direction": "better"},
+        {"variant": BB, "direction": "worse", "margin": "0.1 nats"},
+        {"variant": BB, "direction": "lower", **perplexity},
+        {"variant": "baseline", "against": BB, "direction": "higher", **perplexity},
+        {"variant": BB, "direction": "lower", "measure": "test_bits_per_byte"},
+    ]
+    planned_anew(store, hypotheses=[Hypothesis(**one) for one in stated])
+    frame = framed(hypotheses.results(read(store)))
     assert list(frame["family"]) == ["2 rows of its table"] * 2 + ["2 other comparisons"] * 3
     bits = [
         (own - base) / math.log(2) for own, base in zip(LOSSES["bb"], LOSSES["aa"], strict=True)
@@ -563,129 +463,70 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
     assert (frame["low"][4], frame["high"][4]) == pytest.approx((ends.low, ends.high))
     assert frame["p_corrected"][2] == pytest.approx(frame["p_corrected"][3])
     assert frame["low"][2] == pytest.approx(-frame["high"][3])
-    assert cells(found)["corrected for"][4] == "2 other comparisons"
-
-
-def test_no_number_has_two_verdicts(store):
-    """Whatever is stated about a row: its result never contradicts the table's verdict."""
-    for direction, result in (("better", "supported"), ("worse", "refuted")):
-        found = hypothesis_of(store, variant=LABELS["bb"], direction=direction)
-        assert found["result"] == result
-    assert comparison(store).loc[LABELS["bb"], "verdict"] == "better"
 
 
 @pytest.mark.parametrize(
     ("losses", "floor", "result", "why"),
     [
-        ({"aa": 5.54, "bb": 5.50}, 1.0, "undecidable", "no arm has learned the task: the lowest"),
-        ({"aa": 5.54, "bb": 3.0}, 1.0, "supported", ""),
-        ({"aa": 1.004, "bb": 1.001}, 1.0, "undecidable", "every arm has solved the task"),
-        ({"aa": 1.2, "bb": 1.001}, 1.0, "supported", ""),
-        ({"aa": 5.54, "bb": 5.50}, None, "supported", ""),  # no floor is known
+        ((5.54, 5.50), 1.0, "undecidable", "no arm has learned the task: the lowest"),
+        ((5.54, 3.0), 1.0, "supported", ""),
+        ((1.004, 1.001), 1.0, "undecidable", "every arm has solved the task"),
+        ((5.54, 5.50), None, "supported", ""),  # no floor is known
     ],
 )
 def test_what_no_arm_has_learned_and_what_all_have_solved_cannot_be_decided(
-    losses, floor, result, why, store
+    losses, floor, result, why
 ):
-    arms = [variant("aa", 1024), variant("bb", 512)]
-    runs = [plans.run(f"{key}{seed}", key, seed) for key in losses for seed in range(3)]
-    planned_anew(store, table={"variants": arms, "runs": runs})
-    for (key, loss), seed in itertools.product(losses.items(), range(3)):
-        drawn = loss + 0.0001 * seed * (key == "bb")
-        values = {"test_loss_nats": drawn}
-        if floor:
-            values |= {"test_excess_nats": drawn - floor, "test_excess_se_nats": 0.01}
-        replaced(store, f"{key}{seed}", metrics={"perplexity": measured(**values)})
-    found = hypothesis_of(store, variant=LABELS["bb"], direction="better")
+    own = dict(zip(("base", "arm"), losses, strict=True))
+    drawn = {
+        arm: [loss + 0.0001 * n * (arm == "arm") for n in range(3)] for arm, loss in own.items()
+    }
+    stated = [{"variant": "arm", "direction": "better"}]
+    made = made_by_hand({"": drawn}, hypotheses=stated)
+    planned = [
+        replace(run, numbers={**run.numbers, **excess(run, floor)}) for run in made.table.planned
+    ]
+    made = replace(made, tables=(replace(made.table, planned=planned),))
+    found = framed(hypotheses.results(made)).iloc[0]
     assert found["result"] == result
     assert why in found["why"]
-    assert any("cannot be decided" in warning for warning in warnings(read(store))) == bool(why)
+    assert any("cannot be decided" in warning for warning in warnings(made)) == bool(why)
 
 
-def test_where_every_run_collapsed_losses_are_undecidable_and_rates_are_not(store):
-    for key, seed in itertools.product(LOSSES, range(3)):
-        replaced(store, f"{key}{seed}", outcome="collapsed", metrics={})
-    found = hypothesis_of(store, variant=LABELS["bb"], direction="better")
-    assert (found["result"], found["why"]) == (
-        "undecidable",
-        "no arm has learned the task: all runs collapsed",
+def excess(run, floor):
+    """Return by how much a run's loss lies above its floor, where that is known."""
+    if floor is None:
+        return {}
+    above = run.numbers["test_loss_nats"] - floor
+    return {"test_excess_nats": above, "test_excess_se_nats": 0.01}
+
+
+def results_of(losses, *stated):
+    made = made_by_hand({"": losses}, hypotheses=[*stated])
+    return framed(hypotheses.results(made)).to_dict("records")
+
+
+def test_where_every_run_collapsed_losses_are_undecidable_and_rates_are_not():
+    of_loss, of_rate = results_of(
+        dict.fromkeys(("base", "arm"), ["collapsed"] * 3),
+        {"variant": "arm", "direction": "better"},
+        {"variant": "arm", "direction": "higher", "measure": "collapsed"},
     )
-    found = hypothesis_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
-    assert found["result"] == "undecided"
+    assert of_loss["result"] == "undecidable"
+    assert of_loss["why"] == "no arm has learned the task: all runs collapsed"
+    assert of_rate["result"] == "undecided"
 
 
-def test_a_run_that_diverged_speaks_against_its_variant(store):
-    found = hypothesis_of(store, variant="wild", direction="worse", margin=None)
+def test_a_run_that_diverged_speaks_against_its_variant():
+    harmed, mirrored = results_of(
+        {"base": LOSSES["aa"], "other": LOSSES["bb"], "wild": ["diverged", 2.5, 2.4]},
+        {"variant": "wild", "direction": "worse"},
+        {"variant": "base", "against": "wild", "direction": "worse"},
+    )
     # Seeds 1 and 2 lost 0.3 each; that seed 0 diverged speaks for worse too.
-    assert (found["n"], found["result"]) == (2, "supported")
-    assert found["difference"] == pytest.approx(0.3)
-    better = hypothesis_of(store, variant="baseline", against="wild", direction="worse")
-    assert better["result"] == "undecided"  # the seeds that were kept may refute no more
-
-
-def replaced(store, run, **changes):
-    """Put another record in the place of a run's."""
-    import shutil
-
-    shutil.rmtree(store.folder(run))
-    variant, seed = run[:2], int(run[2:])
-    store.commit(record(variant, seed, LOSSES[variant][seed], **changes), [], None)
-
-
-def test_a_collapsed_run_leaves_its_variant_undecided_and_counts_in_its_rates(store):
-    replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", metrics={})
-    row = comparison(store).loc[LABELS["bb"]]
-    assert row["verdict"] == "inconclusive"  # of its other two runs both are better
-    assert (row["lost"], row["ended"], row["n"]) == (1, 3, 2)
-    assert row["outcome"] == "2 ok, 1 collapsed"
-    told = "; rms<b>norm</b> & co (2 ok, 1 collapsed) is inconclusive"
-    assert told in headline(read(store))
-    rates = next(s for s in sections(read(store)) if s.key == "stability")
-    shown = rates.cells.set_index("variant")
-    # Clopper and Pearson's interval of 1 of 3 and 0 of 3, by the tails of the binomial.
-    assert shown.loc[LABELS["bb"], "collapsed [95% interval]"] == "33% [1%, 91%]"
-    assert shown.loc[LABELS["bb"], "diverged [95% interval]"] == "0% [0%, 71%]"
-    assert shown.loc["wild", "diverged [95% interval]"] == "33% [1%, 91%]"
-    assert any("no better than frequencies" in warning for warning in warnings(read(store)))
-    text, _ = pair(store)
-    assert "is not told apart from" in text
-    assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
-    written(store, pictures=True)
-
-
-def test_the_loss_of_a_collapsed_run_is_no_part_of_its_variants_mean(store):
-    before = comparison(store).loc[LABELS["bb"]]
-    replaced(
-        store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=9.0)}
-    )
-    after = comparison(store).loc[LABELS["bb"]]
-    assert (before["n"], after["n"]) == (3, 2)
-    losses = LOSSES["bb"]
-    assert after["loss"] == pytest.approx((losses[0] + losses[2]) / 2)
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store):
-    """A difference of 0.1, a deviation of 0.2, six seeds; one with a lost run asks for none."""
-    runs = [plans.run(f"{key}{seed}", key, seed) for key in ("aa", "bb") for seed in range(6)]
-    arms = [variant("aa", 1024), variant("bb", 512)]
-    planned_anew(store, seeds=6, table={"variants": arms, "runs": runs})
-    for key, seed in itertools.product(("aa", "bb"), range(6)):
-        loss = 2.0 + (0.1 + 0.2 * (-1) ** seed) * (key == "bb")
-        outcome = "diverged" if lost and (key, seed) == ("bb", 5) else "ok"
-        values = {"perplexity": measured(test_loss_nats=loss)} if outcome == "ok" else {}
-        if seed < 3:
-            shutil.rmtree(store.folder(f"{key}{seed}"))
-        store.commit(record(key, seed, loss, outcome=outcome, metrics=values), [], None)
-    row = comparison(store).loc[LABELS["bb"]]
-    shown = cells(read(store).table.comparison).iloc[1]
-    assert shown["verdict"] == "inconclusive"
-    if lost:
-        assert shown["runs"].startswith("5 ok, 1 diverged")
-        assert "seeds to decide" not in shown
-    else:
-        assert shown["seeds to decide"] == f"at least {row['seeds_low']:.0f} seeds"
-        assert 6 < row["seeds_low"] < seeds_for(0.1, 0.22)
+    assert (harmed["n"], harmed["result"]) == (2, "supported")
+    assert harmed["difference"] == pytest.approx(0.3)
+    assert mirrored["result"] == "undecided"  # the seeds that were kept may refute no more
 
 
 def test_a_hypothesis_about_collapse_counts_all_runs_before_tuning(store):
@@ -694,136 +535,58 @@ def test_a_hypothesis_about_collapse_counts_all_runs_before_tuning(store):
     for key, seed, lr in itertools.product(("aa", "bb"), range(12), (0.1, 0.2)):
         id_ = plans.id_of(key, seed, lr)
         runs.append(plans.run(id_, key, seed, tuned={"lr": lr}))
-        lost = key == "bb" and lr == 0.2 and seed < 11
-        values = measured(test_loss_nats=2.0 + seed / 99, validation_loss_nats=2.0)
-        store.commit(
-            record(
-                key,
-                seed,
-                2.0,
-                id=id_,
-                outcome="collapsed" if lost else "ok",
-                metrics={} if lost else {"perplexity": values},
-            ),
-            [],
-            None,
-        )
-    arms = [variant("aa", 1024), variant("bb", 512)]
-    planned_anew(store, table={"variants": arms, "runs": runs}, tune={"lr": [0.1, 0.2]})
-    found = hypothesis_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
+        own = measured(test_loss_nats=2.0 + seed / 99, validation_loss_nats=2.0)
+        ended = {"outcome": "ok", "metrics": {"perplexity": own}}
+        if key == "bb" and lr == 0.2 and seed < 11:
+            ended = {"outcome": "collapsed", "metrics": {}}
+        store.commit(record(key, seed, 2.0, id=id_, **ended), [], None)
+    table = {"variants": ARMS[:2], "runs": runs}
+    planned_anew(store, table=table, tune={"lr": [0.1, 0.2]})
+    found = hypothesis_of(store, variant=BB, measure="collapsed", direction="higher")
     exact = rate_difference((11, 24), (0, 24))
-    assert (found["difference"], found["low"], found["p_corrected"]) == (
-        11 / 24,
-        exact.low,
-        exact.p,
-    )
+    assert found[["difference", "low", "p_corrected"]].tolist() == [11 / 24, exact.low, exact.p]
     assert (found["result"], found["family"], found["n"]) == ("supported", "itself alone", 24)
-    within = hypothesis_of(
-        store,
-        variant=LABELS["bb"],
-        measure="collapsed",
-        direction="not higher",
-        margin="0.9 points",
-    )
-    assert within["result"] == "supported"
-    assert "higher than baseline in the share of its runs that collapsed" in found["hypothesis"]
-    row = comparison(store).loc[LABELS["bb"]]
+    stated = {"measure": "collapsed", "direction": "not higher", "margin": "0.9 points"}
+    assert hypothesis_of(store, variant=BB, **stated)["result"] == "supported"
+    row = comparison(store).loc[BB]
     assert (row["finished"], row["collapsed"], row["outcome"]) == (24, 11, "12 ok")
     lost = next(s for s in sections(read(store)) if s.key == "stability")
     assert lost.printed  # runs that tuning leaves out are reported
-    assert main(["show", str(store.root)]) == 0
 
 
-@pytest.mark.parametrize("outcome", ["error", "oom", "timeout", None])
-def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
-    import shutil
-
-    for seed in range(3):
-        shutil.rmtree(store.folder(f"bb{seed}"))
-        if outcome:
-            lost = record("bb", seed, 2.0, outcome=outcome, reason="why", metrics={})
-            store.commit(lost, [], None)
-    frame = framed(read(store).table.comparison)
-    verdict = "failed" if outcome else "pending"
-    assert frame.set_index("label").loc[LABELS["bb"], "verdict"] == verdict
-    told = f"{LABELS['bb']} {'is ' * (verdict == 'pending')}{verdict}"
-    assert told in headline(read(store))
-    html = written(store)
-    assert f'<td class="{verdict} ' in html
-
-
-def test_what_old_plans_matched_is_read_from_where_they_have_it(store):
-    written(store)  # a plan whose table has no key `match`
-    assert "matched on parameters" in (store.report / "report.md").read_text("utf-8")
-
-
-def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
-    failed = Measurement(error="ValueError: too few")
-    metrics = {**record("bb", 1, 2.0).metrics, "calibration": failed}
-    replaced(store, "bb1", metrics=metrics)
-    with store.alone("measure") as lease:
-        failed = Measurement(error="OutOfMemoryError: 8 GiB")
-        store.add_variant_metric(lease, LABELS["bb"], "bb", "decode_speed", failed)
-    row = comparison(store).loc[LABELS["bb"]]
-    assert math.isnan(row["decode_speed_ratio"])
-    assert row["train_speed_ratio"] == pytest.approx(1.25)
-    told = warnings(read(store))
-    label = LABELS["bb"]
-    assert f"decode_speed was not measured of '{label}': OutOfMemoryError: 8 GiB." in told
-    what = f"calibration was not measured of 1 of 3 finished runs of '{label}'"
-    assert f"{what}: ValueError: too few." in told
-    html = written(store)
-    assert "decode_speed: OutOfMemoryError: 8 GiB" in html
-    table = read(store).table
-    assert "not measured: " in details.run(Results(store), "bb1")[0]
-    text, values = details.variant(table, table.plan.variants[1])
-    assert "decode_speed: not measured: OutOfMemoryError: 8 GiB" in text
-    assert "calibration: not measured of 1 of 3: ValueError: too few" in text
-    assert [row["run"] for row in values["not_measured"]] == ["bb1", ""]
-
-
-def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
-    calibration = measured(calibration_error=0.1)
-    metrics = {**record("bb", 1, 2.0).metrics, "calibration": calibration}
-    replaced(store, "bb1", metrics=metrics)
-    told = warnings(read(store))
-    rest = "`llama-ablate measure DIR calibration` measures the rest."
-    label = LABELS["bb"]
-    assert f"calibration was measured on 1 of 3 finished runs of '{label}'; {rest}" in told
-    assert f"calibration was measured on 0 of 3 finished runs of 'baseline'; {rest}" in told
-    assert f"calibration was measured on 0 of 2 finished runs of 'wild'; {rest}" in told
-    planned_anew(store, measure=["perplexity", "train_speed", "loss_by_position"])
-    assert [w for w in warnings(read(store)) if w.endswith("measures it.")] == [
-        "loss_by_position was not measured; "
-        "`llama-ablate measure DIR loss_by_position` measures it."
-    ]
-
+# ---- results of somebody else
 
 HOSTILE = "=a $\\lr{x}$ $b$ \x1b]0;PWNED\x07 <img src=x> [y](javascript:z)"
 
 
 @pytest.fixture
 def hostile(store):
-    """Results of somebody else: a label and a question with whatever a label can hold."""
+    """Results with a label and a question with whatever a label can hold."""
     base, other, *more = store.plan.tables[0].variants
     renamed = other.model_copy(update={"label": HOSTILE})
     planned_anew(store, table={"variants": [base, renamed, *more]}, question=HOSTILE)
     return store
 
 
-@pytest.mark.parametrize("name", OF_ANY_GRID)
-def test_labels_are_no_formulas_in_any_figure(hostile, tmp_path, name):
-    figure = plots.draw(FIGURES[name](read(hostile))).figure
-    plots.save(figure, tmp_path / name)
-    shown = [text for text in figure.findobj(Text) if "$" in text.get_text()]
-    assert all(not text.get_parse_math() for text in shown)
-    assert "lr{x}" in " ".join(text.get_text() for text in shown)
+def test_every_figure_draws_what_there_is_or_is_none_and_no_label_is_a_formula(hostile, tmp_path):
+    empty = Store(tmp_path / "empty")
+    empty.create(hostile.plan, "name: x\n")
+    frames, without_runs = read(hostile), read(empty)
+    assert {name for name in FIGURES if FIGURES[name](frames)} == OF_ANY_GRID
+    drawn = {name for name in FIGURES if FIGURES[name](without_runs)}
+    assert drawn == {"effects", "cache_growth"}
+    for name in OF_ANY_GRID:
+        figure = plots.draw(FIGURES[name](frames)).figure
+        shown = [text for text in figure.findobj(Text) if "$" in text.get_text()]
+        assert all(not text.get_parse_math() for text in shown), name
+        assert "lr{x}" in " ".join(text.get_text() for text in shown), name
+    figure = plots.draw(FIGURES["effects"](frames)).figure
+    assert all(file.stat().st_size > 3000 for file in plots.save(figure, tmp_path / "effects"))
 
 
 @pytest.mark.usefixtures("without_pictures")
 def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys):
-    for arguments in (["status"], ["show"], ["report"], ["show", "baseline", "bb"]):
-        command, *labels = arguments
+    for command, *labels in (["status"], ["show"], ["report"], ["show", "baseline", "bb"]):
         assert main([command, str(hostile.root), *labels]) in (0, 1)
         out, err = capsys.readouterr()
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err)
@@ -840,23 +603,16 @@ def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys
 
 def test_text_that_a_spreadsheet_would_compute_is_quoted_and_the_steps_of_a_path_are_not(tmp_path):
     cells = ["=1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-HYPERLINK(1)", "\t=1", "+rmsnorm", "-0.5"]
-    frame = pd.DataFrame({"label": cells, "number": -1.5})
+    frame = pd.DataFrame({"=label": cells, "number": -1.5, "of two lines": "one\rtwo"})
     tables.save(frame.astype(str), frame, "x", tmp_path / "t")
-    read = pd.read_csv(tmp_path / "t.csv")
-    assert [label[0] == "'" for label in read["label"]] == [True] * 5 + [False] * 2
-    assert set(read["number"]) == {-1.5}
-
-
-def test_a_return_and_a_head_of_a_csv_are_cells_and_no_lines_or_formulas(tmp_path):
-    frame = pd.DataFrame({"=label": ["one\rtwo"], "other": ["three"]})
-    tables.save(frame, frame, "x", tmp_path / "t")
-    head, *_ = (tmp_path / "t.csv").read_text("utf-8").splitlines()
-    assert head.startswith("'=label")
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
-        assert list(csv.reader(file))[1:] == [["one\rtwo", "three"]]
+        head, *rows = csv.reader(file)
+    assert head[0] == "'=label"
+    assert [row[0][0] == "'" for row in rows] == [True] * 5 + [False] * 2
+    assert {tuple(row[1:]) for row in rows} == {("-1.5", "one\rtwo")}
 
 
-@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x85", "\U000e0041"])
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\x85", "\U000e0041"])
 def test_what_turns_or_hides_text_is_escaped_in_terminal_and_markdown(hidden):
     frame = pd.DataFrame({"label": [f"good{hidden}evil"], "number": ["1"]})
     for shown in (tables.text(frame), tables.markdown(frame)):

@@ -3,18 +3,13 @@
 import importlib
 import math
 import pkgutil
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pytest
 
 from llama_ablate import findings
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.rows import Row, cell, cells, column, columns, frame, means
-from llama_ablate.findings.values import MetricRow
 from tests import tables
 
 ROOT = Path(__file__).parents[2]
@@ -53,32 +48,27 @@ def fruit(name="pear", **more):
     return Fruit(name=name, kind="fruit", **more)
 
 
-def test_columns_of_data_and_cells_stand_in_the_order_of_declaration():
+def test_columns_of_data_and_cells_stand_in_the_order_of_declaration_and_leading_ones_first():
     rows = [fruit(price=1.0, remark="ripe"), fruit("plum")]
     ends = ["weight", "weight_low", "weight_high"]
     assert list(frame(rows)) == ["name", "kind", *ends, "price", "remark"]
     assert list(cells(rows)) == ["euros", "fruit", "grams", "in words"]
+    assert list(frame([], Fruit)) == ["name", "kind", "weight", "price", "remark"]
 
 
-def test_leading_columns_stand_first():
-    rows = [fruit(price=1.0, weight=Estimate(150.0, 140.0, 160.0)), fruit("plum")]
-    assert list(cells(rows)) == ["euros", "heavy", "fruit", "grams"]
-
-
-def test_a_column_that_is_none_in_all_rows_is_left_out_of_the_frame():
-    assert "price" not in frame([fruit(), fruit("plum")])
-    assert frame([fruit(), fruit("plum", price=2.0)])["price"].tolist()[1] == 2.0
-
-
-def test_an_optional_cell_is_left_out_where_no_row_has_anything_to_show():
-    assert "in words" not in cells([fruit(), fruit("plum", remark="-")])
+def test_what_no_row_has_is_no_column_and_a_conditional_cell_needs_a_row_of_its_condition():
+    plain, heavy = [fruit(), fruit("plum", remark="-")], fruit(weight=Estimate(150.0, 140.0, 160.0))
+    assert "price" not in frame(plain)
+    assert not {"in words", "heavy"} & {*cells(plain)}
     assert cells([fruit(), fruit("plum", remark="sour")])["in words"].tolist() == ["", "sour"]
-
-
-def test_a_conditional_cell_is_left_out_unless_its_condition_holds_of_a_row():
-    heavy = fruit(weight=Estimate(150.0, 140.0, 160.0))
-    assert "heavy" not in cells([fruit(), fruit("plum")])
     assert cells([fruit(), heavy])["heavy"].tolist() == ["no", "yes"]
+
+
+def test_every_column_of_every_row_has_a_description():
+    assert KINDS
+    for kind in KINDS.values():
+        assert columns(kind)
+        assert all(columns(kind).values()), kind
 
 
 def test_a_named_tuple_has_a_column_for_itself_and_for_each_of_its_ends():
@@ -87,17 +77,6 @@ def test_a_named_tuple_has_a_column_for_itself_and_for_each_of_its_ends():
     assert ends[0] == [1.0, 0.5, 2.0]
     assert all(map(math.isnan, ends[1]))
     assert cells([fruit(weight=Estimate(1.0, 0.5, 2.0))])["grams"].tolist() == ["1.0 [0.5, 2.0]"]
-
-
-def test_no_rows_are_an_empty_frame_with_the_columns_of_their_kind():
-    assert list(frame([], Fruit)) == ["name", "kind", "weight", "price", "remark"]
-    assert frame([], Fruit).empty
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_column_of_every_row_has_a_description(kind):
-    assert all(columns(kind).values())
-    assert columns(kind)
 
 
 def test_a_column_whose_default_is_nan_is_the_mean_over_runs_of_the_number_of_its_name():
@@ -111,32 +90,3 @@ def test_a_column_whose_default_is_nan_is_the_mean_over_runs_of_the_number_of_it
     assert (base.perplexity, base.peak_memory_bytes) == (3.0, 12.0)
     assert math.isnan(other.perplexity)
     assert math.isnan(other.peak_memory_bytes)
-
-
-def test_keys_are_columns_and_one_that_is_called_as_another_column_is_marked():
-    own = {"metric": "m", "name": "x", "quantity": "q", "value": 1.0}
-    rows = [
-        MetricRow(variant="v", label="a", coordinates=at, **own)
-        for at in ({"layer": 0}, {"layer": 1, "name": "y"})
-    ]
-    found = frame(rows)
-    assert list(found)[-2:] == ["layer", "name_"]
-    assert found["layer"].tolist() == [0, 1]
-    assert found["name_"].isna().tolist() == [True, False]
-    assert list(frame([], MetricRow)) == [*columns(MetricRow)]
-
-
-@pytest.mark.full  # mypy reads pandas too
-def test_a_misspelt_field_of_a_row_fails_mypy(tmp_path):
-    program = (
-        "from llama_ablate.findings.controls import ControlRow\n"
-        "print(ControlRow(control='', result='', why='').whi)\n"
-        "print(ControlRow(control='', resul='', why=''))\n"
-    )
-    alone = ["--config-file=", "--follow-imports=silent", "--cache-dir", str(tmp_path)]
-    check = [sys.executable, "-m", "mypy", *alone, "-c", program]
-    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    read, made = (line for line in done.stdout.splitlines() if ": error: " in line)
-    assert '"ControlRow" has no attribute "whi"' in read
-    assert 'Unexpected keyword argument "resul" for "ControlRow"' in made

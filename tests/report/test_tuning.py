@@ -2,8 +2,8 @@
 
 import json
 import math
+import shutil
 import statistics
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +11,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.findings import (
-    comparison,
-    controls,
-    effects,
-    hypotheses,
-    sizes,
-    tuning,
-)
+from llama_ablate.findings import controls, effects, hypotheses, sizes, tuning
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.paired_table import samples
 from llama_ablate.findings.rows import frame as framed
@@ -28,7 +21,7 @@ from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
-from llama_ablate.results.run import RunFolder
+from tests import filled
 from tests.in_process import in_process, run_in_process
 from tests.tables import changed, frames
 
@@ -109,26 +102,17 @@ def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
     assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
 
 
+# ---- a tuned grid over two texts with controls and hypotheses, trained once
+
 BASE = "swiglu (baseline)"
-
-
-@pytest.fixture(scope="module")
-def rich(tmp_path_factory):
-    """A tuned grid over two texts with controls and hypotheses, trained once."""
-    folder = tmp_path_factory.mktemp("rich")
-    file = folder / "rich.yaml"
-    texts = ", ".join(
-        f"{{name: lag {n}, corpus: {{name: lag-copy, vocab: 8, lag: {n}, tokens: 6_000}}, "
-        "tokenizer: chars}"
-        for n in (1, 3)
-    )
-    file.write_text(
-        f"""name: rich
+LAGS = (1, 3)
+TEXT = "{{name: lag {0}, corpus: {{name: lag-copy, vocab: 8, lag: {0}, tokens: 6_000}}, "
+FILE = f"""name: rich
 model: {{dim: 16, layers: 1, heads: 2, context: 16}}
 variants: {{axes: {{feedforward: [relu]}}, match: parameters}}
-texts: [{texts}]
+texts: [{", ".join(TEXT.format(lag) + "tokenizer: chars}" for lag in LAGS)}]
 train: {{steps: 24, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
-tune: {{lr: [5e-3, 1e-2, 3e-2]}}
+tune: {{lr: [5e-3, 3e-2]}}
 controls: {{aa: [none, init], positive: {{train.warmup: 0.9}}}}
 seeds: 2
 margin: 0.5 nats
@@ -139,10 +123,14 @@ hypotheses:
   - {{variant: relu, measure: test_perplexity, direction: lower}}
   - {{variant: relu, direction: better, table: lag 3}}
   - {{variant: relu, measure: not_measured, direction: lower}}
-""",
-        "utf-8",
-    )
-    assert run_in_process(file, folder / "out", figures=True) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rich")
+    (folder / "rich.yaml").write_text(FILE, "utf-8")
+    assert run_in_process(folder / "rich.yaml", folder / "out") == 0
     return Store(folder / "out" / "rich")
 
 
@@ -162,9 +150,8 @@ def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
         assert (checks["repeat"], checks["redraw"]) == ("holds", "")
 
 
-@pytest.mark.parametrize("name", ["learning_curves", "loss_curves", "costs"])
-def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name):
-    drawing = plots.draw(FIGURES[name](read(rich)))
+def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich):
+    drawing = plots.draw(FIGURES["loss_curves"](read(rich)))
     shown = [about.get("title", "") for about in drawing.about.values()]
     assert not any("positive" in title for title in shown)
     assert any("A/A init" in title for title in shown)
@@ -175,8 +162,8 @@ def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
     assert near["n"].to_dict() == {**dict.fromkeys(near.index, 2), "A/A none": 1}
     assert not near["loss"].equals(far["loss"])
     for table, frame in zip(tables, (near, far), strict=True):
-        assert len(table.runs) == (4 * 2 + 1) * 3
         everything = framed(table.runs)
+        assert len(everything) == (4 * 2 + 1) * 2
         of = everything[(everything["label"] == "relu")]
         means = of.groupby("point")["validation_loss_nats"].mean()
         assert frame.loc["relu", "point"] == means.idxmin()
@@ -195,29 +182,22 @@ def test_hypotheses_reach_any_number_and_any_table(rich):
     assert frame["result"][4] == "undecided"
 
 
-def test_a_variant_that_was_tried_less_is_not_ranked(rich):
-    import shutil
-
+def test_a_variant_that_was_tried_less_is_not_ranked(rich, tmp_path):
+    shutil.copytree(rich.root, tmp_path / "rich")
+    fewer = Store(tmp_path / "rich")
     runs = read(rich).table.runs
     lost = next(r.id for r in runs if (r.label, r.tuned) == ("relu", '{"lr": 0.005}'))
-    folder = rich.folder(lost)
-    hidden = folder.parent.parent / "hidden"
-    shutil.move(folder, hidden)
-    try:
-        frames = read(rich)
-        row = framed(frames.table.comparison).set_index("label").loc["relu"]
-        assert row["verdict"] == "pending"
-        assert math.isnan(row["difference"])
-        assert any("not ranked" in warning for warning in warnings(frames))
-    finally:
-        shutil.move(hidden, folder)
+    shutil.rmtree(fewer.folder(lost))
+    frames = read(fewer)
+    row = framed(frames.table.comparison).set_index("label").loc["relu"]
+    assert row["verdict"] == "pending"
+    assert math.isnan(row["difference"])
+    assert any("not ranked" in warning for warning in warnings(frames))
 
 
 def test_the_report_has_a_section_for_everything_that_was_asked(rich):
     titles = [section.title for section in sections(read(rich))]
     assert titles[:4] == ["Comparison: lag 1", "Comparison: lag 3", "Who wins where", "Hypotheses"]
-    for title in ("Controls: lag 1", "Tuning: lag 3", "Stability: lag 1"):
-        assert title in titles
     html = (rich.report / "report.html").read_text("utf-8")
     markdown = (rich.report / "report.md").read_text("utf-8")
     for title in titles:
@@ -225,32 +205,52 @@ def test_the_report_has_a_section_for_everything_that_was_asked(rich):
         assert f"<h2>{kind}</h2>" in html
         assert not table or f"<h3>{table}</h3>" in html
         assert f"## {title}" in markdown
-    assert (rich.report / "figures" / "sensitivity.png").is_file()
-    assert (rich.report / "figures" / "effects_lag-3.png").is_file()
+    made = {(one.name, one.table) for one in FIGURES.make(read(rich))}
+    assert {("effects", "lag 3"), ("sensitivity", "lag 3")} < made
 
 
 def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(rich):
     frame = pd.read_csv(rich.report / "tables" / "metrics.csv")
-    values = {
-        (row.run, row.name_): row.value
-        for row in frame.rename(columns={"name": "name_"}).itertuples()
-    }
-    expected = {(r.id, name): v for r in rich.records() for name, v in r.numbers.items()}
-    expected |= {(r.id, "train_s"): r.train_s for r in rich.records()}
-    expected |= {(r.id, "peak_memory_bytes"): r.peak_memory_bytes for r in rich.records()}
-    assert values.keys() == expected.keys()
+    values = dict(zip(zip(frame["run"], frame["name"], strict=True), frame["value"], strict=True))
+    expected = {}
+    for record in rich.records():
+        expected |= {(record.id, name): value for name, value in record.numbers.items()}
+        expected[record.id, "train_s"] = record.train_s
+        expected[record.id, "peak_memory_bytes"] = record.peak_memory_bytes
     assert values == pytest.approx(expected, nan_ok=True)
-    assert set(frame["split"].dropna()) == {"test", "validation"}
-    assert set(frame["quantity"]) >= {"loss", "perplexity", "excess_loss", "calibration_error"}
     shown = next(s for s in sections(read(rich)) if s.key == "metrics").cells
-    assert {"calibration_error", "test_excess_se_nats"} <= set(shown["name"])
     ok = [r for r in read(rich).tables[1].reported if (r.label, r.outcome) == ("relu", "ok")]
     row = shown[(shown["table"] == "lag 3") & (shown["name"] == "accuracy")].iloc[0]
     assert row["relu"] == f"{statistics.mean(r.number('accuracy') for r in ok):.5g}"
 
 
-def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
-    experiment_file, tmp_path, capsys, monkeypatch
+def test_show_compare_and_status_reach_every_table(rich, answer):
+    assert answer("status", rich.root, "--json")["outcomes"] == {"ok": 36}
+    losses = set()
+    for name in ("lag 1", "lag 3"):
+        losses.add(answer("show", rich.root, "--table", name, "--json")[0]["loss"])
+        pair = answer("show", rich.root, "baseline", "relu", "--table", name)
+        assert "paired seeds" in pair
+    assert len(losses) == 2
+    wrong = answer("show", rich.root, "--table", "lag 2", code=2)
+    assert "there is none of that name; allowed: lag 1, lag 3" in wrong
+    last = rich.plan.tables[1].runs[-1].id
+    assert last in answer("show", rich.root, last, "--table", "lag 3")
+
+
+@pytest.mark.full
+def test_metrics_can_be_added_to_every_table(rich):
+    with in_process():
+        assert main(["measure", str(rich.root), "loss_by_position"]) == 0
+    for table in read(rich).tables:
+        assert not any(math.isnan(run.number("loss_at_position_1_to_1_nats")) for run in table.runs)
+
+
+# ---- ladders and paths
+
+
+def test_a_ladder_is_fitted_and_drawn_with_the_budgets_on_the_way(
+    experiment_file, tmp_path, capsys
 ):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
@@ -259,25 +259,15 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
         "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
     )
-    assert run_in_process(file, tmp_path / "out", figures=True) == 0
-    out = capsys.readouterr().out
-    assert "By size" in out
-    store = Store(tmp_path / "out" / "tiny")
-    frames = read(store)
+    assert run_in_process(file, tmp_path / "out") == 0
+    assert "By size" in capsys.readouterr().out
+    frames = read(Store(tmp_path / "out" / "tiny"))
     rows = sizes.by_size(frames)
     assert [row.label for row in rows] == ["relu"] * 3
     assert [row.difference for row in rows] == [
         next(row.difference for row in table.comparison if row.label == "relu")
         for table in frames.tables
     ]
-    assert {row.trend for row in rows} <= {
-        "grows",
-        "closes",
-        "reverses",
-        "moves",
-        "holds",
-        "undecided",
-    }
     # By hand: the slope of a line through each seed's three differences, and their mean.
     ends = pd.DataFrame(frames.ladder).query("not branch")
     relu, base = (
@@ -292,49 +282,26 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert len(ends) == 3 * 2 * 2
     assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
     assert {point.tokens for point in ends} == {t.plan.tokens_per_run for t in frames.tables}
-    assert (store.report / "figures" / "sizes.png").is_file()
+    assert FIGURES["sizes"](frames)
     (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
     planned = changed(first.planned, lambda run: run is first.planned[0], too_short=True)
     short = replace(frames, tables=(replace(first, planned=planned), *others))
     assert len(short.ladder) == len(points) - 3
-    compared, records = Counter(), Counter()
-    compare, record = comparison.compare_variants, RunFolder.record
-
-    def count_comparison(table, guards):
-        compared[table.plan.name] += 1
-        return compare(table, guards)
-
-    def count_record(folder):
-        records[folder.path.name] += 1
-        return record(folder)
-
-    monkeypatch.setattr(comparison, "compare_variants", count_comparison)
-    monkeypatch.setattr(RunFolder, "record", count_record)
-    with in_process(figures=True):
-        assert main(["report", str(store.root)]) == 0
-    assert compared == dict.fromkeys(("dim 8", "dim 16", "dim 24"), 3)  # once a length
-    assert len(records) == 12
-    assert set(records.values()) == {1}
 
 
-def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, capsys):
+def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, answer):
     file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
-    assert run_in_process(file, tmp_path / "out", figures=True) == 0
-    assert "Steps" in capsys.readouterr().out
-    store = Store(tmp_path / "out" / "tiny")
-    table = read(store).table
-    found = framed(effects.steps(table)).set_index("step")
-    loss = framed(table.comparison).set_index("label")["loss"]
-    start, first, second = loss[table.plan.baseline.label], loss["+layernorm"], loss["+relu"]
-    assert found.loc["+relu", "marginal"] == pytest.approx(second - first)
-    assert found.loc["+relu", "cumulative"] == pytest.approx(second - start)
-    assert found.loc["+layernorm", "marginal"] == pytest.approx(first - start)
+    losses = {"+layernorm": [2.2, 2.3], "+relu": [1.7, 1.9]}
+    store = filled.of_file(
+        tmp_path / "path", file, lambda label, seed: losses.get(label, [2.0, 2.3])[seed]
+    )
+    found = framed(effects.steps(read(store).table)).set_index("step")
+    assert found["marginal"].tolist() == pytest.approx([0.1, -0.45])
+    assert found["cumulative"].tolist() == pytest.approx([0.1, -0.35])
     # The first step is also the sum so far; steps are as many rows of a family as variants are.
     ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
-    so_far = found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
-    assert ends == pytest.approx(so_far, nan_ok=True)
-    assert main(["show", str(store.root)]) == 0
-    assert "Steps" in capsys.readouterr().out
+    assert ends == found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
+    assert "Steps" in answer("show", store.root)
 
 
 def test_a_winner_that_flips_between_tables_is_pointed_out():
@@ -357,27 +324,3 @@ def test_a_winner_that_flips_between_tables_is_pointed_out():
         ("open", "no winner", False),
         ("far", "base", True),
     ]
-
-
-def test_show_compare_and_status_reach_every_table(rich, capsys):
-    assert main(["status", str(rich.root), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 54}
-    losses = []
-    for name in ("lag 1", "lag 3"):
-        assert main(["show", str(rich.root), "--table", name, "--json"]) == 0
-        losses.append(json.loads(capsys.readouterr().out)[0]["loss"])
-        assert main(["show", str(rich.root), "baseline", "relu", "--table", name]) == 0
-        assert "paired seeds" in capsys.readouterr().out
-    assert losses[0] != losses[1]
-    assert main(["show", str(rich.root), "--table", "lag 2"]) == 2
-    assert "there is none of that name; allowed: lag 1, lag 3" in capsys.readouterr().err
-    last = rich.plan.tables[1].runs[-1].id
-    assert main(["show", str(rich.root), last, "--table", "lag 3"]) == 0
-    assert last in capsys.readouterr().out
-
-
-def test_metrics_can_be_added_to_every_table(rich):
-    with in_process():
-        assert main(["measure", str(rich.root), "loss_by_position"]) == 0
-    for table in read(rich).tables:
-        assert not any(math.isnan(run.number("loss_at_position_1_to_1_nats")) for run in table.runs)

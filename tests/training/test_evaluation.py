@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
@@ -15,6 +16,7 @@ from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import token_losses
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import (
+    BATCH_TOKENS,
     losses,
     positions_of,
     predictions,
@@ -27,51 +29,29 @@ from llama_ablate.training.loop import outcome, train
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
-def prepared(corpus, tokenizer="bytes"):
-    return store.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve(tokenizer))
-
-
-@pytest.fixture
-def tokens(book):
-    return prepared({"name": "files", "path": str(book)})
-
-
-def test_the_loss_of_a_run_in_bfloat16_is_its_weights_loss_in_float32(spec, tokens):
-    """Under autocast it was off by up to 1.5e-4 nats, of the size of differences in tables."""
+def test_points_of_a_curve_are_evaluated_in_float32(spec, tokens):
+    """Of a run in bfloat16, whose loss under autocast was off by up to 1.5e-4 nats."""
     model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
-    cut = windows(tokens.split("test"), 24, 2000)
-    full = losses(model, cut, COMPUTE)
-    assert np.array_equal(losses(model, cut, replace(COMPUTE, precision="bfloat16")), full)
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        half = model(torch.from_numpy(cut[0][:, :-1]))
-    assert half.dtype == torch.bfloat16  # what it would have been
-
-
-def test_points_of_a_curve_and_ends_of_branches_are_evaluated_in_float32(spec, tokens):
-    """A run in bfloat16, whose last point is the float32 loss of the weights that it ends with."""
-    model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
-    keys = {"steps": 10, "batch": 8, "lr": 3e-3, "warmup": 0.0}
-    keys |= {"schedule": "wsd", "branches": [0.5]}
+    keys = Train.check({"steps": 5, "batch": 8, "lr": 3e-3, "warmup": 0.0})
     half = replace(COMPUTE, precision="bfloat16")
-    given = {"steps": 10, "seed": 0, "compute": half}
-    done = train(model, tokens, Train.check(keys), **given)
+    done = train(model, tokens, keys, steps=5, seed=0, compute=half)
     whole = windows(tokens.split("validation"), 24, 8_192)
     assert done.curve[-1]["validation_loss_nats"] == losses(model, whole, COMPUTE).mean()
-    (branch,) = [v.value for v in done.values if v.name.startswith("test_loss_at")]
-    again = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
-    train(again, tokens, Train.check({**keys, "steps": 5, "branches": []}), **{**given, "steps": 5})
-    cut = windows(tokens.split("test"), 24)
-    assert branch == losses(again, cut, COMPUTE).mean()
+    assert np.array_equal(losses(model, whole, half), losses(model, whole, COMPUTE))
 
 
-def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monkeypatch):
-    model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
-    cut = windows(np.random.default_rng(0).integers(0, 61, 400), 24)
-    whole = losses(model, cut, COMPUTE)
+def test_losses_are_those_of_a_plain_loop_though_few_logits_are_made_at_once(spec, monkeypatch):
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 50)
     monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7)
-    made = [logits.shape for logits, _ in predictions(model, cut, COMPUTE)]
-    assert max(rows for rows, _ in made) == 7
-    np.testing.assert_allclose(losses(model, cut, COMPUTE), whole, rtol=1e-6)
+    model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
+    text = np.random.default_rng(0).integers(0, 61, 75)
+    cut, expected = windows(text, 24), []
+    for start in range(0, 74, 24):
+        part = torch.from_numpy(text[start : start + 25])[None]
+        logits = model(part[:, :-1])[0]
+        expected += F.cross_entropy(logits, part[0, 1:], reduction="none").tolist()
+    np.testing.assert_allclose(losses(model, cut, COMPUTE), expected, rtol=1e-5)
+    assert max(len(logits) for logits, _ in predictions(model, cut, COMPUTE)) == 7
 
 
 #: Documents of 5, 0, 3, 30, 12 and 2 tokens, 0 between them: the first has none before it.
@@ -96,8 +76,8 @@ def test_windows_begin_with_documents_and_cut_those_alone_that_are_longer_than_t
     assert np.flatnonzero(text == 0).tolist() == [5, 6, 10, 41, 54]
 
 
-@pytest.mark.parametrize("context", [1, 2, 7, 24, 100])
-@pytest.mark.parametrize("most", [None, 1, 20])
+@pytest.mark.parametrize("context", [1, 7, 100])
+@pytest.mark.parametrize("most", [None, 20])
 def test_every_token_but_the_first_is_predicted_once_however_documents_are_cut(context, most):
     text = joined()
     cut = windows(text, context, most, separator=0)
@@ -136,13 +116,13 @@ def test_a_unigram_loss_is_that_of_counted_frequencies(tokens):
 
 
 def test_of_a_text_that_nobody_could_predict_better_nothing_is_said():
-    """A copy that is always noise: the best possible is the frequencies' own loss."""
+    """The best possible loss of a copy that is mostly noise is near that of the frequencies."""
     found = {}
-    for noise in (0.999, 0.1):
+    for noise in (0.85, 0.1):
         corpus = {"name": "lag-copy", "vocab": 8, "noise": noise, "tokens": 20_000}
-        text = prepared(corpus, "chars")
+        text = store.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve("chars"))
         found[noise] = unigram_loss(text, windows(text.split("validation"), 24, 1000))
-    assert found == {0.999: None, 0.1: pytest.approx(math.log(8), abs=0.02)}
+    assert found == {0.85: None, 0.1: pytest.approx(math.log(8), abs=0.02)}
 
 
 @pytest.fixture
@@ -170,21 +150,16 @@ def untouched(_model):
 
 
 def test_a_run_that_stops_where_token_frequencies_would_has_collapsed(ended):
-    stuck = ended(blind, 80)
+    stuck, long = ended(blind, 50), ended(untouched, 50)
     assert stuck.outcome == "collapsed"
     assert "the loss stopped at" in stuck.reason
     assert "and token frequencies alone give" in stuck.reason
-    assert ended(untouched, 80).outcome == "ok"
-
-
-def test_two_evaluations_cannot_say_that_a_run_has_stopped(ended):
-    short = ended(blind, 80, evals=2)
-    assert (short.outcome, short.reason[:17]) == ("ok", "the loss ended at")
+    assert (long.outcome, long.reason) == ("ok", "")
 
 
 def test_a_run_that_still_falls_is_too_short_until_it_is_past_what_frequencies_tell(ended):
     passed = []
-    for steps in (6, 12, 18, 24, 40):
+    for steps in (6, 40):
         done = ended(untouched, steps)
         unigram = {row.name: row for row in done.values}["unigram_loss_nats"]
         assert (unigram.unit, unigram.quantity) == ("nats", "unigram_loss")
@@ -192,19 +167,16 @@ def test_a_run_that_still_falls_is_too_short_until_it_is_past_what_frequencies_t
         passed.append(done.curve[-1]["validation_loss_nats"] < unigram.value - 0.05)
         assert done.outcome == "ok"
         assert bool(done.reason) != passed[-1]
-    assert passed[0] < passed[-1]
+    assert passed == [False, True]
 
 
-def test_a_run_without_a_gradient_has_collapsed_and_one_that_is_cut_short_has_not(ended):
+def test_a_run_without_a_gradient_has_collapsed(ended):
     def dead(model):
         model.norm.gain.zero_().requires_grad_(False)
 
     stuck = ended(dead, 3)
     assert stuck.outcome == "collapsed"
-    assert stuck.reason.startswith(
-        f"the gradient vanished; the loss ended at {math.log(256):.3f}, and token frequencies"
-    )
-    assert ended(untouched, 3).outcome == "ok"  # far from learned, and on its way
+    assert stuck.reason.startswith("the gradient vanished; the loss ended at 5.545, and token freq")
 
 
 def of_losses(losses, unigram):
@@ -234,6 +206,10 @@ def test_of_two_runs_near_the_unigram_loss_the_better_one_is_not_called_collapse
     assert of_losses([loss - 0.02 for loss in FALLING], 3.297) == ("ok", False)
     assert of_losses(STUCK, 3.614) == ("collapsed", True)
     assert of_losses([loss + 0.5 for loss in STUCK], 3.614) == ("collapsed", True)
+    assert of_losses(STUCK[-2:], 3.614) == (
+        "ok",
+        True,
+    )  # two evaluations cannot say that it stopped
 
 
 def test_noise_hardly_ever_makes_a_stuck_run_too_short_or_a_falling_one_collapsed():

@@ -69,23 +69,6 @@ def with_a_function(weights):
     return Lion([{**group, "rule": len} for group in of_all], 1e-2, 0.9, 0.99)
 
 
-def adafactor(weights, lr, weight_decay):
-    """torch's Adafactor, which keeps a row and a column of a matrix, and a vector as it is."""
-
-    def kept(shape):
-        matrix = len(shape) > 1
-        return [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])] if matrix else [shape]
-
-    return torch.optim.Adafactor(groups(weights, weight_decay, state=kept), lr)
-
-
-def test_an_optimizer_that_keeps_parts_of_a_matrix_obeys_the_laws(monkeypatch):
-    for kind in ("_components", "_schemas"):
-        monkeypatch.setattr(OPTIMIZERS, kind, dict(getattr(OPTIMIZERS, kind)))
-    OPTIMIZERS.register("adafactor")(adafactor)
-    optimizer_laws.check(OPTIMIZERS.resolve("adafactor"))
-
-
 FAULTS = {
     "whose 'rule' is no plain data": with_a_function,
     "does not have every weight": lambda weights: lion(weights[1:]),

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file
 from torch.distributed.run import parse_args
 
 from llama_ablate.commands.cli import main
@@ -27,12 +26,6 @@ TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kern
 MODEL = "{dim: 16, layers: 1, heads: 2, context: 16, dropout: 0.2}"
 #: A checkpoint after every step, to go on from long before the run is over.
 OFTEN = ("--checkpoint-every", "0.001")
-
-
-def weights(root):
-    """Return the norm of each weight that a run has kept."""
-    (file,) = root.glob("tiny/runs/*/weights.safetensors")
-    return {name: value.norm().item() for name, value in load_file(file).items()}
 
 
 def curve(root):

@@ -1,16 +1,14 @@
-import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design.forecast import disk_bytes
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute
+from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 from llama_ablate.training.schedules import cooldown, learning_rate
@@ -20,26 +18,11 @@ from tests import plans
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
-@pytest.fixture
-def tokens(book, tmp_path):
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
-    return store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
-
-
 def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **config):
     model = init_weights(build(spec(vocab=256, layers=1, dim=dim, context=16)), 0)
-    values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **config}
-    ended = train(
-        model,
-        tokens,
-        Train.check(values),
-        steps=steps,
-        seed=0,
-        compute=COMPUTE,
-        saved=saved,
-        stop=stop,
-    )
-    return model, ended
+    values = Train.check({"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **config})
+    more = {"saved": saved, "stop": stop}
+    return model, train(model, tokens, values, steps=steps, seed=0, compute=COMPUTE, **more)
 
 
 def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
@@ -53,18 +36,16 @@ def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
     assert cooldown(config, 100) == 20
 
 
-def test_a_linear_schedule_falls_in_a_line_to_its_least():
-    config = Train.check({"steps": 1, "schedule": "linear", "warmup": 0, "lr": 1.0, "min_lr": 0.1})
-    rates = [learning_rate(config, step, 10) for step in range(10)]
-    assert rates[0] == 1.0
-    assert rates[5] == pytest.approx(0.55)
-    assert all(b - a == pytest.approx(-0.09) for a, b in itertools.pairwise(rates))
-
-
-def test_a_constant_schedule_holds_its_peak_after_the_warm_up():
-    config = Train.check({"steps": 1, "schedule": "constant", "warmup": 0.2, "lr": 1.0})
-    rates = [learning_rate(config, step, 10) for step in range(10)]
-    assert rates == [1 / 3, 2 / 3, *[1.0] * 8]
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"schedule": "constant", "warmup": 0.2}, [1 / 3, 2 / 3, *[1.0] * 8]),
+        ({"schedule": "linear", "warmup": 0, "min_lr": 0.1}, [1 - 0.09 * n for n in range(10)]),
+    ],
+)
+def test_a_schedule_holds_its_peak_or_falls_in_a_line_to_its_least(keys, expected):
+    config = Train.check({"steps": 1, "lr": 1.0, **keys})
+    assert [learning_rate(config, step, 10) for step in range(10)] == pytest.approx(expected)
 
 
 def test_the_fall_of_a_wsd_schedule_may_be_one_minus_a_root():
@@ -81,8 +62,6 @@ def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
     wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
     _, long = trained(spec, tokens, steps=40, branches=[0.5], **wsd)
     model, short = trained(spec, tokens, steps=20, **wsd)
-    from llama_ablate.training.evaluation import losses, windows
-
     alone = losses(model, windows(tokens.split("test"), 16), COMPUTE).mean()
     (branch,) = (v for v in long.values if v.name == "test_loss_at_1280_tokens_nats")
     assert branch.value == float(alone)
@@ -93,23 +72,20 @@ def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_branches_leave_the_run_as_it_is(spec, tokens, optimizer):
     wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "optimizer": optimizer}
-    plain, _ = trained(spec, tokens, steps=40, **wsd)
-    branched, _ = trained(spec, tokens, steps=40, branches=[0.25, 0.5], **wsd)
+    plain, _ = trained(spec, tokens, steps=24, **wsd)
+    branched, _ = trained(spec, tokens, steps=24, branches=[0.25, 0.5], **wsd)
     for a, b in zip(plain.parameters(), branched.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("after", [10, 17, 22])
+@pytest.mark.parametrize("after", [17, 22])  # of 20: within the fall of a branch, and behind it
 def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, after):
     config = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]}
     whole, expected = trained(spec, tokens, steps=40, **config)
-    calls = iter(range(10_000))
-    saved = tmp_path
-    _, first = trained(
-        spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after, **config
-    )
+    stop = partial(next, iter([False] * after + [True] * 2))  # a branch, and the run itself
+    _, first = trained(spec, tokens, steps=40, saved=tmp_path, stop=stop, **config)
     assert first.outcome == "cancelled"
-    gone_on, ended = trained(spec, tokens, steps=40, saved=saved, **config)
+    gone_on, ended = trained(spec, tokens, steps=40, saved=tmp_path, **config)
     assert repr(ended.values) == repr(expected.values)  # NaN is not equal to itself
     for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -119,16 +95,8 @@ def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path,
 def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
     spec, tokens, tmp_path, optimizer
 ):
-    calls = iter(range(10_000))
-    model, _ = trained(
-        spec,
-        tokens,
-        steps=40,
-        saved=tmp_path,
-        stop=lambda: next(calls) >= 30,
-        dim=128,
-        optimizer=optimizer,
-    )
+    stop = partial(next, iter([False, True]))
+    model, _ = trained(spec, tokens, saved=tmp_path, stop=stop, dim=128, optimizer=optimizer)
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     kept = optimizer_bytes(model.spec, OPTIMIZERS.resolve(optimizer))

@@ -1,7 +1,4 @@
 import time
-from functools import partial
-
-import pytest
 
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -21,14 +18,6 @@ def test_cases_take_turns_and_warm_up_rounds_are_dropped():
     assert progress == [*range(1, 10)]
 
 
-def test_the_order_of_a_round_may_be_another_each_time():
-    order = []
-    cases = {name: partial(order.append, name) for name in "abc"}
-    results, _ = interleave(cases, 2, warm_up=1, shuffle=list.reverse)
-    assert "".join(order) == "cba" + "abc" + "cba"
-    assert results == {name: [None, None] for name in "abc"}
-
-
 def test_a_case_that_raises_has_an_error_and_no_results_and_the_others_go_on():
     calls = []
 
@@ -44,14 +33,6 @@ def test_a_case_that_raises_has_an_error_and_no_results_and_the_others_go_on():
     assert results == {"b": [2, 2, 2]}
     assert isinstance(errors.pop("a"), ZeroDivisionError)
     assert (errors, len(calls), progress[-1]) == ({}, 2, 6)
-
-
-def test_an_interruption_ends_all_cases():
-    def interrupted():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interleave({"a": interrupted}, 3)
 
 
 def test_seconds_of_a_call_include_what_the_device_has_queued():

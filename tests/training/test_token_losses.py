@@ -1,9 +1,5 @@
 """Logits made some at a time: the losses of all at once, in a part of the memory."""
 
-import math
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,17 +19,6 @@ def some(monkeypatch):
     monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
 
 
-@pytest.mark.parametrize("total", [0, 1, 6, 7, 8, 36, 100])
-@pytest.mark.parametrize("most", [1, 7, 50])
-def test_parts_are_the_fewest_there_can_be_and_equal_but_for_the_last(total, most):
-    share = token_losses.split_evenly(total, most)
-    parts = [len(range(total)[at : at + share]) for at in range(0, total, share or 1)]
-    assert share <= most
-    assert sum(parts) == total
-    assert len(parts) == math.ceil(total / most)
-    assert all(part == share for part in parts[:-1])
-
-
 def computed(spec, *losses, **changes):
     """Return the total, the parts and the gradients of an objective by name."""
     model = init_weights(build(spec(init_std=0.3, **changes)), 0)
@@ -49,14 +34,12 @@ def computed(spec, *losses, **changes):
 )
 def test_loss_and_gradients_are_those_of_all_logits_at_once(spec, monkeypatch, changes):
     whole = computed(spec, *LOSS_NAMES, **changes)
-    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
+    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 8 + 5)  # four parts of 8 tokens, one of 4
     cut = computed(spec, *LOSS_NAMES, **changes)
     assert cut[0] == pytest.approx(whole[0], rel=1e-6)
     assert list(cut[1]) == ["cross_entropy", "z_loss"]
-    for name, value in whole[1].items():
-        assert cut[1][name].item() == pytest.approx(value.item(), rel=1e-6), name
-    for name, gradient in whole[2].items():
-        torch.testing.assert_close(cut[2][name], gradient, rtol=1e-4, atol=2e-6)
+    torch.testing.assert_close(dict(cut[1]), dict(whole[1]), rtol=1e-6, atol=0)
+    torch.testing.assert_close(cut[2], whole[2], rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.usefixtures("some")
@@ -102,34 +85,3 @@ def test_a_loss_of_tokens_may_ask_for_targets_and_nothing_else(spec, monkeypatch
     LOSSES.register("both")(lambda token_logits, hidden: token_logits.mean() * hidden.mean())
     with pytest.raises(ConfigError, match="'both' asks for 'token_logits' and 'hidden'"):
         computed(spec, "both")
-
-
-STEP = """
-import torch
-from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.variants import resolve
-from llama_ablate.measure.live_bytes import most_resident
-from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.components import REGISTRIES
-from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.losses import Objective, losses_of
-from llama_ablate.training.optimizers import make_optimizer
-values = {"vocab": 128_000, "dim": 16, "layers": 1, "heads": 2, "context": 256}
-model = init_weights(build(resolve(Model.check(values))), 0)
-train = Train.check({"steps": 1, "batch": 16, "losses": ["z_loss"]})
-objective = Objective(model, losses_of(train))
-compute = Compute("cpu", 1, "bfloat16", "fused")
-compute.prepare(model)
-tokens = torch.randint(0, 128_000, (16, 257))
-optimizer = make_optimizer(objective, train)
-for _ in range(2):
-    update(objective, optimizer, [tokens], train, compute)
-print(most_resident())
-"""
-
-
-@pytest.mark.full
-def test_a_small_model_with_a_large_vocabulary_trains_in_a_gigabyte_and_a_half():
-    """4M parameters and 128,000 tokens: it took 8 to 10 GiB, as its logits alone take 2."""
-    done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 1.5 * 2**30
