@@ -24,6 +24,7 @@ from llama_ablate.measure import METRICS
 from llama_ablate.model import counts
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import page, plots
+from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 #: Tasks that load a candidate's plug-ins, which no test's process is to have.
@@ -78,7 +79,7 @@ def in_process(*, figures=False):
 def own_registries():
     """Let what is registered or loaded inside be forgotten, as what a process has of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS, TOKENIZERS):
+        for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS, LOSSES, TOKENIZERS):
             for kind in ("_components", "_schemas"):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
         patch.setattr(METRICS, "_per", dict(METRICS._per))

@@ -152,7 +152,7 @@ class ReLU(FeedForward):
 
 @FEEDFORWARDS.register("linear")
 class LinearFeedForward(FeedForward):
-    """Use no activation between two linear maps, a control absent from Shazeer 2020, 2002.05202.
+    """Use no activation between two linear maps: a control (Shazeer 2020, 2002.05202, has none).
 
     The effect of an activation is the difference in loss between a network with the activation and
     this network.
