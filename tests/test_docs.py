@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import llama_ablate as la
 from llama_ablate.commands import cli
@@ -96,10 +95,10 @@ def test_a_page_has_at_most_so_many_words(page, most):
     assert len(words(ROOT / page)) <= most
 
 
-def test_readme_and_documentation_have_at_most_21_900_words():
+def test_readme_and_documentation_have_at_most_21_600_words():
     """Records go to results/."""
     counts = {page.name: len(words(page)) for page in DOCS}
-    assert sum(counts.values()) <= 21_900, counts
+    assert sum(counts.values()) <= 21_600, counts
 
 
 def experiments(page):
@@ -178,11 +177,10 @@ def test_the_worked_parts_of_the_pages_are_registered_and_obey_the_laws():
 
     component, test, *others = [*python_blocks("docs/component.md"), *python_blocks(CONTRIBUTING)]
     names: dict = {}
-    x = torch.randn(3, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with own_registries():
         for block in (component, test, *others):
             exec(block, names)  # noqa: S102  our own documentation
-        names["test_scalenorm_gives_every_vector_the_learned_length"](x)
+        names["test_scalenorm_gives_every_vector_the_learned_length"]()
         laws.check(make_spec(norm="scalenorm"), "norm")
         laws.check(make_spec(init="he"), "norm")
         optimizer_laws.check(OPTIMIZERS.resolve("signsgd"))
