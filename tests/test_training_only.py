@@ -239,7 +239,7 @@ def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provid
     page = (tmp_path / "results" / "mine" / "report" / "report.html").read_text("utf-8")
     page = html.unescape(page)
     assert "kv_cache was not measured of 'mine': not provided by 'mine': a state to" in page
-    assert "A dash in FLOPs or in bytes of a state: not provided by 'mine'." in page
+    assert "A dash in FLOPs or in bytes of a state: 'mine' does not provide them." in page
     assert command("show", "results/mine", "mine", "--json")["flops_per_token"] is None
     for key, value, words in (
         ("variants.match", "flops", "flops_per_token is not provided by 'mine'"),

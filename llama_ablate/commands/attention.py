@@ -9,9 +9,7 @@ from llama_ablate.commands.shared.model_input import PromptOptions
 from llama_ablate.commands.shared.options import option
 
 HELP = "draw the attention maps of a prompt"
-EXAMPLE = (
-    'attention "results/quickstart/rmsnorm rope mha swiglu pre" --prompt "for x in xs:" --layer 0'
-)
+EXAMPLE = 'attention results/first/rope --prompt "for x in xs:" --layer 0'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from llama_ablate.commands.shared.model_input import ModelOptions
 from llama_ablate.commands.shared.options import argument, option
 
 HELP = "write a model as a Hugging Face checkpoint"
-EXAMPLE = "export results/first/rope my-model --to llama"
+EXAMPLE = 'export "results/tutorial/one kv head" my-model --to llama'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,7 @@ from llama_ablate.commands.shared.options import count, option
 from llama_ablate.errors import ConfigError
 
 HELP = "continue a prompt, streamed"
-EXAMPLE = (
-    'generate "results/quickstart/rmsnorm rope mha swiglu pre" --prompt "def " --temperature 0'
-)
+EXAMPLE = 'generate results/first/rope --prompt "def " --temperature 0'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument,
 from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
-EXAMPLE = "measure results/quickstart perplexity decode_speed"
+EXAMPLE = "measure results/first perplexity decode_speed"
 
 
 @dataclass(frozen=True, kw_only=True)

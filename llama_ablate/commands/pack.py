@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_ablate.results import Results
 
 HELP = "write results as a few files that a repository can hold"
-EXAMPLE = "pack results/quickstart --out packed/quickstart"
+EXAMPLE = "pack results/first --out packed/first"
 
 _IMAGE = re.compile(r"!\[[^\]]*\]\(figures/([^)]*)\)\n\n?")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llama_ablate.results.plan_document import PlanDocument
 
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
-EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
+EXAMPLE = "plan experiments/first.yaml --set variants.match=flops"
 
 
 @dataclass(frozen=True, kw_only=True)

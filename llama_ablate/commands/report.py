@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llama_ablate.results import Results
 
 HELP = "write tables, figures and the page again, or the files of a paper"
-EXAMPLE = "report results/quickstart"
+EXAMPLE = "report results/first"
 _TENTHS = 10  # parts of the runs, after each of which a watched page is written
 _EVERY_S = 2.0  # seconds between two readings of the results
 _TRIES = 3  # consecutive failures to read the results before an error

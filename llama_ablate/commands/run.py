@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llama_ablate.training.compute import Compute
 
 HELP = "train, measure and report; a grid that was stopped goes on"
-EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
+EXAMPLE = "run experiments/first.yaml --results results --workers 2"
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 HELP = "show the comparison, a variant or run, two variants, or several experiments"
-EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
+EXAMPLE = "show results/first rope"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llama_ablate.results.snapshot import RunStatus
 
 HELP = "count finished, failed and pending runs; watch those that are running"
-EXAMPLE = "status results/quickstart --watch"
+EXAMPLE = "status results/first --watch"
 _EVERY_S = 2.0  # seconds between two readings of the results
 _TRIES = 3  # consecutive failures before an error: files may move while they are read
 _AROUND = 7  # lines of the watched view in addition to its rows

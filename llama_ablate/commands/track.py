@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llama_ablate.track.follower import Follower
 
 HELP = "send curves, metrics and recipes of runs to TensorBoard, W&B or MLflow"
-EXAMPLE = "track results/quickstart --to tensorboard"
+EXAMPLE = "track results/first --to tensorboard"
 _LONGEST = 200  # most characters of an error message from a tracker
 
 

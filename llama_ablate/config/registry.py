@@ -212,8 +212,7 @@ class Registry:
         for option in [o for o in named if o not in self._schemas[name].model_fields]:
             if having := [n for n, s in self._schemas.items() if option in s.model_fields]:
                 raise ConfigError(
-                    f"'{name}' has no option '{option}', {', '.join(having)} ha"
-                    f"{'ve' if len(having) > 1 else 's'} it",
+                    f"'{name}' has no option '{option}'; it is an option of {', '.join(having)}",
                     (*where, option),
                 )
         values = self._schemas[name].check(named, where)
@@ -300,7 +299,8 @@ def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter,
 def _about(component: Callable[..., Any], option: str) -> str:
     """Return the sentence of a component's docstring that describes an option.
 
-    Without such a sentence, return the general description of options with this name, or "".
+    Without such a sentence, return the general description of options with this name, or "". A
+    plug-in's option has no general description.
     """
     docstrings = [component.__doc__]
     if inspect.isclass(component):
@@ -310,7 +310,8 @@ def _about(component: Callable[..., Any], option: str) -> str:
         for sentence in re.split(r"(?<=[.;:]) (?=[A-Z`])", text):
             if re.search(rf"`{option}[`:=]", sentence):
                 return sentence
-    return _general_options().get(option, "")
+    own = component.__module__.partition(".")[0] == __package__.partition(".")[0]
+    return _general_options().get(option, "") if own else ""
 
 
 @cache

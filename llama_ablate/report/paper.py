@@ -54,7 +54,7 @@ def write(frames: Frames, folder: Path) -> list[str]:
         for name, content in contents.items():
             disk.write(disk.below(partial, name), content)
         if not free or not disk.place(partial, folder):
-            raise ConfigError(f"'{folder}' is not empty; allowed: --out with a folder to be made")
+            raise ConfigError(f"'{folder}' is not empty: name a new folder with --out")
     return [*contents]
 
 

@@ -81,7 +81,7 @@ def _unlike(table: PlannedTable, experiment: Experiment) -> Iterator[str]:
     lacking = (v for v in variants if None in (v.flops_per_token, v.kv_bytes_per_token))
     entries = (v.model.get("attention", "its attention") for v in lacking)
     for name in dict.fromkeys(entry_text(entry, options=False) for entry in entries):
-        yield f"A dash in FLOPs or in bytes of a state: not provided by '{name}'."
+        yield f"A dash in FLOPs or in bytes of a state: '{name}' does not provide them."
     if labels := [f"'{v.label}'" for v in variants if tuning.one_rate(table, experiment, v, base)]:
         yield (
             f"The optimizers of {listed(labels)} and of '{base.label}' differ, with "

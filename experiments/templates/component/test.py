@@ -1,4 +1,4 @@
-"""The laws, to which `llama-ablate plan` holds it too; add what is special to it."""
+"""Check the laws that `llama-ablate plan` also checks; add tests of its own formula below."""
 
 from pathlib import Path
 
