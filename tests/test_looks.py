@@ -75,7 +75,7 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, an
     stopped_after(0, file, tmp_path)
     page = (DOCS / "launchers.md").read_text("utf-8")
     (command,) = re.findall(r"^llama-ablate (status .* --pending) >", page, re.MULTILINE)
-    words = command.replace("results/quickstart", str(tmp_path / "looked")).split()
+    words = command.replace("results/first", str(tmp_path / "looked")).split()
     planned = Store(tmp_path / "looked").plan.runs
     raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
     assert answer(*words).split() == raced

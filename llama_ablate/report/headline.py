@@ -254,7 +254,7 @@ def _at_a_cost(table: TableFrames) -> str:
     said = []
     if not good:
         base_name = _name_baseline(table)
-        said = [f"No variant with fewer or less {cost.words} is shown to be as good as {base_name}"]
+        said = [f"No variant that needs less of {cost.words} is shown to be as good as {base_name}"]
     left = [row for row in cheaper if row not in good]
     for row in (*good[:_MAX_OTHERS], *left[:_MAX_OTHERS]):
         share = write_share(shares[row.label])

@@ -188,7 +188,7 @@ def test_what_is_in_a_folder_stays_and_what_fails_leaves_nothing(made, tmp_path,
     kept.parent.mkdir()
     kept.write_text("my own")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match="is not empty; allowed: --out with a folder"):
+    with pytest.raises(ConfigError, match="is not empty: name a new folder with --out"):
         paper.write(experiment, kept.parent)
     assert kept.read_text() == "my own"
     monkeypatch.setattr(paper, "files", lambda _: {"a.tex": b"1", "b.tex": b"2"})
