@@ -47,11 +47,8 @@ class Row:
 
 
 def parts() -> dict[str, str]:
-    """Return the generated parts of docs/atlas.md: a list of questions, and their sections."""
-    asked = questions()
-    listed = "".join(f"- [{one['title']}](#{anchor(one)})\n" for one in asked)
-    sections = [line for one in asked for line in section(one)]
-    return {"summary": listed, "questions": "\n".join(sections)}
+    """Return the generated part of docs/atlas.md: a section for each question."""
+    return {"questions": "\n".join(line for one in questions() for line in section(one))}
 
 
 def draw() -> None:
@@ -76,17 +73,13 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {one['title']}\n"
     yield f"**{one['answer']}**\n"
     yield f"![{one['alt']}](images/{image(one).name})\n"
-    yield "| difference in nats | parameters | after fewer tokens | at the end | verdict |"
-    yield "|---|---|---|---|---|"
+    yield "| difference in nats, at the end | 95% interval | verdict |"
+    yield "|---|---|---|"
     for name, (row, *larger) in groupby(rows, key=attrgetter("name")):
-        *shorter, (tokens, end) = row.at.items()
-        before = "; ".join(f"{millions(at)}: {value}" for at, value in shorter) or "-"
-        ends = f"{millions(tokens)}: **{end}**"
-        ends += "".join(
-            f"; {millions(other.parameters)} parameters: **{other.end}**, {other.word}"
-            for other in larger
+        ends = "".join(
+            f"; at {millions(other.parameters)} **{other.end}**, {other.word}" for other in larger
         )
-        yield f"| {name} | {millions(row.parameters)} | {before} | {ends} | {row.word} |"
+        yield f"| {name} | **{row.end}**{ends} | {row.word} |"
     yield f"\n{one['verdict'].strip()}\n"
     yield "Who says what:\n"
     yield from (f"- {said}" for said in one["says"])
@@ -200,12 +193,6 @@ def error_bars(estimates: Sequence[Estimate]) -> tuple[list[float], list[list[fl
 def image(one: Mapping[str, Any]) -> Path:
     """Return the path of a question's figure."""
     return HERE / "images" / f"atlas-{one['pack'].rpartition('/')[2]}.png"
-
-
-def anchor(one: Mapping[str, Any]) -> str:
-    """Return the Markdown anchor of a question's heading."""
-    kept = "".join(c for c in one["title"].lower() if c.isalnum() or c in " -_")
-    return kept.replace(" ", "-")
 
 
 def millions(number: int) -> str:

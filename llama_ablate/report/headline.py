@@ -154,10 +154,12 @@ def _scope(frames: Frames) -> Iterator[str]:
     rows = [row for table in frames.tables for row in table.comparison if not row.role]
     paired = [row.n for row in rows if row.n and not row.baseline] or [0]
     seeds = written.ends(paired, "{:,}".format)
+    tune = frames.table.experiment.tune
+    tuned = f", each variant at its best {_join([*tune])}" if tune else ""
     yield (
         f"On {_join([*texts])}, at {parameters} parameters and "
         f"{written.ends(each, '{:.2g}'.format)} tokens a parameter; {seeds} "
-        f"{plural(seeds, 'seed')}."
+        f"{plural(seeds, 'seed')}{tuned}."
     )
 
 

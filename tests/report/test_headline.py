@@ -130,6 +130,7 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     assert len(told) == len(marked)
     # In the row, and in the hypothesis.
     assert headline(made).count("one rate for all: not tuned") == 2 * len(marked)
+    assert ("seeds, each variant at its best lr." in headline(made)) == ("tune" in experiment)
 
 
 def test_a_factor_and_a_step_of_another_optimizer_say_so_too():

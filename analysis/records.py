@@ -1,0 +1,249 @@
+"""Replay the rules by which search loops keep a change, and count their false records.
+
+    python analysis/records.py results/records-nulls results/records-changes --out records
+
+Both folders are packs, or hold a `runs.csv`. The first has one model on many seeds: a null is that
+model with draws of its own, so that its effect is 0. The second has changes of that model, each on
+a few seeds. A change is helpful or harmful if the 95% interval of its effect (Welch) excludes 0,
+else unknown.
+
+A replay draws candidates at random, half of them nulls, and applies a rule to each candidate until
+a number of runs is spent. A change that is kept is part of the record from then on, and effects of
+changes add up. Rules see the validation text alone. `claimed` is the gain that a rule saw when it
+kept a candidate, `other seeds` the mean gain of that candidate over all its seeds on the same text,
+and `other text` that mean on the test text, which no rule saw.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from numpy.typing import NDArray
+from scipy import stats
+
+from llama_ablate.judge import levels
+
+Array = NDArray[np.float64]
+Generator = np.random.Generator
+TEXTS = ["validation_loss_nats", "test_loss_nats"]
+WORLDS, REPLAYS = 200, 20  # resamples of candidates and seeds, and replays in each
+RUNS = 300  # of candidates and of fresh baselines, in one replay
+COUNTS = [
+    *("candidates", "records", "false", "unknown", "helpful"),
+    *("claimed", "other seeds", "other text", "offered"),
+]
+COLORS = ["tab:blue", "0.7", "tab:red"]
+GATES = 4, 6  # pairs of runs at each gate of LORD++
+
+
+Keep = Callable[[Array, Array], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rule of keeping a candidate, by losses of shape (replays, sizes, seeds)."""
+
+    name: str
+    keep: Keep
+    sizes: int = 1
+    seeds: int = 1
+
+
+def is_lower(new: Array, old: Array) -> NDArray[np.bool_]:
+    """Return whether the mean loss is lower at every size."""
+    return (new.mean(2) < old.mean(2)).all(1)
+
+
+def most_are_lower(new: Array, old: Array) -> NDArray[np.bool_]:
+    """Return whether most runs have a lower loss than the record's run beside them."""
+    return (new < old).mean((1, 2)) > 0.5
+
+
+def is_lower_by_an_error(new: Array, old: Array) -> NDArray[np.bool_]:
+    """Return whether the mean is lower by more than the standard error of the difference."""
+    error = np.sqrt((new.var(2, ddof=1) + old.var(2, ddof=1)) / new.shape[2])
+    return (old.mean(2) - new.mean(2) > error)[:, 0]
+
+
+def p_value(new: Array, old: Array) -> Array:
+    """Return the p values of one-sided Welch tests."""
+    test = stats.ttest_ind(new, old, axis=2, equal_var=False, alternative="less")
+    return np.asarray(test.pvalue)[:, 0]
+
+
+RULES = [
+    Rule("one run is lower", is_lower),
+    Rule("lower at two sizes", is_lower, sizes=2),
+    Rule("lower at four sizes", is_lower, sizes=4),
+    Rule("two of three runs are lower", most_are_lower, seeds=3),
+    Rule("mean of 3, one standard error", is_lower_by_an_error, seeds=3),
+    Rule("mean of 5, one standard error", is_lower_by_an_error, seeds=5),
+    Rule("t test of 3, level .25", lambda new, old: p_value(new, old) < 0.25, seeds=3),
+    Rule("t test of 3, level .05", lambda new, old: p_value(new, old) < 0.05, seeds=3),
+]
+ONLINE = "LORD++, two gates, fresh baselines"
+
+
+class Online:
+    """LORD++ with two gates, as `llama-ablate judge` has it, in many replays at once."""
+
+    def __init__(self, replays: int) -> None:
+        self.shares = levels.weights(RUNS)
+        self.accepted: list[list[int]] = [[] for _ in range(replays)]
+        self.tests = 0
+
+    def judge(self, new: Array, old: Array) -> tuple[NDArray[np.bool_], NDArray[np.int_]]:
+        """Judge one candidate in each replay; return whether it is kept, and its runs."""
+        self.tests += 1
+        granted = [levels.lord(self.tests, at, self.shares, 0.05, 0.025) for at in self.accepted]
+        one, two = np.array([levels.split_level(level) for level in granted]).T
+        first = p_value(new[:, :, : GATES[0]], old[:, :, : GATES[0]]) < one
+        kept = first & (p_value(new[:, :, GATES[0] :], old[:, :, GATES[0] :]) < two)
+        for replay in np.flatnonzero(kept):
+            self.accepted[replay].append(self.tests)
+        return kept, 2 * (GATES[0] + GATES[1] * first)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Losses of all runs less the mean of the nulls, in nats; the first size is what counts."""
+
+    #: Of nulls, (runs, sizes, texts).
+    null: Array
+    #: Of changes, (changes, seeds, sizes, texts).
+    change: Array
+    #: -1 for a harmful change, 0 for an unknown one, 1 for a helpful one.
+    truth: NDArray[np.int_]
+
+    @classmethod
+    def read(cls, nulls: Path, changes: Path, sizes: list[str]) -> "Runs":
+        """Read two packs; `sizes` are names of tables."""
+        (null,), change = read_losses(nulls, sizes), read_losses(changes, sizes)
+        null, change = null - null.mean(0), change - null.mean(0)
+        means = change[:, :, 0].mean(-1), null[None, :, 0].mean(-1)  # over texts
+        p = stats.ttest_ind(*means, axis=1, equal_var=False).pvalue
+        return cls(null, change, np.where(p < 0.05, -np.sign(means[0].mean(1)), 0).astype(int))
+
+
+def read_losses(pack: Path, sizes: list[str]) -> Array:
+    """Read the reported losses of a pack, (variants, seeds, sizes, texts)."""
+    runs = pd.read_csv(pack / "runs.csv")
+    runs = runs[(runs["use"] == "reported") & runs["role"].isna()]
+    wide = runs.pivot_table(TEXTS, ["variant", "seed"], "table")
+    wide = wide[[(text, size) for size in sizes for text in TEXTS]]
+    return wide.to_numpy().reshape(*map(len, wide.index.levels), len(sizes), len(TEXTS))
+
+
+def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
+    """Replay a rule, or LORD++ for None; return the counts of each world, a mean of its replays.
+
+    A world has changes, runs of them and runs of nulls drawn with replacement. The noise of a run
+    is that of a null.
+    """
+    replays = WORLDS * REPLAYS
+    world, rows = np.repeat(np.arange(WORLDS), REPLAYS), np.arange(replays)
+    some = seed.integers(len(runs.change), size=(WORLDS, len(runs.change)))
+    seeds = seed.integers(runs.change.shape[1], size=(*some.shape, runs.change.shape[1]))
+    effects = runs.change[some[..., None], seeds].mean(2)  # (worlds, changes, sizes, texts)
+    effects = np.concatenate([effects, np.zeros_like(effects)], 1)
+    truths = np.hstack([runs.truth[some], np.full(some.shape, -1)])
+    noises = runs.null[seed.integers(len(runs.null), size=(WORLDS, len(runs.null)))]
+    shape = (rule.sizes, rule.seeds) if rule else (1, sum(GATES))
+
+    def draw() -> Array:
+        """Draw the noise of a candidate's runs, (replays, sizes, seeds, texts)."""
+        drawn = seed.integers(noises.shape[1], size=(replays, *shape))
+        return noises[world[:, None, None], drawn, np.arange(shape[0])[:, None]]
+
+    record, online = draw(), Online(replays)
+    counts, spent = np.zeros((replays, len(COUNTS))), np.zeros(replays)
+    while (going := spent < RUNS).any():
+        if not rule:
+            record = draw()
+        at, noise = seed.integers(effects.shape[1], size=replays), draw()
+        effect, truth = effects[world, at], truths[world, at]
+        new = effect[:, : shape[0], None] + noise
+        losses = new[..., 0], record[..., 0]
+        kept, cost = (rule.keep(*losses), np.prod(shape)) if rule else online.judge(*losses)
+        kept &= going
+        gain, claimed = -effect[rows, 0], (record - new)[:, 0, :, 0].mean(1)
+        of_kept = [kept, *(kept & (truth == kind) for kind in (-1, 0, 1))]
+        gains = [kept * claimed, kept * gain[:, 0], kept * gain[:, 1]]
+        counts += np.stack([going, *of_kept, *gains, going * (truth == 1) * gain[:, 0]], 1)
+        spent += going * cost
+        record = np.where(kept[:, None, None, None], noise, record)
+    return pd.DataFrame(counts.reshape(WORLDS, REPLAYS, -1).mean(1), columns=COUNTS)
+
+
+def tabulate(counts: pd.DataFrame) -> pd.Series:
+    """Return a rule's row of the table: means, and 95% intervals over worlds."""
+    kept = counts["records"].clip(lower=1e-9)
+    shown = {
+        "candidates": counts["candidates"],
+        "records": counts["records"],
+        "false": counts["false"],
+        "unknown": counts["unknown"],
+        "share false": counts["false"] / kept,
+        "gain kept": counts["other seeds"] / counts["offered"],
+        "nats gained": counts["other seeds"],
+        "claimed a record": counts["claimed"] / kept,
+        "with other seeds": counts["other seeds"] / kept,
+        "on the other text": counts["other text"] / kept,
+    }
+    low_high = {name: value.quantile([0.025, 0.975]) for name, value in shown.items()}
+    return pd.Series(
+        {
+            name: f"{value.mean():.3g} [{low_high[name].iloc[0]:.3g}, {low_high[name].iloc[1]:.3g}]"
+            for name, value in shown.items()
+        }
+    )
+
+
+def draw_figure(counts: pd.DataFrame, file: Path) -> None:
+    """Draw, for each rule, the records by truth, and the gain of a record as seen and as it is."""
+    mean = counts.groupby("rule", sort=False).mean()
+    with sns.axes_style("whitegrid"):
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(10, 4), layout="constrained", sharey=True
+        )
+    mean[["helpful", "unknown", "false"]].plot.barh(stacked=True, ax=left, color=COLORS)
+    left.set(xlabel=f"records in {RUNS} runs", ylabel="")
+    a_record = mean[["claimed", "other seeds", "other text"]].div(mean["records"], axis=0)
+    for (name, gain), marker in zip(a_record.items(), "xo^", strict=True):
+        right.plot(gain, np.arange(len(gain)), marker, label=name)
+    right.set(xlabel="gain of a record (nats)")
+    right.legend()
+    left.invert_yaxis()
+    figure.savefig(file, dpi=100)
+
+
+def main() -> None:
+    """Print the table, and write it and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("nulls", type=Path, help="pack of one model on many seeds")
+    parser.add_argument("changes", type=Path, help="pack of changes of that model")
+    parser.add_argument("--sizes", nargs=4, required=True, help="tables, that which counts first")
+    parser.add_argument(
+        "--out", type=Path, default=Path("records"), help="files' name, less ending"
+    )
+    options = parser.parse_args()
+    try:
+        runs = Runs.read(options.nulls, options.changes, options.sizes)
+    except (OSError, KeyError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    seed = np.random.default_rng(0)
+    of_rules = {rule.name: replay(rule, runs, seed) for rule in RULES}
+    of_rules[ONLINE] = replay(None, runs, seed)
+    table = pd.DataFrame({name: tabulate(counts) for name, counts in of_rules.items()}).T
+    print(table.to_string())
+    table.to_csv(options.out.with_suffix(".csv"), index_label="rule")
+    draw_figure(pd.concat(of_rules, names=["rule"]).reset_index(), options.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
