@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 DRAWS = 2000
+MIN_RATES = 3  # of a parabola
 
 
 def find_minimum(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> float:
@@ -33,6 +34,8 @@ def estimate(grid: pd.DataFrame) -> str:
     rates, losses = grid.index.to_numpy(float), grid.to_numpy()
     drawn = np.random.default_rng(0).integers(losses.shape[1], size=(DRAWS, losses.shape[1]))
     best = find_minimum(rates, losses.mean(1))
+    if losses.shape[1] == 1:
+        return f"{best:.2g}"
     low, high = np.quantile(
         [find_minimum(rates, losses[:, at].mean(1)) for at in drawn], [0.025, 0.975]
     )
@@ -48,12 +51,17 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        runs = pd.read_csv(options.pack / "runs.csv").query("outcome == 'ok' and role.isna()")
-        runs["lr"] = runs["point"].str.extract(r"^lr (\S+)$", expand=False).astype(float)
-    except (OSError, KeyError, AttributeError, ValueError) as error:
+        runs = pd.read_csv(options.pack / "runs.csv", dtype={"table": str}).query(
+            "outcome == 'ok' and role.isna()"
+        )
+    except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {options.pack}: {error}\n")
+    runs["lr"] = runs["point"].astype(str).str.extract(r"^lr (\S+)$", expand=False).astype(float)
+    if runs["lr"].nunique() < MIN_RATES:
+        parser.exit(2, f"{parser.prog}: {options.pack}: fewer than {MIN_RATES} rates were tried\n")
     found: dict[str, dict[str, str]] = {}
-    for (size, variant), own in runs.groupby(["table", "variant"], sort=False):
+    sizes = runs["table"].fillna("best rate")
+    for (size, variant), own in runs.groupby([sizes, "variant"], sort=False):
         grid = own.pivot_table("validation_loss_nats", "lr", "seed").dropna(axis="columns")
         found.setdefault(size, {})[variant] = estimate(grid)
     print(pd.DataFrame(found).to_string())

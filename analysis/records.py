@@ -135,6 +135,9 @@ def read_losses(pack: Path, sizes: list[str]) -> Array:
     runs = pd.read_csv(pack / "runs.csv")
     runs = runs[(runs["use"] == "reported") & runs["role"].isna()]
     wide = runs.pivot_table(TEXTS, ["variant", "seed"], "table")
+    if missing := {*sizes} - {*wide.columns.levels[1]}:
+        there = ", ".join(map(repr, wide.columns.levels[1]))
+        raise ValueError(f"{pack}: no runs of size '{min(missing)}'; there are: {there or 'none'}")
     wide = wide[[(text, size) for size in sizes for text in TEXTS]]
     return wide.to_numpy().reshape(*map(len, wide.index.levels), len(sizes), len(TEXTS))
 
@@ -234,7 +237,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         runs = Runs.read(options.nulls, options.changes, options.sizes)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     seed = np.random.default_rng(0)
     of_rules = {rule.name: replay(rule, runs, seed) for rule in RULES}
