@@ -32,10 +32,10 @@ def find_minimum(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> flo
 def estimate(grid: pd.DataFrame) -> str:
     """Write the best rate of losses by rate (rows) and seed (columns), with its interval."""
     rates, losses = grid.index.to_numpy(float), grid.to_numpy()
-    drawn = np.random.default_rng(0).integers(losses.shape[1], size=(DRAWS, losses.shape[1]))
     best = find_minimum(rates, losses.mean(1))
     if losses.shape[1] == 1:
         return f"{best:.2g}"
+    drawn = np.random.default_rng(0).integers(losses.shape[1], size=(DRAWS, losses.shape[1]))
     low, high = np.quantile(
         [find_minimum(rates, losses[:, at].mean(1)) for at in drawn], [0.025, 0.975]
     )

@@ -1,6 +1,6 @@
 """Replay the rules by which search loops keep a change, and count their false records.
 
-    python analysis/records.py results/records-nulls results/records-changes --out records
+    python analysis/records.py NULLS CHANGES --sizes FIRST SECOND THIRD FOURTH --out records
 
 Both folders are packs, or hold a `runs.csv`. The first has one model on many seeds: a null is that
 model with draws of its own, so that its effect is 0. The second has changes of that model, each on
@@ -26,9 +26,9 @@ import seaborn as sns
 from numpy.typing import NDArray
 from scipy import stats
 
+from llama_ablate.evidence.intervals import Array
 from llama_ablate.judge import levels
 
-Array = NDArray[np.float64]
 Generator = np.random.Generator
 TEXTS = ["validation_loss_nats", "test_loss_nats"]
 WORLDS, REPLAYS = 200, 20  # resamples of candidates and seeds, and replays in each
@@ -123,17 +123,18 @@ class Runs:
     @classmethod
     def read(cls, nulls: Path, changes: Path, sizes: list[str]) -> "Runs":
         """Read two packs; `sizes` are names of tables."""
-        (null,), change = read_losses(nulls, sizes), read_losses(changes, sizes)
+        (null,) = read_losses(nulls, sizes, baseline=True)
+        change = read_losses(changes, sizes, baseline=False)
         null, change = null - null.mean(0), change - null.mean(0)
         means = change[:, :, 0].mean(-1), null[None, :, 0].mean(-1)  # over texts
         p = stats.ttest_ind(*means, axis=1, equal_var=False).pvalue
         return cls(null, change, np.where(p < 0.05, -np.sign(means[0].mean(1)), 0).astype(int))
 
 
-def read_losses(pack: Path, sizes: list[str]) -> Array:
-    """Read the reported losses of a pack, (variants, seeds, sizes, texts)."""
+def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
+    """Read reported losses of the baseline, or of all others, (variants, seeds, sizes, texts)."""
     runs = pd.read_csv(pack / "runs.csv")
-    runs = runs[(runs["use"] == "reported") & runs["role"].isna()]
+    runs = runs[(runs["use"] == "reported") & runs["role"].isna() & (runs["baseline"] == baseline)]
     wide = runs.pivot_table(TEXTS, ["variant", "seed"], "table")
     if missing := {*sizes} - {*wide.columns.levels[1]}:
         there = ", ".join(map(repr, wide.columns.levels[1]))
