@@ -10,8 +10,10 @@ else unknown.
 A replay draws candidates at random, half of them nulls, and applies a rule to each candidate until
 a number of runs is spent. A change that is kept is part of the record from then on, and effects of
 changes add up. Rules see the validation text alone. `claimed` is the gain that a rule saw when it
-kept a candidate, `other seeds` the mean gain of that candidate over all its seeds on the same text,
-and `other text` that mean on the test text, which no rule saw.
+kept a candidate, `other text` the gain of the same runs on the test text, which no rule saw, and
+`other seeds` the mean gain of that candidate over all its seeds, on the validation text. What is
+lost from `claimed` to `other text` is reuse of the text, from `claimed` to `other seeds` luck of
+the seeds.
 """
 
 import argparse
@@ -35,7 +37,7 @@ WORLDS, REPLAYS = 200, 20  # resamples of candidates and seeds, and replays in e
 RUNS = 300  # of candidates and of fresh baselines, in one replay
 COUNTS = [
     *("candidates", "records", "false", "unknown", "helpful"),
-    *("claimed", "other seeds", "other text", "offered"),
+    *("claimed", "other text", "other seeds", "both other", "offered"),
 ]
 COLORS = ["tab:blue", "0.7", "tab:red"]
 GATES = 4, 6  # pairs of runs at each gate of LORD++
@@ -72,8 +74,13 @@ def is_lower_by_an_error(new: Array, old: Array) -> NDArray[np.bool_]:
 
 def p_value(new: Array, old: Array) -> Array:
     """Return the p values of one-sided Welch tests."""
-    test = stats.ttest_ind(new, old, axis=2, equal_var=False, alternative="less")
-    return np.asarray(test.pvalue)[:, 0]
+    moments = [
+        moment
+        for losses in (new[:, 0], old[:, 0])
+        for moment in (losses.mean(1), losses.std(1, ddof=1), losses.shape[1])
+    ]
+    test = stats.ttest_ind_from_stats(*moments, equal_var=False, alternative="less")
+    return np.asarray(test.pvalue)
 
 
 RULES = [
@@ -175,9 +182,9 @@ def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
         losses = new[..., 0], record[..., 0]
         kept, cost = (rule.keep(*losses), np.prod(shape)) if rule else online.judge(*losses)
         kept &= going
-        gain, claimed = -effect[rows, 0], (record - new)[:, 0, :, 0].mean(1)
+        gain, claimed = -effect[rows, 0], (record - new)[:, 0].mean(1)  # (replays, texts)
         of_kept = [kept, *(kept & (truth == kind) for kind in (-1, 0, 1))]
-        gains = [kept * claimed, kept * gain[:, 0], kept * gain[:, 1]]
+        gains = (kept[:, None] * np.hstack([claimed, gain])).T
         counts += np.stack([going, *of_kept, *gains, going * (truth == 1) * gain[:, 0]], 1)
         spent += going * cost
         record = np.where(kept[:, None, None, None], noise, record)
@@ -196,8 +203,9 @@ def tabulate(counts: pd.DataFrame) -> pd.Series:
         "gain kept": counts["other seeds"] / counts["offered"],
         "nats gained": counts["other seeds"],
         "claimed a record": counts["claimed"] / kept,
-        "with other seeds": counts["other seeds"] / kept,
-        "on the other text": counts["other text"] / kept,
+        "same runs, other text": counts["other text"] / kept,
+        "other seeds, same text": counts["other seeds"] / kept,
+        "other seeds, other text": counts["both other"] / kept,
     }
     low_high = {name: value.quantile([0.025, 0.975]) for name, value in shown.items()}
     return pd.Series(
@@ -217,7 +225,7 @@ def draw_figure(counts: pd.DataFrame, file: Path) -> None:
         )
     mean[["helpful", "unknown", "false"]].plot.barh(stacked=True, ax=left, color=COLORS)
     left.set(xlabel=f"records in {RUNS} runs", ylabel="")
-    a_record = mean[["claimed", "other seeds", "other text"]].div(mean["records"], axis=0)
+    a_record = mean[["claimed", "other text", "other seeds"]].div(mean["records"], axis=0)
     for (name, gain), marker in zip(a_record.items(), "xo^", strict=True):
         right.plot(gain, np.arange(len(gain)), marker, label=name)
     right.set(xlabel="gain of a record (nats)")

@@ -69,6 +69,10 @@ WRONG = {
     "one setting": ("rank_agreement.py", "{x}", "has no branches, no second size"),
     "one length": ("speed_up.py", "{x}", "has no variant with runs or branches of 3 lengths"),
     "no results to join": ("across_experiments.py", "{x}", "{here}", "holds no results"),
+    "runs of other sizes": (
+        *("records.py", "{here}", "{here}", "--sizes", "big", "b", "c", "d"),
+        "no runs of size 'b'; there are: 'big'",
+    ),
     "points without a loss": ("surface.py", "{here}/rates.csv", "has no column 'Model Size'"),
 }
 
@@ -76,6 +80,10 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results, tmp_path):
     (tmp_path / "rates.csv").write_text("radians,context\n3,1\n")
+    (tmp_path / "runs.csv").write_text(
+        "table,variant,baseline,seed,use,role,validation_loss_nats,test_loss_nats\n"
+        "big,base,True,0,reported,,1,1\n"
+    )
     before = sorted(tmp_path.rglob("*"))
     name, *words, message = WRONG[case]
     code, out, err = script(name, *(word.format(here=tmp_path, x=results) for word in words))
@@ -159,3 +167,36 @@ def test_a_script_reads_a_committed_pack(name, script):
     code, out, err = script(name, REFERENCE / pack)
     assert (code, err) == (0, "")
     assert re.search(expected, out), out
+
+
+def test_a_loop_that_keeps_what_is_lower_once_keeps_as_many_nulls_as_a_sequence_has_records(
+    module, monkeypatch
+):
+    """The last of n + 1 equal draws is the lowest with chance 1 / (n + 1)."""
+    records = module("records")
+    monkeypatch.setattr(records, "REPLAYS", 10)
+    draws = np.random.default_rng(0)
+    nulls = draws.normal(size=(20_000, 1, 2))
+    changes = np.zeros((30, 5, 1, 2))
+    runs = records.Runs(nulls, changes, np.full(30, -1))
+    counts = records.replay(records.RULES[0], runs, draws).mean()
+    harmonic = sum(1 / (n + 1) for n in range(1, records.RUNS + 1))
+    assert counts["false"] == counts["records"] == pytest.approx(harmonic, abs=0.2)  # 4 deviations
+    assert counts["other seeds"] == 0
+    assert counts["other text"] == pytest.approx(0, abs=0.1)
+    lowest = draws.normal(size=(10_000, records.RUNS + 1)).min(1).mean()
+    assert counts["claimed"] == pytest.approx(
+        -lowest, abs=0.1
+    )  # from a first record of 0 on average
+
+
+def test_every_rule_keeps_a_change_that_helps_far_beyond_the_noise(module, monkeypatch):
+    records = module("records")
+    monkeypatch.setattr(records, "WORLDS", 5)
+    draws = np.random.default_rng(0)
+    nulls, changes = draws.normal(0, 0.01, (160, 4, 2)), np.full((1, 5, 4, 2), -1.0)
+    runs = records.Runs(nulls, changes, np.ones(1))
+    for rule in [*records.RULES, None]:
+        counts = records.replay(rule, runs, draws).sum()
+        assert counts["helpful"] == pytest.approx(counts["offered"])
+        assert counts["other seeds"] == counts["both other"] == counts["helpful"]
