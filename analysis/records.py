@@ -42,7 +42,6 @@ COUNTS = [
 COLORS = ["tab:blue", "0.7", "tab:red"]
 GATES = 4, 6  # pairs of runs at each gate of LORD++
 
-
 Keep = Callable[[Array, Array], NDArray[np.bool_]]
 
 
@@ -74,12 +73,8 @@ def is_lower_by_an_error(new: Array, old: Array) -> NDArray[np.bool_]:
 
 def p_value(new: Array, old: Array) -> Array:
     """Return the p values of one-sided Welch tests."""
-    moments = [
-        moment
-        for losses in (new[:, 0], old[:, 0])
-        for moment in (losses.mean(1), losses.std(1, ddof=1), losses.shape[1])
-    ]
-    test = stats.ttest_ind_from_stats(*moments, equal_var=False, alternative="less")
+    one, two = ((x.mean(2)[:, 0], x.std(2, ddof=1)[:, 0], x.shape[2]) for x in (new, old))
+    test = stats.ttest_ind_from_stats(*one, *two, equal_var=False, alternative="less")
     return np.asarray(test.pvalue)
 
 
