@@ -3,9 +3,9 @@
     python analysis/records.py NULLS CHANGES --sizes FIRST SECOND THIRD FOURTH --out records
 
 Both folders are packs, or hold a `runs.csv`. The first has one model on many seeds: a null is that
-model with draws of its own, so that its effect is 0. The second has changes of that model, each on
-a few seeds. A change is helpful or harmful if the 95% interval of its effect (Welch) excludes 0,
-else unknown.
+model with draws of its own, so that its effect is 0. The second has that model and changes of it on
+a few seeds. An effect is a mean difference of runs of a seed. A change is helpful or harmful if the
+95% interval of its effect (Student's t) excludes 0, else unknown.
 
 A replay draws candidates at random, half of them nulls, and applies a rule to each candidate until
 a number of runs is spent. A change that is kept is part of the record from then on, and effects of
@@ -113,11 +113,11 @@ class Online:
 
 @dataclass(frozen=True)
 class Runs:
-    """Losses of all runs less the mean of the nulls, in nats; the first size is what counts."""
+    """Differences of losses, in nats; the first size is what counts."""
 
-    #: Of nulls, (runs, sizes, texts).
+    #: Losses of nulls less their mean, (runs, sizes, texts).
     null: Array
-    #: Of changes, (changes, seeds, sizes, texts).
+    #: Losses of changes less that of the seed's baseline, (changes, seeds, sizes, texts).
     change: Array
     #: -1 for a harmful change, 0 for an unknown one, 1 for a helpful one.
     truth: NDArray[np.int_]
@@ -126,11 +126,12 @@ class Runs:
     def read(cls, nulls: Path, changes: Path, sizes: list[str]) -> "Runs":
         """Read two packs; `sizes` are names of tables."""
         (null,) = read_losses(nulls, sizes, baseline=True)
-        change = read_losses(changes, sizes, baseline=False)
-        null, change = null - null.mean(0), change - null.mean(0)
-        means = change[:, :, 0].mean(-1), null[None, :, 0].mean(-1)  # over texts
-        p = stats.ttest_ind(*means, axis=1, equal_var=False).pvalue
-        return cls(null, change, np.where(p < 0.05, -np.sign(means[0].mean(1)), 0).astype(int))
+        base = read_losses(changes, sizes, baseline=True)
+        change = read_losses(changes, sizes, baseline=False) - base
+        effects = change[:, :, 0].mean(-1)  # over texts
+        p = stats.ttest_1samp(effects, 0, axis=1).pvalue
+        truth = np.where(p < 0.05, -np.sign(effects.mean(1)), 0).astype(int)
+        return cls(null - null.mean(0), change, truth)
 
 
 def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
