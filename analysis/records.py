@@ -10,10 +10,8 @@ a few seeds. An effect is a mean difference of runs of a seed. A change is helpf
 A replay draws candidates at random, half of them nulls, and applies a rule to each candidate until
 a number of runs is spent. A change that is kept is part of the record from then on, and effects of
 changes add up. Rules see the validation text alone. `claimed` is the gain that a rule saw when it
-kept a candidate, `other text` the gain of the same runs on the test text, which no rule saw, and
-`other seeds` the mean gain of that candidate over all its seeds, on the validation text. What is
-lost from `claimed` to `other text` is reuse of the text, from `claimed` to `other seeds` luck of
-the seeds.
+kept a candidate, and `gained` the mean gain of that candidate over all its seeds. False records
+(nulls and harmful changes) are also judged by the same runs on the test text, which no rule saw.
 """
 
 import argparse
@@ -37,9 +35,11 @@ WORLDS, REPLAYS = 200, 20  # resamples of candidates and seeds, and replays in e
 RUNS = 300  # of candidates and of fresh baselines, in one replay
 COUNTS = [
     *("candidates", "records", "false", "unknown", "helpful"),
-    *("claimed", "other text", "other seeds", "both other", "offered"),
+    *("claimed", "gained", "gained on the other text", "offered"),
+    *("false: claimed", "false: same run, other text", "false: other seeds"),
 ]
 COLORS = ["tab:blue", "0.7", "tab:red"]
+MIN_FALSE = 0.1  # false records of a replay, for their gains to be drawn
 GATES = 4, 6  # pairs of runs at each gate of LORD++
 
 Keep = Callable[[Array, Array], NDArray[np.bool_]]
@@ -180,8 +180,9 @@ def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
         kept &= going
         gain, claimed = -effect[rows, 0], (record - new)[:, 0].mean(1)  # (replays, texts)
         of_kept = [kept, *(kept & (truth == kind) for kind in (-1, 0, 1))]
-        gains = (kept[:, None] * np.hstack([claimed, gain])).T
-        counts += np.stack([going, *of_kept, *gains, going * (truth == 1) * gain[:, 0]], 1)
+        gains = [kept * claimed[:, 0], *(kept * gain.T), going * (truth == 1) * gain[:, 0]]
+        of_false = of_kept[1] * np.column_stack([claimed, gain[:, 0]]).T
+        counts += np.stack([going, *of_kept, *gains, *of_false], 1)
         spent += going * cost
         record = np.where(kept[:, None, None, None], noise, record)
     return pd.DataFrame(counts.reshape(WORLDS, REPLAYS, -1).mean(1), columns=COUNTS)
@@ -189,20 +190,11 @@ def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
 
 def tabulate(counts: pd.DataFrame) -> pd.Series:
     """Return a rule's row of the table: means, and 95% intervals over worlds."""
-    kept = counts["records"].clip(lower=1e-9)
-    shown = {
-        "candidates": counts["candidates"],
-        "records": counts["records"],
-        "false": counts["false"],
-        "unknown": counts["unknown"],
-        "share false": counts["false"] / kept,
-        "gain kept": counts["other seeds"] / counts["offered"],
-        "nats gained": counts["other seeds"],
-        "claimed a record": counts["claimed"] / kept,
-        "same runs, other text": counts["other text"] / kept,
-        "other seeds, same text": counts["other seeds"] / kept,
-        "other seeds, other text": counts["both other"] / kept,
-    }
+    shown = counts.drop(columns=["helpful", "offered"])
+    shown.insert(4, "share false", counts["false"] / counts["records"])
+    shown.insert(5, "gain kept", counts["gained"] / counts["offered"])
+    of_false = [column for column in counts if column.startswith("false:")]
+    shown[of_false] = counts[of_false].div(counts["false"], axis=0)
     low_high = {name: value.quantile([0.025, 0.975]) for name, value in shown.items()}
     return pd.Series(
         {
@@ -213,7 +205,7 @@ def tabulate(counts: pd.DataFrame) -> pd.Series:
 
 
 def draw_figure(counts: pd.DataFrame, file: Path) -> None:
-    """Draw, for each rule, the records by truth, and the gain of a record as seen and as it is."""
+    """Draw each rule's records by truth, and the gain of a false record as seen and as it is."""
     mean = counts.groupby("rule", sort=False).mean()
     with sns.axes_style("whitegrid"):
         figure, (left, right) = plt.subplots(
@@ -221,11 +213,12 @@ def draw_figure(counts: pd.DataFrame, file: Path) -> None:
         )
     mean[["helpful", "unknown", "false"]].plot.barh(stacked=True, ax=left, color=COLORS)
     left.set(xlabel=f"records in {RUNS} runs", ylabel="")
-    a_record = mean[["claimed", "other text", "other seeds"]].div(mean["records"], axis=0)
-    for (name, gain), marker in zip(a_record.items(), "xo^", strict=True):
-        right.plot(gain, np.arange(len(gain)), marker, label=name)
-    right.set(xlabel="gain of a record (nats)")
-    right.legend()
+    of_false = mean.filter(like="false: ").div(mean["false"], axis=0)
+    of_false[mean["false"] < MIN_FALSE] = np.nan
+    for (name, gain), marker in zip(of_false.items(), "xo^", strict=True):
+        right.plot(gain, np.arange(len(gain)), marker, label=str(name).removeprefix("false: "))
+    right.set(xlabel="gain of a false record (nats)")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3)
     left.invert_yaxis()
     figure.savefig(file, dpi=100)
 

@@ -182,8 +182,8 @@ def test_a_loop_that_keeps_what_is_lower_once_keeps_as_many_nulls_as_a_sequence_
     counts = records.replay(records.RULES[0], runs, draws).mean()
     harmonic = sum(1 / (n + 1) for n in range(1, records.RUNS + 1))
     assert counts["false"] == counts["records"] == pytest.approx(harmonic, abs=0.2)  # 4 deviations
-    assert counts["other seeds"] == 0
-    assert counts["other text"] == pytest.approx(0, abs=0.1)
+    assert counts["gained"] == counts["false: other seeds"] == 0
+    assert counts["false: same run, other text"] == pytest.approx(0, abs=0.1)
     lowest = draws.normal(size=(10_000, records.RUNS + 1)).min(1).mean()
     assert counts["claimed"] == pytest.approx(
         -lowest, abs=0.1
@@ -199,4 +199,4 @@ def test_every_rule_keeps_a_change_that_helps_far_beyond_the_noise(module, monke
     for rule in [*records.RULES, None]:
         counts = records.replay(rule, runs, draws).sum()
         assert counts["helpful"] == pytest.approx(counts["offered"])
-        assert counts["other seeds"] == counts["both other"] == counts["helpful"]
+        assert counts["gained"] == counts["gained on the other text"] == counts["helpful"]
