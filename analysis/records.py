@@ -5,10 +5,12 @@
 Both folders are packs, or hold a `runs.csv`. The first has one model on many seeds: a null is that
 model with draws of its own, so that its effect is 0. The second has that model and changes of it on
 a few seeds. An effect is a mean difference of runs of a seed. A change is helpful or harmful if the
-95% interval of its effect (Student's t) excludes 0, else unknown.
+95% interval of its effect (Student's t; the first size, mean of both texts) excludes 0, else
+unknown.
 
-A replay draws candidates at random, half of them nulls, and applies a rule to each candidate until
-a number of runs is spent. A change that is kept is part of the record from then on, and effects of
+A replay draws candidates at random, a share of them nulls, and applies a rule to each candidate
+until a number of runs is spent. A candidate's loss is its mean effect plus the noise of a null's
+run. A change that is kept is part of the record from then on, and effects of
 changes add up. Rules see the validation text alone. `claimed` is the gain that a rule saw when it
 kept a candidate, and `gained` the mean gain of that candidate over all its seeds. False records
 (nulls and harmful changes) are also judged by the same runs on the test text, which no rule saw.
@@ -31,7 +33,7 @@ from llama_ablate.judge import levels
 
 Generator = np.random.Generator
 TEXTS = ["validation_loss_nats", "test_loss_nats"]
-WORLDS, REPLAYS = 200, 20  # resamples of candidates and seeds, and replays in each
+WORLDS, REPLAYS = 200, 100  # resamples of candidates and seeds, and replays in each
 RUNS = 300  # of candidates and of fresh baselines, in one replay
 COUNTS = [
     *("candidates", "records", "false", "unknown", "helpful"),
@@ -92,10 +94,14 @@ ONLINE = "LORD++, two gates, fresh baselines"
 
 
 class Online:
-    """LORD++ with two gates, as `llama-ablate judge` has it, in many replays at once."""
+    """LORD++ with two gates of unpaired runs on one text, in many replays at once.
+
+    `llama-ablate judge` has the same levels, pairs runs by seed, looks twice, and confirms on
+    another text.
+    """
 
     def __init__(self, replays: int) -> None:
-        self.shares = levels.weights(RUNS)
+        self.shares = levels.weights(-(-RUNS // (2 * GATES[0])))  # of as many tests as can be paid
         self.accepted: list[list[int]] = [[] for _ in range(replays)]
         self.tests = 0
 
@@ -138,6 +144,7 @@ def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
     """Read reported losses of the baseline, or of all others, (variants, seeds, sizes, texts)."""
     runs = pd.read_csv(pack / "runs.csv")
     runs = runs[(runs["use"] == "reported") & runs["role"].isna() & (runs["baseline"] == baseline)]
+    runs = runs.set_index(["variant", "seed", "table"], verify_integrity=True)
     wide = runs.pivot_table(TEXTS, ["variant", "seed"], "table")
     if missing := {*sizes} - {*wide.columns.levels[1]}:
         there = ", ".join(map(repr, wide.columns.levels[1]))
@@ -146,16 +153,15 @@ def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
     return wide.to_numpy().reshape(*map(len, wide.index.levels), len(sizes), len(TEXTS))
 
 
-def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
+def replay(rule: Rule | None, runs: Runs, seed: Generator, null_share: float = 0.5) -> pd.DataFrame:
     """Replay a rule, or LORD++ for None; return the counts of each world, a mean of its replays.
 
-    A world has changes, runs of them and runs of nulls drawn with replacement. The noise of a run
-    is that of a null.
+    A world has changes, their seeds and runs of nulls drawn with replacement.
     """
     replays = WORLDS * REPLAYS
     world, rows = np.repeat(np.arange(WORLDS), REPLAYS), np.arange(replays)
     some = seed.integers(len(runs.change), size=(WORLDS, len(runs.change)))
-    seeds = seed.integers(runs.change.shape[1], size=(*some.shape, runs.change.shape[1]))
+    seeds = seed.integers(runs.change.shape[1], size=(WORLDS, 1, runs.change.shape[1]))
     effects = runs.change[some[..., None], seeds].mean(2)  # (worlds, changes, sizes, texts)
     effects = np.concatenate([effects, np.zeros_like(effects)], 1)
     truths = np.hstack([runs.truth[some], np.full(some.shape, -1)])
@@ -172,7 +178,8 @@ def replay(rule: Rule | None, runs: Runs, seed: Generator) -> pd.DataFrame:
     while (going := spent < RUNS).any():
         if not rule:
             record = draw()
-        at, noise = seed.integers(effects.shape[1], size=replays), draw()
+        is_null = seed.random(replays) < null_share
+        at, noise = seed.integers(some.shape[1], size=replays) + is_null * some.shape[1], draw()
         effect, truth = effects[world, at], truths[world, at]
         new = effect[:, : shape[0], None] + noise
         losses = new[..., 0], record[..., 0]
@@ -232,14 +239,17 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("records"), help="files' name, less ending"
     )
+    parser.add_argument("--null-share", type=float, default=0.5, help="of all candidates")
     options = parser.parse_args()
     try:
         runs = Runs.read(options.nulls, options.changes, options.sizes)
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     seed = np.random.default_rng(0)
-    of_rules = {rule.name: replay(rule, runs, seed) for rule in RULES}
-    of_rules[ONLINE] = replay(None, runs, seed)
+    of_rules = {
+        rule.name if rule else ONLINE: replay(rule, runs, seed, options.null_share)
+        for rule in [*RULES, None]
+    }
     table = pd.DataFrame({name: tabulate(counts) for name, counts in of_rules.items()}).T
     print(table.to_string())
     table.to_csv(options.out.with_suffix(".csv"), index_label="rule")

@@ -192,7 +192,7 @@ def test_a_loop_that_keeps_what_is_lower_once_keeps_as_many_nulls_as_a_sequence_
 
 def test_every_rule_keeps_a_change_that_helps_far_beyond_the_noise(module, monkeypatch):
     records = module("records")
-    monkeypatch.setattr(records, "WORLDS", 5)
+    monkeypatch.setattr(records, "REPLAYS", 1)
     draws = np.random.default_rng(0)
     nulls, changes = draws.normal(0, 0.01, (160, 4, 2)), np.full((1, 5, 4, 2), -1.0)
     runs = records.Runs(nulls, changes, np.ones(1))
