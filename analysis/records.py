@@ -144,7 +144,6 @@ def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
     """Read reported losses of the baseline, or of all others, (variants, seeds, sizes, texts)."""
     runs = pd.read_csv(pack / "runs.csv")
     runs = runs[(runs["use"] == "reported") & runs["role"].isna() & (runs["baseline"] == baseline)]
-    runs = runs.set_index(["variant", "seed", "table"], verify_integrity=True)
     wide = runs.pivot_table(TEXTS, ["variant", "seed"], "table")
     if missing := {*sizes} - {*wide.columns.levels[1]}:
         there = ", ".join(map(repr, wide.columns.levels[1]))
