@@ -29,7 +29,6 @@ OLD = {
         "atlas/documents-crossed",
         "atlas/norm-or-regulariser",
         "atlas/larger/norm-or-regulariser",
-        "atlas/tied-embeddings",
         "claims/e07-ffn-activation",
         "claims/e12-positions",
         "claims/e17-gate-and-distance",
