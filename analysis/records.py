@@ -10,10 +10,10 @@ unknown.
 
 A replay draws candidates at random, a share of them nulls, and applies a rule to each candidate
 until a number of runs is spent. A candidate's loss is its mean effect plus the noise of a null's
-run. A change that is kept is part of the record from then on, and effects of
-changes add up. Rules see the validation text alone. `claimed` is the gain that a rule saw when it
-kept a candidate, and `gained` the mean gain of that candidate over all its seeds. False records
-(nulls and harmful changes) are also judged by the same runs on the test text, which no rule saw.
+run. A change that is kept is part of the record from then on, and effects of changes add up. Rules
+see the validation text alone. `claimed` is the gain that a rule saw when it kept a candidate, and
+`gained` the mean gain of that candidate over all its seeds. False records (nulls and harmful
+changes) are also judged by the same runs on the test text, which no rule saw.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from scipy import stats
 from llama_ablate.evidence.intervals import Array
 from llama_ablate.judge import levels
 
-Generator = np.random.Generator
 TEXTS = ["validation_loss_nats", "test_loss_nats"]
 WORLDS, REPLAYS = 200, 100  # resamples of candidates and seeds, and replays in each
 RUNS = 300  # of candidates and of fresh baselines, in one replay
@@ -152,7 +151,9 @@ def read_losses(pack: Path, sizes: list[str], *, baseline: bool) -> Array:
     return wide.to_numpy().reshape(*map(len, wide.index.levels), len(sizes), len(TEXTS))
 
 
-def replay(rule: Rule | None, runs: Runs, seed: Generator, null_share: float = 0.5) -> pd.DataFrame:
+def replay(
+    rule: Rule | None, runs: Runs, seed: np.random.Generator, null_share: float = 0.5
+) -> pd.DataFrame:
     """Replay a rule, or LORD++ for None; return the counts of each world, a mean of its replays.
 
     A world has changes, their seeds and runs of nulls drawn with replacement.
@@ -240,6 +241,10 @@ def main() -> None:
     )
     parser.add_argument("--null-share", type=float, default=0.5, help="of all candidates")
     options = parser.parse_args()
+    if not 0 <= options.null_share <= 1:
+        parser.error(f"--null-share: {options.null_share:g} is not from 0 to 1")
+    if not options.out.parent.is_dir():
+        parser.error(f"--out: there is no folder '{options.out.parent}'")
     try:
         runs = Runs.read(options.nulls, options.changes, options.sizes)
     except (OSError, ValueError) as error:
