@@ -214,10 +214,8 @@ def tabulate(counts: pd.DataFrame) -> pd.Series:
 def draw_figure(counts: pd.DataFrame, file: Path) -> None:
     """Draw each rule's records by truth, and the gain of a false record as seen and as it is."""
     mean = counts.groupby("rule", sort=False).mean()
-    with sns.axes_style("whitegrid"):
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(10, 4), layout="constrained", sharey=True
-        )
+    sns.set_style("whitegrid")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     mean[["helpful", "unknown", "false"]].plot.barh(stacked=True, ax=left, color=COLORS)
     left.set(xlabel=f"records in {RUNS} runs", ylabel="")
     of_false = mean.filter(like="false: ").div(mean["false"], axis=0)
