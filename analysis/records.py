@@ -159,7 +159,7 @@ def replay(
     A world has changes, their seeds and runs of nulls drawn with replacement.
     """
     replays = WORLDS * REPLAYS
-    world, rows = np.repeat(np.arange(WORLDS), REPLAYS), np.arange(replays)
+    world = np.repeat(np.arange(WORLDS), REPLAYS)
     some = seed.integers(len(runs.change), size=(WORLDS, len(runs.change)))
     seeds = seed.integers(runs.change.shape[1], size=(WORLDS, 1, runs.change.shape[1]))
     effects = runs.change[some[..., None], seeds].mean(2)  # (worlds, changes, sizes, texts)
@@ -185,7 +185,7 @@ def replay(
         losses = new[..., 0], record[..., 0]
         kept, cost = (rule.keep(*losses), np.prod(shape)) if rule else online.judge(*losses)
         kept &= going
-        gain, claimed = -effect[rows, 0], (record - new)[:, 0].mean(1)  # (replays, texts)
+        gain, claimed = -effect[:, 0], (record - new)[:, 0].mean(1)  # (replays, texts)
         of_kept = [kept, *(kept & (truth == kind) for kind in (-1, 0, 1))]
         gains = [kept * claimed[:, 0], *(kept * gain.T), going * (truth == 1) * gain[:, 0]]
         of_false = of_kept[1] * np.column_stack([claimed, gain[:, 0]]).T
@@ -202,13 +202,9 @@ def tabulate(counts: pd.DataFrame) -> pd.Series:
     shown.insert(5, "gain kept", counts["gained"] / counts["offered"])
     of_false = [column for column in counts if column.startswith("false:")]
     shown[of_false] = counts[of_false].div(counts["false"], axis=0)
-    low_high = {name: value.quantile([0.025, 0.975]) for name, value in shown.items()}
-    return pd.Series(
-        {
-            name: f"{value.mean():.3g} [{low_high[name].iloc[0]:.3g}, {low_high[name].iloc[1]:.3g}]"
-            for name, value in shown.items()
-        }
-    )
+    low, high = shown.quantile([0.025, 0.975]).to_numpy()
+    estimates = zip(shown, shown.mean(), low, high, strict=True)
+    return pd.Series({name: f"{mean:.3g} [{a:.3g}, {b:.3g}]" for name, mean, a, b in estimates})
 
 
 def draw_figure(counts: pd.DataFrame, file: Path) -> None:
