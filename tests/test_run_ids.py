@@ -22,6 +22,7 @@ GOLDEN = ROOT / "tests" / "golden" / "run_ids.json"
 #: Files whose parts are plug-ins, which their first comment names.
 NEED_PLUGINS = {
     "experiments/atlas/gpu/residual_streams.yaml",
+    "experiments/plugins/rate_transfer.yaml",
     "experiments/plugins/residuals.yaml",
 }
 FILES = sorted(

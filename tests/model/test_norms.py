@@ -88,3 +88,9 @@ def test_dyt_and_derf_squash_each_coordinate_alone(kind, squash, shift, x):
 def test_no_norm_gives_back_its_input_and_has_no_parameters(x):
     assert NoNorm()(x) is x
     assert not list(NoNorm().parameters())
+
+
+def test_rmsnorm_without_gain_is_rmsnorm_whose_gain_is_one(x, plugin):
+    norm = plugin("rate_transfer").RMSNormWithoutGain()
+    assert not list(norm.parameters())
+    torch.testing.assert_close(norm(x), RMSNorm(16).double()(x), rtol=1e-12, atol=1e-12)

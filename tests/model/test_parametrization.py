@@ -24,8 +24,8 @@ COMPUTE = Compute("cpu", 1, "float32", "math")
 
 @pytest.fixture(autouse=True)
 def _plugins(plugin):
-    """Load a parametrization that scales depth, weight decay and epsilon too, and a loss."""
-    for name in ("completep", "multi_token", "sgd"):
+    """Load two parametrizations, a loss and an optimizer."""
+    for name in ("completep", "multi_token", "rate_transfer", "sgd"):
         plugin(name)
 
 
@@ -96,7 +96,17 @@ def test_scores_are_divided_by_the_head_width_and_not_by_its_root():
     assert chosen("mup", head_dim=64).scores == 1
 
 
-@pytest.mark.parametrize("name", ["mup", "completep"])
+def test_embedding_rate_raises_no_rate_but_that_of_the_embedding(spec):
+    model = build(spec(parametrization={"name": "embedding-rate", "base_dim": 8}))
+    scales = {w.name: w.scale("adaptive") for w in list_weights(Objective(model))}
+    assert scales.pop("model.embedding.weight") == (4, 1, 1)
+    assert set(scales.values()) == {(1, 1, 1)}
+    raised, standard = chosen({"name": "embedding-rate", "base_dim": 16}), chosen("standard")
+    assert (raised.logits, raised.residual, raised.scores) == (1, 1, 1)
+    assert [raised.start(kind) for kind in KINDS] == [standard.start(kind) for kind in KINDS]
+
+
+@pytest.mark.parametrize("name", ["mup", "completep", "embedding-rate"])
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "sgd"])
 def test_at_the_size_of_its_base_a_parametrization_is_the_standard_one(spec, name, optimizer):
     """Bit for bit, over training steps, whatever the optimizer."""

@@ -11,7 +11,8 @@ FILES = sorted(PLUGINS.glob("*.py"))
 #: Every plug-in as a level of an axis.
 AXES = """{design: one-at-a-time, axes: {
   attention: [mamba2, forgetting, kda], block: [deepnorm, hyper-connections, attention-residuals],
-  parametrization: [completep], train.optimizer: [normuon, sgd, soap, sam, sophia, schedule_free],
+  parametrization: [completep, embedding-rate], norm: [rmsnorm-without-gain],
+  train.optimizer: [normuon, sgd, soap, sam, sophia, schedule_free],
   train.losses: [multi_token]}}"""
 
 
@@ -27,6 +28,6 @@ def test_one_grid_trains_each_in_a_run_that_names_its_file(experiment_file, tmp_
     options = [word for path in FILES for word in ("--plugin", str(path))]
     assert main(["run", str(file), "--results", str(tmp_path / "r"), *options]) == 0
     store = Store(tmp_path / "r" / "tiny")
-    assert [record.outcome for record in store.records()] == ["ok"] * 15
+    assert [record.outcome for record in store.records()] == ["ok"] * 17
     assert list(store.plan.settings.plugins) == [str(path) for path in FILES]
     assert len(plugins.loaded()) >= len(FILES)
