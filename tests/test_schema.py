@@ -26,7 +26,6 @@ OLD = {
         "prose",
         "documents-small",
         "dropout-small",
-        "atlas/documents-crossed",
         "atlas/norm-or-regulariser",
         "atlas/larger/norm-or-regulariser",
         "claims/e07-ffn-activation",
