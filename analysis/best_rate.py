@@ -1,6 +1,6 @@
 """Estimate each variant's best learning rate at each size, with its interval.
 
-    python analysis/best_rate.py results/reference/width-transfer
+    python analysis/best_rate.py results/reference/rate-transfer
 
 A parabola in the logarithm of the rate passes through the mean validation losses of the rate with
 the lowest one and of its two neighbours; its minimum is the best rate. The interval is the middle
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 DRAWS = 2000
 MIN_RATES = 3  # of a parabola
+COLUMNS = ["table", "variant", "seed", "point", "outcome", "role", "validation_loss_nats"]
 
 
 def find_minimum(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> float:
@@ -51,11 +52,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        runs = pd.read_csv(options.pack / "runs.csv", dtype={"table": str}).query(
-            "outcome == 'ok' and role.isna()"
-        )
+        runs = pd.read_csv(options.pack / "runs.csv", dtype={"table": str}, usecols=COLUMNS)
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {options.pack}: {error}\n")
+    runs = runs.query("outcome == 'ok' and role.isna()")
     runs["lr"] = runs["point"].astype(str).str.extract(r"^lr (\S+)$", expand=False).astype(float)
     if runs["lr"].nunique() < MIN_RATES:
         parser.exit(2, f"{parser.prog}: {options.pack}: fewer than {MIN_RATES} rates were tried\n")

@@ -1,6 +1,6 @@
 """Fit, check and extrapolate a scaling law for each variant over model sizes.
 
-    python analysis/scaling_laws.py results/reference/width-transfer --along parameters
+    python analysis/scaling_laws.py results/reference/atlas/records-nulls --along parameters
 
 The law `loss = floor + scale / size^exponent` is fitted to means over seeds, by least squares of
 relative residuals. It needs four sizes, or three with a known `--floor`. As a check, the law fitted

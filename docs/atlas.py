@@ -73,7 +73,7 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {one['title']}\n"
     yield f"**{one['answer']}**\n"
     yield f"![{one['alt']}](images/{image(one).name})\n"
-    yield "| difference in nats, at the end | 95% interval | verdict |"
+    yield "| difference at the end | 95% interval | verdict |"
     yield "|---|---|---|"
     for name, (row, *larger) in groupby(rows, key=attrgetter("name")):
         ends = "".join(
@@ -81,7 +81,7 @@ def section(one: Mapping[str, Any]) -> Iterator[str]:
         )
         yield f"| {name} | **{row.end}**{ends} | {row.word} |"
     yield f"\n{one['verdict'].strip()}\n"
-    yield "Who says what:\n"
+    yield "Claims:\n"
     yield from (f"- {said}" for said in one["says"])
     yield f"\n**Scale.** {one['design'].strip()} [Report]({pack}).\n"
     yield f"**What would overturn it:** {one['overturn'].strip()}\n"

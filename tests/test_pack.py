@@ -456,7 +456,7 @@ def test_a_pack_is_shown_whose_parts_are_not_installed(capsys):
 
 def test_the_published_packs_are_sound_few_and_small(volume):
     packs = sorted(file.parent for file in REFERENCE.rglob(ARCHIVE))
-    assert len(packs) == 45
+    assert len(packs) == 44
     some = packs[:: volume(16, 1, 1)]  # each is unpacked to hundreds of files
     assert [breach for folder in some for breach in fsck.check(folder)] == []
     files = [file for file in REFERENCE.rglob("*") if file.is_file() and "report" not in file.parts]

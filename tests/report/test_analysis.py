@@ -150,9 +150,21 @@ def test_a_variant_that_learns_twice_as_fast_needs_half_the_tokens(module):
     assert saved(lengths, faster, 9.0) == math.inf
 
 
+def test_the_best_rate_is_the_minimum_of_a_parabola_in_the_logarithm_or_an_end(module):
+    best, rates = module("best_rate"), np.array([1e-3, 2.5e-3, 6.3e-3, 1.6e-2])
+    valleys = {f"seed {at}": 2 + 0.3 * np.log(rates / at) ** 2 for at in (3.5e-3, 4.5e-3)}
+    seeds = pd.DataFrame(valleys, index=rates)
+    found = [best.find_minimum(rates, seeds[seed].to_numpy()) for seed in seeds]
+    assert found == pytest.approx([3.5e-3, 4.5e-3])
+    assert best.estimate(seeds) == "0.004 [0.0035, 0.0045]"
+    assert best.find_minimum(rates, rates) == rates[0]
+    assert best.estimate(pd.DataFrame({0: -rates, 1: -rates}, index=rates)).startswith(">0.016")
+
+
 #: What a script prints of a committed pack.
 PRINTED = {
-    "scaling_laws.py": ("width-transfer", r"mup +unchecked"),
+    "best_rate.py": ("rate-transfer", r"(?m)^standard +0.0091 .* 0.0021 \[0.0019, 0.0022\]$"),
+    "scaling_laws.py": ("atlas/records-nulls", r"baseline +unchecked"),
     "rank_agreement.py": (
         "claims/e07-ffn-activation",
         r"6M tokens +28 +79% \[\d+%, 100%\] +11 +100%",

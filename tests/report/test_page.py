@@ -415,7 +415,7 @@ LOOKS = [(400, False, False), (1400, False, False), (400, True, False), (720, Tr
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "pack", ["first", "wikitext2", "moe-small", "width-transfer", "claims/e16-leave-one-out-stack"]
+    "pack", ["first", "wikitext2", "moe-small", "rate-transfer", "claims/e16-leave-one-out-stack"]
 )
 def test_no_text_overlaps_or_is_cut_and_no_word_is_broken(pack, tmp_path, show, monkeypatch):
     monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)  # letters are paths to a browser
