@@ -152,8 +152,8 @@ def _scope(frames: Frames) -> Iterator[str]:
     parameters = written.ends((plan.baseline.parameters for plan in plans), shorten_number)
     each = [plan.tokens_per_run / plan.baseline.parameters for plan in plans]
     rows = [row for table in frames.tables for row in table.comparison if not row.role]
-    paired = [row.n for row in rows if row.n and not row.baseline] or [0]
-    seeds = written.ends(paired, "{:,}".format)
+    counts = [row.n for row in rows if not row.baseline] or [row.n for row in rows]
+    seeds = written.ends([n for n in counts if n] or [0], "{:,}".format)
     tune = frames.table.experiment.tune
     tuned = f", each variant at its best {_join([*tune])}" if tune else ""
     yield (
@@ -167,7 +167,8 @@ def _variants(table: TableFrames) -> str:
     """Describe the verdicts of a comparison table's variants."""
     rows = [row for row in table.comparison if not (row.role or row.baseline)]
     findings = [_make_finding(row, table) for row in rows]
-    return _describe(findings, table, _VARIANT, _name_baseline(table)) or "nothing yet"
+    nothing = "nothing yet" if rows else "no variants to compare"
+    return _describe(findings, table, _VARIANT, _name_baseline(table)) or nothing
 
 
 def _factors(table: TableFrames) -> str:

@@ -183,9 +183,11 @@ def _describe_models(frames: Frames) -> str:
         for plan in plans
     )
     matching = " or ".join(dict.fromkeys(plan.matching for plan in plans))
+    variants = f"{len(names)} {plural(len(names), 'variant')} ({listed(names)})"
+    compared = f"We compare {variants} with" if names else "We train"
     return (
-        f"We compare {len(names)} {plural(len(names), 'variant')} ({listed(names)}) with a "
-        f"baseline of {components}, which has {listed([*shapes])}. Variants are {matching}."
+        f"{compared} a baseline of {components}, which has {listed([*shapes])}. "
+        f"Variants are {matching}."
     )
 
 

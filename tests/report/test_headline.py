@@ -8,6 +8,7 @@ from llama_ablate.findings import effects
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
 from llama_ablate.report.headline import headline
+from llama_ablate.report.paper import describe_setup
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -33,6 +34,12 @@ def test_the_answer_is_a_sentence_with_both_names_the_number_its_unit_and_the_si
     assert told.startswith(f"a is equivalent to base within 0.02 nats {number}.")
     told = headline(frames({"": {"base": BASE, "a": moved(0.001)}}))
     assert told.startswith(f"a is inconclusive against base {number}.")
+
+
+def test_of_a_baseline_alone_the_scope_is_told_and_that_nothing_is_compared():
+    alone = frames({"": {"base": BASE}})
+    assert headline(alone) == "no variants to compare." + SIZE
+    assert describe_setup(alone).startswith("We train a baseline of ")
 
 
 def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
