@@ -90,7 +90,9 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
 ):
     plugin = tmp_path / "mine.py"
     file = experiment_file(VARIANTS, measure="[perplexity, kv_cache]", seeds="1")
-    assert "'halved' is not a norm" in run("run", file, "--results", tmp_path / "r", code=2)
+    refused = run("run", file, "--results", tmp_path / "r", code=2)
+    assert "'halved' is not a norm; allowed: " in refused
+    assert refused.endswith("; one of your own needs --plugin FILE")
     store = train(file, NORM)
     assert [record.outcome for record in store.records()] == ["ok", "ok"]
     digest = hashlib.sha256(NORM.encode()).hexdigest()
