@@ -262,11 +262,17 @@ def _at_a_cost(table: TableFrames) -> str:
     for row in (*good[:_MAX_OTHERS], *left[:_MAX_OTHERS]):
         share = write_share(shares[row.label])
         needs = f"needs {share}" if said else f"needs {share} of {cost.words}"
-        within = f" within {table.experiment.margin}" * (row.verdict == "equivalent")
+        within = _within_margin(row.verdict, table)
         finding = _make_finding(row, table)
         number = _in_brackets(finding, table)
         said.append(f"{finding.name} {needs} and is {row.verdict}{within}{number}")
     return "; ".join(said)
+
+
+def _within_margin(verdict: str, table: TableFrames) -> str:
+    """Write the margin of a row that is equivalent; "" if none was given, and it is equal."""
+    margin = table.experiment.margin
+    return f" within {margin}" if margin and verdict == "equivalent" else ""
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
@@ -392,7 +398,7 @@ def _describe(
         names = _join(named) if len(matching) <= MAX_NAMES else f"{len(matching)} {rest}"
         against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
         to_base = against * (not parts and word in ("equivalent", "inconclusive"))
-        within = f" within {table.experiment.margin}" * (word == "equivalent")
+        within = _within_margin(word, table)
         number = _in_brackets(matching[0], table) if len(matching) == 1 else ""
         be = is_ if len(matching) == 1 else are
         said = word + " to compare" * (word == "too short")

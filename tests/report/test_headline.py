@@ -36,6 +36,11 @@ def test_the_answer_is_a_sentence_with_both_names_the_number_its_unit_and_the_si
     assert told.startswith(f"a is inconclusive against base {number}.")
 
 
+def test_a_variant_equal_bit_for_bit_is_equivalent_where_no_margin_is_given():
+    told = headline(frames({"": {"base": BASE, "a": BASE}}))
+    assert told.startswith("a is equivalent to base (+0.0000 nats [+0.0000, +0.0000]).")
+
+
 def test_of_a_baseline_alone_the_scope_is_told_and_that_nothing_is_compared():
     alone = frames({"": {"base": BASE}})
     assert headline(alone) == "no variants to compare." + SIZE
