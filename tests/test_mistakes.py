@@ -89,6 +89,12 @@ seeds: 1
 => 2:8: seeds: an A/A arm needs an interval, and an interval two seeds or more
 controls: {positive: {norm: none}}
 => 1:12: controls.positive: needs a 'margin', such as '0.02 nats': the control must harm by ...
+model: {dim: 32, heads: 4, norm: rmsnrm}
+sizes: {models: [{dim: 16}, {dim: 32}]}
+=> 1:34: model.norm: 'rmsnrm' is not a norm; allowed: ... did you mean 'rmsnorm'?
+model: {dim: 32, heads: 4}
+sizes: {models: [{dim: 16}, {dim: 18}]}
+=> 2:29: sizes.models[1]: 4 heads do not divide dim 18; allowed: 1, 2, 3, 6, 9, 18
 sizes: {models: [{}, {dim: 16}]}
 => 1:18: sizes.models[0]: a size changes dim, layers, heads or head_dim
 variants: {axes: {context: [5]}}

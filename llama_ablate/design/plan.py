@@ -11,7 +11,7 @@ from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.labels import name_text
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.schema import Reading
+from llama_ablate.config.schema import Reading, Size
 from llama_ablate.data import overlap, tokens
 from llama_ablate.data.batches import Batches, DocumentStreams, TextMixture
 from llama_ablate.data.corpus import CORPORA
@@ -232,7 +232,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 partial(_own_text, text, texts),
             )
         except ConfigError as error:
-            placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
+            of_size = error.where[:1] == ("model",) and {*error.where[1:2]} <= {*Size.model_fields}
+            placed = ("sizes", "models", i) if size and of_size else None
             raise ConfigError(error.message, placed or error.where) from None
         if reading:
             reread = text.data.with_changes({"documents": reading})
