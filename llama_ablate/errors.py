@@ -63,13 +63,15 @@ def require(package: str, user: str) -> None:
         raise ConfigError(f"{user} needs the package '{package}': pip install {package}")
 
 
-def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
+def nearest(
+    value: object, allowed: Iterable[str], elsewhere: Sequence[str] = (), otherwise: str = ""
+) -> str:
     """Return the end of an error message: allowed names and the nearest match.
 
     The nearest match of `value` is the same name with other capitals or punctuation, a name for
     which `value` is another project's word, or the name with the most similar letters. Names in
     `elsewhere`, such as `train.lr`, are not listed, but may be the nearest match. A long list is
-    cut to the nearest names and a count of the others.
+    cut to the nearest names and a count of the others. `otherwise` is added if nothing is near.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
@@ -79,7 +81,7 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
     names = sorted(allowed)
     text = str(value)[:_COMPARED]
     meant = " or ".join(f"'{name}'" for name in _meant(text, [*names, *elsewhere]))
-    hint = f"; did you mean {meant}?" if meant else ""
+    hint = f"; did you mean {meant}?" if meant else otherwise
     if len(names) <= _LISTED:
         return f"; allowed: {', '.join(names)}{hint}"
     listed = get_close_matches(text, names, n=_LISTED, cutoff=0.0)

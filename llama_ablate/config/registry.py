@@ -208,9 +208,7 @@ class Registry:
         name = named.pop("name")
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
-            hint = nearest(name, self)
-            if "did you mean" not in hint:
-                hint += "; one of your own needs --plugin FILE"
+            hint = nearest(name, self, otherwise="; one of your own needs --plugin FILE")
             raise ConfigError(f"{quote(name)} is not {self._one}{hint}", at)
         for option in [o for o in named if o not in self._schemas[name].model_fields]:
             if having := [n for n, s in self._schemas.items() if option in s.model_fields]:

@@ -42,6 +42,8 @@ _COSTS: dict[str, Cost] = {
     "flops": lambda spec: exact(spec, "flops_per_token"),
     "kv_bytes": lambda spec: exact(spec, "kv_bytes_per_token"),
 }
+#: Places of mistakes that a model size of `sizes` can cause.
+_SIZE_PLACES = [("model",), *(("model", key) for key in Size.model_fields)]
 
 
 def _cost(match: str, experiment: Experiment) -> Cost | None:
@@ -232,8 +234,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 partial(_own_text, text, texts),
             )
         except ConfigError as error:
-            of_size = error.where[:1] == ("model",) and {*error.where[1:2]} <= {*Size.model_fields}
-            placed = ("sizes", "models", i) if size and of_size else None
+            placed = ("sizes", "models", i) if size and error.where[:2] in _SIZE_PLACES else None
             raise ConfigError(error.message, placed or error.where) from None
         if reading:
             reread = text.data.with_changes({"documents": reading})
