@@ -25,11 +25,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from judge import lord, weights
 from numpy.typing import NDArray
 from scipy import stats
 
 from llama_ablate.evidence.intervals import Array
-from llama_ablate.judge import levels
 
 TEXTS = ["validation_loss_nats", "test_loss_nats"]
 WORLDS, REPLAYS = 200, 100  # resamples of candidates and seeds, and replays in each
@@ -42,6 +42,7 @@ COUNTS = [
 COLORS = ["tab:blue", "0.7", "tab:red"]
 MIN_FALSE = 0.1  # false records of a replay, for their gains to be drawn
 GATES = 4, 6  # pairs of runs at each gate of LORD++
+MAX_LEVELS = 0.025, 0.05  # largest one-sided level of each gate, which is the root of the granted
 
 Keep = Callable[[Array, Array], NDArray[np.bool_]]
 
@@ -95,20 +96,19 @@ ONLINE = "LORD++, two gates, fresh baselines"
 class Online:
     """LORD++ with two gates of unpaired runs on one text, in many replays at once.
 
-    `llama-ablate judge` has the same levels, pairs runs by seed, looks twice, and confirms on
-    another text.
+    `analysis/judge.py` has levels of the same rule, and pairs runs by seed.
     """
 
     def __init__(self, replays: int) -> None:
-        self.shares = levels.weights(-(-RUNS // (2 * GATES[0])))  # of as many tests as can be paid
+        self.shares = weights(-(-RUNS // (2 * GATES[0])))  # of as many tests as can be paid
         self.accepted: list[list[int]] = [[] for _ in range(replays)]
         self.tests = 0
 
     def judge(self, new: Array, old: Array) -> tuple[NDArray[np.bool_], NDArray[np.int_]]:
         """Judge one candidate in each replay; return whether it is kept, and its runs."""
         self.tests += 1
-        granted = [levels.lord(self.tests, at, self.shares, 0.05, 0.025) for at in self.accepted]
-        one, two = np.array([levels.split_level(level) for level in granted]).T
+        granted = [lord(self.tests, at, self.shares, 0.05, 0.025) for at in self.accepted]
+        one, two = np.minimum(np.sqrt(granted), np.array(MAX_LEVELS)[:, None])
         first = p_value(new[:, :, : GATES[0]], old[:, :, : GATES[0]]) < one
         kept = first & (p_value(new[:, :, GATES[0] :], old[:, :, GATES[0] :]) < two)
         for replay in np.flatnonzero(kept):

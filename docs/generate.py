@@ -44,7 +44,6 @@ def pages() -> dict[Path, str]:
         **reference_pages.pages(),
         **filled,
         schema.FILE: schema.text(),
-        schema.JUDGE: schema.of_judge(),
     }
 
 

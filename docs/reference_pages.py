@@ -41,7 +41,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`models` of `sizes`, each": schema.Size,
     "`parallel`": schema.Parallel,
     "`ray`": schema.RayTask,
-    "`judge`": schema.Terms,
 }
 _SLOTS = {
     "norm": "Norms.",

@@ -10,15 +10,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from docs import reference_pages
 from llama_ablate.commands import components
 from llama_ablate.config import schema
-from llama_ablate.judge import ledger_page
 
 FILE = Path(schema.__file__).with_name("experiment.schema.json")
-JUDGE = FILE.parents[1] / "commands" / "judge.schema.json"
 #: Registries of keys whose name differs from that of their registry.
 _REGISTRIES = {"measure": "metric"}
 #: Sections that a single value may replace, with the JSON type of this value.
@@ -62,15 +58,6 @@ def text() -> str:
     return (
         json.dumps(made, indent=1, ensure_ascii=False).replace("#/$defs/", "#/definitions/") + "\n"
     )
-
-
-def of_judge() -> str:
-    """Return the JSON Schema of the output of `judge --json`.
-
-    NaN and infinities are null in this output.
-    """
-    made = TypeAdapter(ledger_page.LedgerState).json_schema()
-    return json.dumps({"title": "A ledger of llama_ablate", **made}, indent=1) + "\n"
 
 
 def _bare(section: dict[str, Any]) -> dict[str, Any]:

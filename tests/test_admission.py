@@ -15,19 +15,6 @@ from tests.in_process import run_in_process
 GB = 10**9
 
 
-class Child:
-    """Stands in for a process that runs until it is told to end."""
-
-    def __init__(self):
-        self.process = SimpleNamespace(sentinel=0, exitcode=0, is_alive=lambda: True)
-
-    def messages(self):
-        return []
-
-    def end(self):
-        pass
-
-
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A launcher of four workers whose processes, peaks and free memory are made up."""
@@ -35,7 +22,7 @@ def machine(tmp_path, monkeypatch):
 
     def start(_task, _root, run, **_options):
         state.started.append(run)
-        return Child()
+        return SimpleNamespace(sentinel=0, exitcode=0, is_alive=lambda: True)
 
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(local, "wait", lambda *_, **__: None)
@@ -58,7 +45,7 @@ def test_one_worker_starts_and_its_peak_decides_how_many_more(machine, capsys, f
     said = f"note: {at_once} of 4 workers at a time: the first took 1.0 GB of memory"
     assert (said in capsys.readouterr().err) == (at_once < 4)
     machine.free = 0  # what these take is no reason to start fewer later
-    machine.launcher._active.pop().child.end()
+    machine.launcher._active.pop()
     machine.launcher._gpus.append("")
     machine.launcher.submit(["e"])
     assert len(machine.launcher._active) == at_once

@@ -10,9 +10,11 @@ from contextlib import suppress
 from importlib import import_module
 from io import FileIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_ablate.commands import help  # noqa: A004  the command's name
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, add_to, create_options
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 
-COMMANDS: dict[str, help.Command] = {**help.COMMANDS, "help": help}
+COMMANDS: dict[str, Any] = {**help.COMMANDS, "help": help}
 #: Dataclass of options of each command's `run`.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
+#: Name of the file of Python's import system in a stack.
+_IMPORT = "<frozen importlib._bootstrap>"
+_INTERRUPTED = "llama-ablate: interrupted; the same command goes on from here\n"
 _SIGNALLED = 128  # exit code of an interrupted command, less the number of the signal
 
 
@@ -100,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parsed(arguments)
         return _done(parsed.command, create_options(OPTIONS[parsed.command], vars(parsed)))
     except KeyboardInterrupt as stop:
-        sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
+        sys.stderr.write(_INTERRUPTED)
         return _SIGNALLED + (stop.args[0] if stop.args else signal.SIGINT)
 
 
@@ -112,7 +117,7 @@ def _done(command: str, options: Options) -> int:
             import_module("llama_ablate.launch.processes").leave_after(sys.stdin.read)
         if command != "help":  # help needs no plug-ins, and stays quick
             plugins.load(options.plugins)
-        answer = COMMANDS[command].run(options)
+        answer: Answer = COMMANDS[command].run(options)
         with suppress(BrokenPipeError):  # the reader closed the pipe early
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())
             print(answer.json if options.json else coloured(visible(fitted)), flush=True)
@@ -152,9 +157,10 @@ def script() -> NoReturn:
     """Process entry point of `llama-ablate` and `python -m llama_ablate`.
 
     SIGTERM and SIGHUP interrupt like Ctrl-C. Closed streams, full disks and broken pipes do not
-    change the exit code. After `main` has returned, a signal ends the process silently.
+    change the exit code. After `main` has returned, a signal ends the process at once, with the
+    exit code that `main` returned.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     devnull = os.open(os.devnull, os.O_RDWR)
@@ -167,16 +173,19 @@ def script() -> NoReturn:
         errors="backslashreplace",
         write_through=True,
     )
+    code = 1
     try:
-        sys.exit(main())
+        code = main()
+    except SystemExit as ended:  # of the argument parser
+        code = int(ended.code or 0)
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: os._exit(code))
         try:
             sys.stdout.flush()
         except OSError:  # the interpreter would try again at its end, and exit with 120
             os.dup2(devnull, sys.stdout.fileno())
+    sys.exit(code)
 
 
 class _Unfailing(FileIO):
@@ -189,7 +198,17 @@ class _Unfailing(FileIO):
             return memoryview(text).nbytes
 
 
-def _interrupt(number: int, _frame: object) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; in the middle of an import, end the process at once instead.
+
+    torch and others call Python while they are imported, from C++ code that aborts the process if
+    an exception arrives. Whatever this process has started ends with it.
+    """
     if number == signal.SIGHUP:  # when a terminal closes, both the system and the shell send it
         signal.signal(number, signal.SIG_IGN)
+    while frame:
+        if frame.f_code.co_filename == _IMPORT:
+            sys.stderr.write(_INTERRUPTED)
+            os._exit(_SIGNALLED + number)
+        frame = frame.f_back
     raise KeyboardInterrupt(number)

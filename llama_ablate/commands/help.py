@@ -1,61 +1,34 @@
 """The command `help`: first steps, all commands, or exit codes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from importlib import import_module
+from typing import Any, Literal
 
-from llama_ablate.commands import (
-    attention,
-    components,
-    export,
-    generate,
-    init,
-    judge,
-    measure,
-    pack,
-    plan,
-    report,
-    show,
-    status,
-    summary,
-    trace,
-    track,
-)
-from llama_ablate.commands import (
-    run as run_command,
-)
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument
 
 HELP = "say how to begin, list all commands, or say what exit codes mean"
 EXAMPLE = "help exit-codes"
 
-
-class Command(Protocol):
-    """Interface of a command's module."""
-
-    __name__: str
-    HELP: str
-    EXAMPLE: str
-
-    def run(self, options: Any, /) -> Answer:
-        """Run the command. Raises ConfigError."""
-
-
 #: Commands by group. The first group lists the main workflow, in order.
-GROUPS: dict[str, tuple[Command, ...]] = {
-    "to begin": (init, plan, run_command, report),
-    "results": (status, show, measure, pack, judge),
-    "models, trackers": (components, summary, generate, trace, attention, export, track),
+GROUPS = {
+    "to begin": ["init", "plan", "run", "report"],
+    "results": ["status", "show", "measure", "pack"],
+    "models, trackers": [
+        *("components", "summary", "generate", "trace", "attention", "export", "track")
+    ],
 }
-COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
+#: Module of each command, with its `HELP`, `EXAMPLE` and `run`.
+COMMANDS: dict[str, Any] = {
+    name: import_module(f"llama_ablate.commands.{name}")
+    for names in GROUPS.values()
+    for name in names
+}
 #: What each exit code of the program means.
 EXIT_CODES = {
     0: "done: all runs ended `ok`, those too short to compare among them (the report names them)",
     1: "done, and some run diverged, collapsed, or failed (an error, out of memory or time)",
     2: "nothing was done, or not all: the input is wrong or the system refused; one line says what",
-    3: "`judge`: the candidate is rejected",
-    4: "`judge`: inconclusive",
-    5: "`judge`: the candidate is invalid",
     75: "a worker was asked to stop, or another process has its run: start it again",
     129: "interrupted by a closed terminal (SIGHUP); the same command goes on",
     130: "interrupted by Ctrl-C (SIGINT); the same command goes on",
@@ -98,21 +71,17 @@ def run(options: HelpOptions) -> Answer:
 def _brief() -> str:
     """Return the help of `llama-ablate` without arguments, in at most 24 lines."""
     (begin, first), *others = GROUPS.items()
-    lines = [f"{begin}:", *(f"  {_name(command):9s} {command.HELP}" for command in first), ""]
-    lines += [f"{group}: {', '.join(map(_name, commands))}" for group, commands in others]
+    lines = [f"{begin}:", *(f"  {name:9s} {COMMANDS[name].HELP}" for name in first), ""]
+    lines += [f"{group}: {', '.join(names)}" for group, names in others]
     return _BRIEF.format(groups="\n".join(lines))
 
 
 def _all() -> str:
     """Return the help of all commands by group, with an example each."""
     lines = []
-    for group, commands in GROUPS.items():
+    for group, names in GROUPS.items():
         lines.append(f"{group}:")
-        for command in commands:
-            lines.append(f"  {_name(command):11s} {command.HELP}")
-            lines.append(f"{'':14s}llama-ablate {command.EXAMPLE}")
+        for name in names:
+            lines.append(f"  {name:11s} {COMMANDS[name].HELP}")
+            lines.append(f"{'':14s}llama-ablate {COMMANDS[name].EXAMPLE}")
     return "\n".join(lines)
-
-
-def _name(command: Command) -> str:
-    return command.__name__.rpartition(".")[2]
