@@ -107,8 +107,9 @@ def plain_loop(file: Path) -> None:
 
     (table,) = plan(experiment.load(file)).tables
     train = table.experiment.train
+    specs = {variant.id: variant.spec for variant in table.variants}
     for run in table.runs:
-        spec = run.variant.spec
+        spec = specs[run.variant]
         torch.manual_seed(run.seed)
         kv_heads = {"mha": spec.heads, "gqa": 2, "mqa": 1}[spec.attention.name]
         config = LlamaConfig(

@@ -54,10 +54,11 @@ def peaks(file: Path, label: str) -> tuple[int, int]:
     names = [variant.label for variant in table.variants]
     if label not in names:
         sys.exit(f"memory.py: '{label}' is no variant of '{file}': {', '.join(names)}")
-    run = next(run for run in table.runs if run.variant.label == label)
+    variant = table.variants[names.index(label)]
+    run = next(run for run in table.runs if run.variant == variant.id)
     train = plan.experiment.train.with_changes(run.train)
     compute = choose(plan.baseline.spec, train, "cpu")
-    state = table.optimizer_bytes(run.variant, run.train)
+    state = table.optimizer_bytes(variant, run.train)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "results")
         store.prepare()
@@ -68,7 +69,7 @@ def peaks(file: Path, label: str) -> tuple[int, int]:
             pass
         record = store.record(run.id)
         assert record is not None, "a worker that ended leaves a record"
-    return estimate_peak_bytes(run.variant.spec, train, compute, state), record.peak_memory_bytes
+    return estimate_peak_bytes(variant.spec, train, compute, state), record.peak_memory_bytes
 
 
 def main(words: list[str]) -> None:

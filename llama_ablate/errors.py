@@ -1,6 +1,7 @@
 """ConfigError for mistakes in user input, with hints on allowed names and missing packages."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -29,6 +30,27 @@ class ConfigError(ValueError):
     def under(self, *prefix: str | int) -> "ConfigError":
         """Return a copy of the error with `prefix` prepended to its path of keys."""
         return ConfigError(self.message, (*prefix, *self.where))
+
+
+def need(fine: object, message: str, *where: str | int) -> None:
+    """Raise ConfigError with a message at a path of keys unless `fine` is true."""
+    if not fine:
+        raise ConfigError(message, where)
+
+
+@contextmanager
+def under(where: Where, instead_of: Where | None = ()) -> Iterator[None]:
+    """Place each ConfigError that is raised in the block under a path of keys.
+
+    `where` takes the place of the start `instead_of` of an error's own path, and of the whole path
+    of an error elsewhere; with None, always of the whole path.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        cut = None if instead_of is None else len(instead_of)
+        rest = error.where[cut:] if error.where[:cut] == instead_of else ()
+        raise ConfigError(error.message, (*where, *rest)) from None
 
 
 class NotProvidedError(ConfigError):

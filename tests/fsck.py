@@ -40,7 +40,7 @@ from typing import Any
 MOST = 1 << 30
 PACK = "results.tar.xz"
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
-TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|protocol)\.json")
+TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|protocol|pages)\.json")
 RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
 FINAL = ("ok", "diverged", "collapsed")
 ROWS = 100  # of a curve
@@ -55,13 +55,17 @@ Breach = tuple[str, str, str]  # with the path in the folder
 
 def check(root: Path, against: Path | None = None) -> list[Breach]:
     """Return every breach of the invariants in a results folder or a pack."""
-    found = []
+    found: list[Breach] = []
     packed = (root / PACK).is_file()
     if packed:
         left = sorted(root.glob(".partial-*"))
         found += [("I4", path.name, "is left of packing that was stopped") for path in left]
     try:
         with unpacked(root) as folder, unpacked(against) if against else nullcontext() as other:
+            for name, digest in document(folder / "pages.json").items() if packed else ():
+                page = (root / name).read_bytes() if (root / name).is_file() else b""
+                if name != "sha256" and hashlib.sha256(page).hexdigest() != digest:
+                    found.append(("I2", name, "is not what was packed"))
             for name, path, what in breaches(folder, other):
                 found.append((name, str(path.relative_to(folder)), what))
     except UNREADABLE as error:
@@ -138,7 +142,7 @@ def documents(root: Path) -> Iterator[Found]:
             strict(path.read_bytes())
         except ValueError as error:
             yield "I6", path, f"is no strict JSON: {error}"
-        if path.name == "record.json":
+        if path.name == "record.json" and (path.parent / "manifest.json").is_file():
             continue  # the manifest vouches for it
         if not (holds := sealed(root, path)):
             yield "I2", path, "bears no seal" if holds is None else "is not what its seal says"
@@ -155,10 +159,17 @@ def sealed(root: Path, path: Path) -> bool | None:
 
 
 def own(root: Path) -> set[Path]:
-    """Return the files that the results consist of: of a run, what its manifest lists."""
+    """Return the files that the results consist of: of a run, what its record lists.
+
+    A run that version 0.2 wrote has a manifest that lists them, and a file for each metric.
+    """
     found = {path for path in root.iterdir() if TOP.fullmatch(path.name)}
     found |= {*root.glob("variants/*/metrics/[!.]*.json")}
     for folder in run_folders(root):
+        if not (folder / "manifest.json").is_file():
+            listed = document(folder / "record.json").get("files", {})
+            found |= {folder / name for name in ("record.json", "weights.dropped", *listed)}
+            continue
         manifest = document(folder / "manifest.json")
         names = {"manifest.json", "weights.dropped", *manifest} - {"metrics", "sha256"}
         found |= {folder / name for name in names}
@@ -172,10 +183,10 @@ def own(root: Path) -> set[Path]:
 
 
 def files(root: Path) -> Iterator[Found]:
-    """I2 of what a manifest lists."""
+    """I2 of what a record or a manifest lists."""
     for folder in run_folders(root):
         if not (folder / "manifest.json").is_file():
-            yield "I2", folder, "has no manifest"
+            yield from listed_files(folder)
             continue
         manifest = document(folder / "manifest.json")
         there = {path.name for path in folder.iterdir()}
@@ -198,6 +209,21 @@ def files(root: Path) -> Iterator[Found]:
                 folder / "record.json"
             ).items():
                 yield "I2", folder / name, "is not what the manifest says"
+
+
+def listed_files(folder: Path) -> Iterator[Found]:
+    """I2 of what a run's record lists."""
+    listed = document(folder / "record.json").get("files", {})
+    for name in sorted({"curve.csv", *listed}):
+        raw = (folder / name).read_bytes() if (folder / name).is_file() else None
+        if name not in listed:
+            yield "I2", folder / name, "is not in the record"
+        elif raw is not None and hashlib.sha256(raw).hexdigest() != listed[name]:
+            yield "I2", folder / name, "is not what the record says"
+        elif raw is None and not (
+            name == "weights.safetensors" and (folder / "weights.dropped").is_file()
+        ):
+            yield "I2", folder / name, "is missing"
 
 
 def differences(root: Path, against: Path, planned: dict[str, Any]) -> Iterator[Found]:
@@ -294,11 +320,14 @@ def repeated(folder: Path) -> dict[str, Any]:
     """Return what of a run repeats; of its weights the hash, so also of those dropped since."""
     record, manifest = document(folder / "record.json"), document(folder / "manifest.json")
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
-    found["weights"] = manifest.get("weights.safetensors", {}).get("sha256")
+    entry = {**manifest, **record.get("files", {})}.get("weights.safetensors", {})
+    found["weights"] = entry.get("sha256") if isinstance(entry, dict) else entry
     found["curve"] = [{k: v for k, v in row.items() if k not in TIMED} for row in rows(folder)]
+    metrics = dict(record.get("metrics", {}))
     for file in sorted(folder.glob("metrics/[!.]*.json")):
-        values = document(file)
-        found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
+        metrics[file.stem] = document(file)
+    for metric, values in metrics.items():
+        found[metric] = {name: value for name, value in values.items() if name != "sha256"}
     return found
 
 

@@ -61,7 +61,7 @@ def in_process(*, figures=False):
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
         patch.setattr(processes, "start", _Forked)
-        patch.setattr(processes, "command", _command)
+        patch.setattr(processes, "end", _Forked.end)
         for most in (
             "PROCESSES",
             "MAX_PROCESSES",
@@ -151,7 +151,7 @@ class _Forked:
         if self._pid == 0:
             try:
                 os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
-                task(lambda _value: None, *arguments)
+                task(*arguments)
             except Exception as error:  # noqa: BLE001  shown by the one that asks
                 os.write(2, f"{error}\n".encode())
             finally:
@@ -161,21 +161,6 @@ class _Forked:
         """Kill the process."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-
-
-def _command(words):
-    """Do what `processes.command` does in a fresh interpreter, in a fork where it loads code."""
-    if "--plugin" not in words:
-        with redirect_stdout(StringIO()):
-            return main(words)
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            with redirect_stdout(StringIO()):
-                code = main(words)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def save_nothing(_figure, _kind, **_options):

@@ -59,7 +59,8 @@ def planned(experiment_file, cats, ships):
 
 def ids(plan, label):
     """Return the runs of a variant, by id."""
-    return [run.id for table in plan.tables for run in table.runs if run.variant.label == label]
+    called = {v.id for table in plan.tables for v in table.variants if v.label == label}
+    return [run.id for table in plan.tables for run in table.runs if run.variant in called]
 
 
 def variant_of(plan, label):

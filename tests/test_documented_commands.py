@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: A grid in seconds: its runs are too short to compare, and have weights.
 TINY = ["train.tokens=3k", "train.batch=4", "seeds=2", "measure=[perplexity]"]
 #: Commands that need another machine, an account, or a file that only a reader has.
-ELSEWHERE = ("--track wandb", "my-llama-folder", "results/NAME", "results/tasks/", "judge ")
+ELSEWHERE = ("--track wandb", "my-llama-folder", "results/NAME", "results/tasks/")
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 

@@ -138,7 +138,7 @@ def test_the_script_for_a_node_of_slurm_requeues_itself_once_its_runs_have_stopp
 def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tmp_path):
     file, store = looked
     assert run_in_process(file, tmp_path) == 0
-    one, other = (Frames.of(Results(s)).table for s in (store, Store(tmp_path / "looked")))
+    one, other = (Frames.of(Results(s.root)).table for s in (store, Store(tmp_path / "looked")))
     columns = ["label", "verdict", "look", "n", "difference", "low", "high"]
     columns.append("p_corrected")
     assert framed(one.comparison)[columns].equals(framed(other.comparison)[columns])
@@ -147,7 +147,7 @@ def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tm
 
 def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(looked):
     _, store = looked
-    table = Frames.of(Results(store)).table
+    table = Frames.of(Results(store.root)).table
     rows = framed(table.comparison).set_index("label")
     assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equal", 1, 1]
     runs = framed(table.runs)

@@ -1,6 +1,7 @@
 """Packed results: the same numbers and pages as the folder, in a few files, and nothing damaged."""
 
 import csv
+import hashlib
 import json
 import lzma
 import math
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_ablate.commands import pack as pack_command
 from llama_ablate.commands import report
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
@@ -94,7 +96,7 @@ def copy(packed, tmp_path):
 
 def pack(results, target, pages=None):
     """Pack results with some pages beside them, and without a report."""
-    return write_pack(target, results.files(), pages or {})
+    return write_pack(target, results.packable(), pages or {})
 
 
 def members(root):
@@ -124,7 +126,10 @@ def test_a_pack_is_a_few_files_and_holds_no_weights(folder, packed):
     weights = {name for name in own if name.endswith("weights.safetensors")}
     dropped = {name.replace("weights.safetensors", "weights.dropped"): b"" for name in weights}
     assert len(weights) == len(Results.open(folder).finished)
-    assert held == {name: own[name] for name in own.keys() - weights} | dropped
+    pages = {name: hashlib.sha256((packed / name).read_bytes()).hexdigest() for name in names}
+    sums = sealed({name: pages[name] for name in sorted(names - {ARCHIVE})}, "pages.json")
+    kept = {name: own[name] for name in own.keys() - weights}
+    assert held == kept | dropped | {"pages.json": sums}
 
 
 def test_the_table_of_runs_has_a_row_a_run_with_its_variant_seed_outcome_and_metrics(packed):
@@ -230,6 +235,60 @@ def test_a_pack_without_its_plan_is_damaged_and_without_its_archive_no_results(c
     assert "holds no results" in refusal(capsys, "status", copy)
 
 
+def test_a_file_beside_the_archive_that_was_changed_is_told(copy, capsys):
+    (copy / "runs.csv").write_text("mine")
+    (copy / "experiment.yaml").unlink()
+    breaches = fsck.check(copy)
+    assert {found[1] for found in breaches if found[2] == "is not what was packed"} == {
+        *("runs.csv", "experiment.yaml")
+    }
+    main(["report", str(copy)])
+    told = "note: not as they were packed: 'experiment.yaml', 'runs.csv'; 'pack' writes them again"
+    assert told in capsys.readouterr().err
+    main(["pack", str(copy)])
+    assert not [found for found in fsck.check(copy) if found[2] == "is not what was packed"]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_pack_of_version_2_reads_as_before_and_is_packed_in_todays_form(tmp_path):
+    """Its runs have a manifest, and a file for each metric."""
+    old = Results.open(REFERENCE / "first")
+    assert any(name.endswith("/manifest.json") for name in members(old.root))
+    pack(old, tmp_path / "x")
+    new = Results.open(tmp_path / "x")
+    held = members(new.root)
+    assert not [name for name in held if "manifest" in name or name.startswith("runs/metrics")]
+    assert [repr(new.record(run)) for run in new.finished] == [
+        repr(old.record(run)) for run in old.finished
+    ]
+    curves = [[repr(each.curve(run)) for run in each.finished] for each in (old, new)]
+    assert curves[0] == curves[1]
+    assert len(new.finished) == len(old.finished) > 0
+    assert fsck.check(new.root) == []
+
+
+def test_a_folder_of_version_2_goes_on_in_todays_form(tmp_path):
+    """A metric that is added to one of its runs moves all metrics into the record."""
+    root = tmp_path / "x"
+    for name, held in members(REFERENCE / "first").items():
+        disk.make((root / name).parent)
+        (root / name).write_bytes(held)
+    store = Store.open(root)
+    before = store.records()
+    first = before[0]
+    assert first.metrics
+    with store.alone("measure") as lease:
+        store.add_metric(lease, first.id, "more", Measurement(error="why"))
+    more = {**first.metrics, "more": Measurement(error="why")}
+    assert [repr(r) for r in store.records()] == [
+        repr(replace(first, metrics=more)),
+        *(repr(record) for record in before[1:]),
+    ]
+    folder = store.folder(first.id)
+    assert {path.name for path in folder.iterdir()} & {"manifest.json", "metrics"} == set()
+    assert fsck.check(root) == []
+
+
 def repacked(root, name, change):
     """Change a document in a pack, and seal it and pack it again as a stranger can."""
     held = members(root)
@@ -316,12 +375,13 @@ def test_packing_that_is_killed_at_any_call_leaves_a_whole_archive_and_can_be_do
     old.mkdir()
     if replaces:
         pack(Results.open(packed).only(["one0v1"]), old, {"report.md": b"old", "mine": b"mine"})
-    after = content(old) | content(packed)
-    files, pages = [*Results.open(packed).files()], {"report.md": after["report.md"]}
+    files, pages = [*Results.open(packed).packable()], {"report.md": b"new"}
+    monkeypatch.setattr(pack_command, "_pages", lambda _results: pages)
     calls = Disk(lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "os", calls)
         write_pack(shutil.copytree(old, tmp_path / "counted"), files, pages)
+    after = content(tmp_path / "counted")
     assert calls.calls > 10
     ended, wrong = Counter(), []
     for number in range(1, calls.calls + 1):
@@ -377,6 +437,10 @@ def hostile(root):
         "a bomb behind the end": with_(end=large),
         "garbage behind the end": (root / ARCHIVE).read_bytes() + b"garbage",
         "a bomb of a name": with_((tarfile.GNUTYPE_LONGNAME, "a", large), (file, "a")),
+        "headers of headers": with_(*((tarfile.XHDTYPE, "a", NAME),) * 3000, (file, "a")),
+        "long names of long names": with_(*((tarfile.GNUTYPE_LONGNAME, "a", b"b"),) * 3000),
+        "a size beyond all numbers": with_((file, "mine.json", some, "", 1 << 80)),
+        "a path of many folders": with_((file, "a/" * 40 + "b", some)),
         "a header with no number": with_((tarfile.XHDTYPE, "a", NO_NUMBER), (file, "a")),
         "a file cut off": with_((file, "mine.json", some, "", 4000), end=b""),
         "no tar": lzma.compress(b"garbage" * 1000),
@@ -384,6 +448,7 @@ def hostile(root):
     }
 
 
+NAME = b"10 path=a\n"
 NO_NUMBER = b"24 GNU.sparse.map=none\n25 GNU.sparse.size=none\n"
 #: Bytes of one added file.
 LARGEST = 1 << 15
@@ -442,9 +507,10 @@ def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told
     dropped = "Dropped from the file after 4 runs had finished: `no_such_section.a: 1`."
     assert dropped in page
     assert dropped in told
-    before = content(copy)[ARCHIVE]
+    before = members(copy)
     assert main(["pack", str(copy)]) == 0
-    assert content(copy)[ARCHIVE] == before  # as they were stored, with what is not known
+    changed = {name for name, held in members(copy).items() if before[name] != held}
+    assert changed == {"pages.json"}  # the rest as it was stored, with what is not known
 
 
 def test_a_pack_is_shown_whose_parts_are_not_installed(capsys):

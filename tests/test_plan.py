@@ -155,11 +155,12 @@ def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
 def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
     every = "{aa: [none, init, order, both]}"
     plan = planned(FFN, controls=every, margin="0.02 nats")
-    assert [run.seed for run in plan.runs if run.variant.reseed == "none"] == [0]
+    arms = plan.variants
+    assert [run.seed for run in plan.runs if arms[run.variant].reseed == "none"] == [0]
     seeds = {
-        run.variant.reseed: (run.init_seed, run.order_seed)
+        arms[run.variant].reseed: (run.init_seed, run.order_seed)
         for run in plan.runs
-        if run.seed == 1 and run.variant.label != "relu"
+        if run.seed == 1 and arms[run.variant].label != "relu"
     }
     far = 1 + 2**32
     assert seeds == {
@@ -212,7 +213,7 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
     for table in plan.tables:
         base, other = table.variants
         assert (base.spec.vocab, other.spec.vocab) == (300, 256)
-        own, others = ({run.id for run in table.runs if run.variant == v} for v in (base, other))
+        own, others = ({run.id for run in table.runs if run.variant == v.id} for v in (base, other))
         assert not own & others
     of_base, of_other = [plan.tables[0].text_of(v) for v in plan.tables[0].variants]
     by_bytes, by_flops = [table.steps_of(table.variants[1]) for table in plan.tables]

@@ -141,12 +141,12 @@ def test_a_variant_alone_is_trained_and_trained_again_and_both_are_told(
     assert run_in_process(file, tmp_path, "--only", "layernorm") == 0
     assert "run without --only" in capsys.readouterr().err
     store = Store(root)
-    first = {run: folder.record() for run, folder in store.finished().items()}
+    first = {run: folder.record() for run, folder in store.folders().items()}
     assert [record.label for record in first.values()] == ["layernorm"] * 2
     assert run_in_process(file, tmp_path) == 0
-    assert len(store.finished()) == 4
+    assert len(store.folders()) == 4
     assert run_in_process(file, tmp_path, "--redo", next(iter(first.values())).variant) == 0
-    again = {run: folder.record() for run, folder in store.finished().items()}
+    again = {run: folder.record() for run, folder in store.folders().items()}
     assert {run: again[run].numbers for run in first} == {r: f.numbers for r, f in first.items()}
     assert len([*(root / "redone").glob("layernorm--*/record.json")]) == 2
     told = warnings(Frames.of(Results.open(root)))

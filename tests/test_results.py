@@ -38,7 +38,7 @@ def test_a_committed_record_reads_back_as_it_was(store):
     assert store.record(RECORD.id) == RECORD
     assert store.records() == [RECORD]
     assert store.weights(RECORD.id).read_bytes() == b"weights"
-    curve = Results(store).curve(RECORD.id)
+    curve = Results(store.root).curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
 
@@ -176,20 +176,18 @@ def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
     assert Store.open(store.root).plan.runs
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "a folder for its record"])
+@pytest.mark.parametrize("damage", ["no record", "a folder for its record"])
 def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
     folder = store.commit(RECORD, [ROW], None)
-    if damage == "no manifest":
-        (folder / "manifest.json").unlink()
-    else:
-        (folder / "record.json").unlink()
+    (folder / "record.json").unlink()
+    if damage == "a folder for its record":
         (folder / "record.json").mkdir()
     (moved,) = store.verify([RECORD.id], lambda _done: None)
     assert moved.parent.name == "damaged"
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("name", [".DS_Store", "metrics/perplexity 2.json"])
+@pytest.mark.parametrize("name", [".DS_Store", "record 2.json"])
 def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, name, capsys):
     folder = store.commit(RECORD, [ROW], weights)
     disk.make((folder / name).parent)
@@ -197,7 +195,7 @@ def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, nam
     assert store.verify([RECORD.id], lambda _done: None) == []
     assert store.record(RECORD.id) == RECORD
     assert (folder / name).read_text() == "{}"
-    notes.odd_files(Results(store))
+    notes.odd_files(Results(store.root))
     told = f"note: not part of any run, and left alone: 'runs/{folder.name}/{name}'\n"
     assert capsys.readouterr().err == told
 
@@ -208,10 +206,10 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
     other = replace(RECORD, id="4567abcd", seed=1)
     folder = store.commit(RECORD, [ROW], weights)
     store.commit(other, [ROW], None)
-    notes.odd_files(Results(store))
+    notes.odd_files(Results(store.root))
     assert capsys.readouterr().err == ""
     (folder / "weights.safetensors").unlink()
-    notes.odd_files(Results(store))
+    notes.odd_files(Results(store.root))
     error = capsys.readouterr().err
     assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
     assert "they were deleted; delete" in store.why_no_weights(RECORD.id)
@@ -225,7 +223,7 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     disk.remove_tree(store.root / place)
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store))):
+    for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store.root))):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself
@@ -253,14 +251,14 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
 
 
 def test_results_of_a_shape_that_no_version_wrote_are_refused_and_left_as_they_are(store):
-    content = sealed({"format": 4, "tables": []}, "plan.json")
+    content = sealed({"format": 5, "tables": []}, "plan.json")
     store.plan_file.write_bytes(content)
     for read in (
         lambda: store.plan,
         lambda: Results.open(store.root).plan,
         lambda: store.create(plans.of_runs(), "name: x\n"),
-        store.mend,
+        store.prepare,
     ):
-        with pytest.raises(ConfigError, match=r"another version wrote it, or it was changed; .* 4"):
+        with pytest.raises(ConfigError, match=r"another version wrote it, or it was changed; .* 5"):
             read()
     assert store.plan_file.read_bytes() == content

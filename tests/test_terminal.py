@@ -268,10 +268,10 @@ def test_a_screen_of_few_lines_shows_what_runs_first_and_what_waits_next():
 
 
 def test_a_launcher_elsewhere_learns_how_far_a_run_is_from_its_note_or_its_checkpoint(store):
-    assert how_far(store, "r1") == (1, 2.5)
-    assert how_far(store, "r2") is None
+    assert how_far(store, "r1") == 1
+    assert how_far(store, "r2") == 0
     (store.working("r2") / f"checkpoint-7-{'0' * 32}.pt").touch()
-    assert how_far(store, "r2") == (7, None)
+    assert how_far(store, "r2") == 7
 
 
 def test_without_a_terminal_a_bar_is_a_line_a_minute(capsys, monkeypatch):

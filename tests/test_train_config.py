@@ -88,7 +88,7 @@ def test_an_option_that_an_optimizer_gains_later_changes_no_entry(monkeypatch):
 def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themselves():
     tune = {"lr": [1e-3, 1e-2], "optimizer": ["adamw", {"name": "muon", "momentum": 0.95}]}
     arms, of_arms = planned(tune=tune, axes={"norm": ["layernorm"]})
-    points = [dict(run.tuned) for run in of_arms if run.variant is arms[1]]
+    points = [dict(run.tuned) for run in of_arms if run.variant == arms[1].id]
     assert points == [
         {"lr": rate, "optimizer": name} for rate in (1e-3, 1e-2) for name in ("adamw", "muon")
     ]

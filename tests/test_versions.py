@@ -13,7 +13,7 @@ def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
     store = grid(file, tmp_path)
     plan = unsealed(store.plan_file)
     wrong = 0
-    others = {n: sealed({**plan, "format": n}, "plan.json") for n in (2, 3, 5)}
+    others = {n: sealed({**plan, "format": n}, "plan.json") for n in (2, 3, 6)}
     for number, text in others.items():
         store.plan_file.write_bytes(text)
         before = content(store.root, "working")
@@ -21,8 +21,8 @@ def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
         for words in (run, *([word, str(store.root)] for word in ("status", "report", "show"))):
             capsys.readouterr()
             code, error = main(words), capsys.readouterr().err
-            told = f"is of format {number}: {'a later' if number > 4 else 'an earlier'} version"
-            read = f"wrote it; this is version {__version__}, which reads format 4"
+            told = f"is of format {number}: {'a later' if number > 5 else 'an earlier'} version"
+            read = f"wrote it; this is version {__version__}, which reads format 5"
             wrong += code != 2 or error.count("\n") != 1 or told not in error or read not in error
         wrong += content(store.root, "working") != before
-    tally("R21", "results of formats 2, 3 and 5: refused in a line, and left alone", 15, wrong)
+    tally("R21", "results of formats 2, 3 and 6: refused in a line, and left alone", 15, wrong)

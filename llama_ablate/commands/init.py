@@ -45,6 +45,8 @@ def run(options: InitOptions) -> Answer:
     from llama_ablate.config import templates
 
     if options.list:
+        if options != InitOptions(list=True, json=options.json, plugins=options.plugins):
+            raise ConfigError("--list writes nothing: leave out TEMPLATE, NAME and --to")
         listed = templates.list_templates()
         rows = [{"template": name, "question": question} for name, question in listed.items()]
         return Answer("\n".join(f"{row['template']:26s} {row['question']}" for row in rows), rows)

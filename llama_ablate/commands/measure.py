@@ -28,13 +28,11 @@ def run(options: MeasureOptions) -> Answer:
     """
     say(f"reading {options.folder}")
     from llama_ablate.commands import report
-    from llama_ablate.commands.shared import notes
     from llama_ablate.launch import measurement
     from llama_ablate.results import Results, Store
     from llama_ablate.terminal import Bar
 
     store = Store.open(options.folder)
-    notes.mend(store)
     with Bar("measuring") as bar:
         measurement.measure_finished(store, options.metrics, bar.update, again=options.again)
-    return report.write(Results(store))
+    return report.write(Results(store.root, store.plan_name))

@@ -38,7 +38,7 @@ def run(options: PackOptions) -> Answer:
     target = options.out or _default_path(results)
     _refuse_target(target, results.plan.experiment.name)
     report.write(results)
-    files = write_pack(target, results.files(), _pages(results))
+    files = write_pack(target, results.packable(), _pages(results))
     unfinished = len(Frames.of(results).stage.runs - results.finished.keys())
     lines = [f"{target}: {len(results.finished)} runs in {sum(files.values()) / 1024:,.0f} KiB"]
     lines += [f"{unfinished} runs have not finished, and are pending there"] * bool(unfinished)
@@ -55,7 +55,7 @@ def _default_path(results: "Results") -> Path:
 def _refuse_target(target: Path, name: str) -> None:
     """Raise ConfigError unless the target is new, empty, or a pack of the same experiment."""
     from llama_ablate.results import Results
-    from llama_ablate.results.layout import is_pack
+    from llama_ablate.results.archive import is_pack
 
     if is_pack(target):
         there = Results.open(target).plan.experiment.name

@@ -1,23 +1,17 @@
 """The command `plan`: show what `run` would do, without training."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands.run import RunOptions
+from llama_ablate.commands.run import MachineOptions
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import (
-    difference,
-    option,
-)
+from llama_ablate.commands.shared.options import ExperimentOptions, difference, folder, option
 from llama_ablate.errors import ConfigError
+from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from llama_ablate.config.experiment import ExperimentFile
-    from llama_ablate.design.forecast import Forecast
-    from llama_ablate.findings.power import Pilot
+    from llama_ablate.evidence.power import Noise
     from llama_ablate.results.plan_document import PlanDocument
 
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
@@ -25,50 +19,37 @@ EXAMPLE = "plan experiments/first.yaml --set variants.match=flops"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(RunOptions):
-    """Options of `plan`: all options of `run`, and the difference for a power analysis."""
+class PlanOptions(ExperimentOptions):
+    """Options of `plan`: the experiment, the machine, and the difference to plan seeds for."""
 
-    power: str | None = option(
-        None,
-        "how many seeds would show X, and what they cost; with looks, how many runs to expect",
-        '"X nats"',
-        difference,
+    results: Path = option(
+        Path("results"), "folder of all results (default: results)", "DIR", folder
     )
+    power: str | None = option(None, "how many seeds would show X", '"X nats"', difference)
     pilot: Path | None = option(
-        None,
-        "finished results whose noise to plan with (default: results/NAME)",
-        "DIR",
+        None, "finished results whose noise to plan with (default: those of this name)", "DIR"
     )
+    machine: MachineOptions = field(default_factory=MachineOptions)
 
 
 def run(options: PlanOptions) -> Answer:
     """Show an experiment's variants, sizes and runs, and forecast time, disk and memory."""
     from llama_ablate.config import experiment
-    from llama_ablate.terminal import say
 
     say(f"reading {options.file}")
-    return show_plan(experiment.load(options.file, options.sets), options)
-
-
-def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
-    """Show the plan of a loaded experiment.
-
-    `source` comes from an experiment file, or from a ledger of the command `judge`.
-    """
-    from llama_ablate.data import tokens
-    from llama_ablate.terminal import say
-
-    tokens.check_corpora(source)
+    source = experiment.load(options.file, options.sets)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import checks, forecast, variants
+    from llama_ablate.design import checks, forecast
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
 
-    device = pick_device(options.launch.device)
+    machine = options.machine
+    machine.check()
+    device = pick_device(machine.device)
     plan = make(source)
     spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
     with source.located():  # errors for settings that do not fit this machine
@@ -80,134 +61,104 @@ def show_plan(source: "ExperimentFile", options: PlanOptions) -> Answer:
     compute = measured(spec, train, compute)
     # The forecast uses FLOPs in place of measured seconds per step.
     plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
-    workers = local.default_workers(device, parallel.data)
     fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
-    workers = options.launch.workers or min(workers, fitting * local.devices(device))
+    most = local.default_workers(device, parallel.data)
+    workers = machine.workers or min(most, fitting * local.devices(device))
     document = plan.document(compute, Settings()).named()
     predicted = forecast.forecast(document, compute, workers, need)
-    pilot = _open_pilot(options.pilot, predicted)
+    values = predicted.to_dict(warnings.planned)
     with source.located():  # errors for an equivalence that cannot be shown
-        margin_values, needed = _margin(predicted, pilot)
-    output = forecast_tables.list_forecast(predicted, needed)
-    values = predicted.to_dict(warnings.planned) | margin_values
-    resets = [
-        str(source.locate(error))
-        for error in variants.find_reset_options(plan.experiment.model, source.base_model)
-    ]
-    values["resets"] = resets
-    values["notes"] = [*plan.notes]
-    if notes := [*resets, *plan.notes]:
-        output.append("\n".join(f"note: {line}" for line in notes))
-    if short:
-        output.append(f"warning: {short}")
-    if options.power:
-        power_values, said = _power(options.power, pilot, predicted)
-        values |= power_values
-        output += said
-    return Answer(output, values)
+        more, margin, promised = _precision(document, options)
+    jobs = machine.describe_jobs(device, parallel.data, len(document.runs))
+    output = forecast_tables.list_forecast(predicted, margin)
+    output += filter(None, [short and f"warning: {short}", promised, jobs])
+    return Answer(output, {**values, **more, "jobs": jobs})
 
 
-def _power(
-    effect_asked: str, pilot: "tuple[Pilot, Path] | None", predicted: "Forecast"
-) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
-    """Compute the power analysis of `--power`, as values and as output for a terminal.
+def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, Any], str, str]:
+    """Return values, a sentence on the margin, and a sentence on `--power`.
 
-    Raises ConfigError without a pilot (finished results that give the noise), or if the effect has
-    another unit than the losses.
+    Raises ConfigError for an equivalence that cannot be shown at the pilot's noise, and if
+    `--power` lacks a pilot or has another unit than the losses.
     """
-    from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
 
-    effect, unit = margins.read(effect_asked)
-    plan = predicted.plan
-    if unit != (loss_unit := plan.tables[0].unit).name:
-        raise ConfigError(f"--power '{effect_asked}': losses compare in {loss_unit.name} here")
-    if pilot is None:
-        raise ConfigError(
-            f"--power needs noise to plan with: there are no results at "
-            f"'results/{plan.experiment.slug}'; give finished results with --pilot"
-        )
-    promised, whose = power.promise(plan, pilot[0], effect), f"the noise of '{pilot[1]}'"
-    values: dict[str, Any] = {"power": promised.rows, "noise": whose}
-    cells = forecast_tables.power(
-        promised.rows, effect_asked, predicted.seeds, predicted.most.predicted_s
-    )
-    output: list[str | pd.DataFrame] = [
-        f"from {whose}; simulated with the rules of the report, power 0.8:",
-        cells,
-    ]
-    if promised.runs:
-        values["expected_runs"] = promised.runs
-        output.append(
-            f"expected runs with these looks, without controls: {promised.runs:.0f} of at most "
-            f"{predicted.most.runs}"
-        )
-    return values, output
-
-
-def _margin(
-    predicted: "Forecast", pilot: "tuple[Pilot, Path] | None"
-) -> tuple[dict[str, Any], str]:
-    """Predict the half width of a variant's confidence interval, as values and as text.
-
-    The text compares the half width with the equivalence margin that the experiment states.
-    """
-    from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.config import margins
-    from llama_ablate.findings import power
-
-    margin_text = predicted.plan.experiment.margin
-    margin, table = margins.loss_margin(margin_text), predicted.plan.tables[0]
-    if margin is None:
-        return {}, "none is stated, so no row can be equivalent"
-    if len([variant for variant in table.variants if not variant.role]) == 1:
-        return {}, f"{margin_text}; no variant is compared with the baseline"
-    if table.unit.name != margins.NATS and pilot is None:
-        return {}, f"{margin_text}; in {table.unit.name} a pilot tells the noise (see --pilot)"
-    expected = power.expect(predicted.plan, pilot[0] if pilot else None, margin)
-    expected["noise"] = f"the noise of '{pilot[1]}'" if pilot else "other experiments"
-    expected["is_measured"] = pilot is not None
-    if pilot:
-        _refuse_equivalences(predicted.plan, pilot[0])
-    return {"expected": expected}, forecast_tables.expected(expected, predicted)
-
-
-def _refuse_equivalences(plan: "PlanDocument", pilot: "Pilot") -> None:
-    """Raise ConfigError for hypotheses of equal loss that cannot be shown at the pilot's noise."""
-    from llama_ablate.findings import power
-
-    for i, entry in enumerate(plan.hypotheses):
+    noise, whose = _pilot(plan, options)
+    values: dict[str, Any] = {"noise": whose}
+    stated, table, said = plan.experiment.margin, plan.tables[0], ""
+    sentence = "none is stated, so no row can be equivalent"
+    if (margin := margins.loss_margin(stated)) is not None:
+        sentence = f"{stated}; "
+        if len([variant for variant in table.variants if not variant.role]) == 1:
+            sentence += "no variant is compared with the baseline"
+        elif table.unit.name != margins.NATS and noise is None:
+            sentence += f"in {table.unit.name} a pilot tells the noise (see --pilot)"
+        else:
+            values["expected"] = expected = power.expect(plan, noise, margin) | {"noise": whose}
+            sentence += _expectation(expected, len(plan.experiment.seed_list), sure=bool(noise))
+    for i, entry in enumerate(plan.hypotheses if noise else ()):
         if entry.direction != "equivalent" or entry.measure or entry.force:
             continue
-        expected = power.expect(plan, pilot, entry.size)
-        if not expected["is_enough"]:
-            need = expected["seeds_needed"]
+        found = power.expect(plan, noise, entry.size)
+        if not found["is_enough"]:
+            seeds = f"take {found['seeds_needed']} seeds, " if found["seeds_needed"] else ""
             raise ConfigError(
                 f"equivalence within {entry.margin} cannot be shown: by the pilot half an interval "
-                f"is {expected['half_width']:.2g}; {f'take {need} seeds, ' if need else ''}"
-                "state a larger margin, or 'force: true'",
+                f"is {found['half_width']:.2g}; {seeds}state a larger margin, or 'force: true'",
                 ("hypotheses", i, "margin"),
             )
+    if options.power:
+        effect, unit = margins.read(options.power)
+        if unit != table.unit.name:
+            raise ConfigError(f"--power '{options.power}': losses compare in {table.unit.name}")
+        if noise is None:
+            where = options.results / plan.experiment.slug
+            raise ConfigError(f"--power needs noise: no results at '{where}', and no --pilot")
+        values["power"] = found = power.promise(plan, noise, effect)
+        said = f"{options.power}: seen with power {found['power']:.2f} by "
+        said += f"{len(plan.experiment.seed_list)} seeds, from {whose}; "
+        said += f"{_would_do(found['seeds_needed'])} for a power of 0.8"
+    return values, sentence, said
 
 
-def _open_pilot(stated: Path | None, predicted: "Forecast") -> "tuple[Pilot, Path] | None":
-    """Return the noise estimate and folder of the pilot results.
+def _expectation(expected: dict[str, Any], seeds: int, *, sure: bool) -> str:
+    """Compare the expected half width of an interval with the equivalence margin."""
+    from llama_ablate.evidence import written
 
-    The pilot is the stated folder, or by default the folder of the experiment's own results. Return
-    None if neither folder exists. Raises ConfigError for a stated pilot without an estimate of
-    noise, and for a pilot whose losses have another unit.
+    if seeds < 2:
+        return "one seed has no interval, so no row can be equivalent"
+    names = ("half_width", "half_low", "half_high")
+    half, low, high = (written.plain(expected[name], 2) for name in names)
+    line = f"expected half width {half} ({low} to {high}) with {seeds} seeds, "
+    line += f"from {expected['noise']}"
+    if expected["is_enough"]:
+        return line
+    verdict = "no row can be equivalent" if sure else "equivalence is unlikely"
+    return f"{line}: {verdict}; {_would_do(expected['seeds_needed'])}"
+
+
+def _would_do(seeds: int | None) -> str:
+    return f"{seeds:,} seeds would do" if seeds else "no number of seeds would do"
+
+
+def _pilot(plan: "PlanDocument", options: PlanOptions) -> "tuple[Noise | None, str]":
+    """Return the noise of the pilot, and whose it is; None for the noise of other experiments.
+
+    The pilot is `--pilot`, or by default the experiment's own results. Raises ConfigError for a
+    stated pilot without noise, and for a pilot whose losses have another unit.
     """
     from llama_ablate.findings.frames import Frames
-    from llama_ablate.findings.power import Pilot
+    from llama_ablate.findings.power import noise_of
     from llama_ablate.results import Results
 
-    path = stated or Path("results") / predicted.plan.experiment.slug
-    if not (stated or path.exists()):
-        return None
-    table = Frames.of(Results.open(path)).table
-    if table.unit != predicted.plan.tables[0].unit:
-        raise ConfigError(f"--pilot: losses of '{path}' compare in {table.unit.name}")
-    if not (stated or Pilot.can_be(table)):
-        return None
-    return Pilot.of(table, path), path
+    path = options.pilot or options.results / plan.experiment.slug
+    if options.pilot or path.exists():
+        table = Frames.of(Results.open(path)).table
+        if table.unit != plan.tables[0].unit:
+            raise ConfigError(f"--pilot: losses of '{path}' compare in {table.unit.name}")
+        if noise := noise_of(table):
+            return noise, f"the noise of '{path}'"
+        if options.pilot:
+            raise ConfigError(f"'{path}' has no variant that differs over two seeds: no noise")
+    return None, "other experiments"

@@ -49,11 +49,41 @@ def _sbatch_option(text: str) -> tuple[str, str | bool]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """Options for launching runs and keeping their files."""
+class MachineOptions:
+    """Options for where runs train."""
 
     workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
     device: Device = option("auto", DEVICE)
+    launcher: Literal["local", "ray", "slurm"] = option(
+        "local", "what starts the runs: see docs/launchers.md"
+    )
+    slurm: tuple[tuple[str, str | bool], ...] = option(
+        (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
+    )
+
+    def check(self) -> None:
+        """Raise ConfigError for options that do not fit each other."""
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"--workers {self.workers}: must be 1 or more")
+        if self.slurm and self.launcher != "slurm":
+            raise ConfigError(f"--slurm goes with --launcher slurm, not {self.launcher}")
+
+    def describe_jobs(self, device: str, ranks: int, runs: int) -> str:
+        """Describe the jobs that Slurm would get; return "" for another launcher."""
+        if self.launcher != "slurm":
+            return ""
+        from llama_ablate.launch import slurm
+
+        most = f", {self.workers} at a time" if self.workers else ""
+        there = "has" if shutil.which("sbatch") else "has no"
+        script = slurm.script(device, self.workers, dict(self.slurm), ranks, runs)
+        return f"{runs} job(s){most}; this machine {there} command 'sbatch'\n\n{script}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(MachineOptions):
+    """Options for launching runs and keeping their files."""
+
     keep_weights: Literal["none", "best", "all"] = option(
         "all",
         "of finished runs: none, each variant's best in every table, or all "
@@ -62,14 +92,8 @@ class LaunchOptions:
     checkpoint_every: float = option(
         30.0, "seconds between checkpoints (default: 30)", "SECONDS", _seconds
     )
-    launcher: Literal["local", "ray", "slurm"] = option(
-        "local", "what starts the runs: see docs/launchers.md"
-    )
     ray_address: str | None = option(
         None, "a Ray cluster's head, or auto (default: a Ray of this machine)", "HOST:PORT"
-    )
-    slurm: tuple[tuple[str, str | bool], ...] = option(
-        (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
     )
     track: tuple[str, ...] = option(
         (),
@@ -82,6 +106,21 @@ class LaunchOptions:
     def is_elsewhere(self) -> bool:
         """True if runs train on a cluster, through Slurm or a Ray address."""
         return self.launcher == "slurm" or bool(self.ray_address)
+
+    def check(self) -> None:
+        """Raise ConfigError for a launcher that is not available, or another launcher's options."""
+        super().check()
+        if self.launcher in _PACKAGES:
+            require(_PACKAGES[self.launcher], f"--launcher {self.launcher}")
+        if self.launcher == "slurm" and shutil.which("sbatch") is None:
+            raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
+        if self.ray_address and self.launcher != "ray":
+            raise ConfigError(f"--ray-address goes with --launcher ray, not {self.launcher}")
+        if self.ray_address not in (None, "auto"):  # before anything is written
+            from llama_ablate.launch.ray import answers
+
+            if not answers(self.ray_address):
+                raise ConfigError(f"--ray-address {self.ray_address}: nobody answers there")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +139,6 @@ class RunOptions(ExperimentOptions):
         "report says so; repeatable",
         "VARIANT",
     )
-    no_page: bool = option(False, "write the page at the end alone, and not while runs train")
     launch: LaunchOptions
 
 
@@ -119,16 +157,13 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     """
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
-    from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, snapshot
-    from llama_ablate.track.beside import beside
     from llama_ablate.track.sinks import checked
 
     launch = options.launch
-    check_launcher(launch)
+    launch.check()
     sinks = checked(launch.track, "--track")
-    tokens.check_corpora(source)
     say("planning")
     processes.warm()  # start the fork server, whose imports run parallel to those below
     from llama_ablate.design import forecast
@@ -165,22 +200,17 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     _verify(store, ids, redo)
     wanted = {run for runs in only.values() for run in runs} if only else None
     measuring_s = forecast.measuring_seconds(store.plan)
-    with beside(store.root, sinks):
-        with Progress(plan.experiment.name, measuring_s) as progress:
-            with (
-                _live_page(options, store),
-                _launcher(launch, store, device, compute.ranks, plan) as launcher,
-            ):
-                queue = Queue(store, plan, compute, settings, progress)
-                _work(queue, launcher, store, plan, wanted)
-            store.sweep(unfinished=False)  # a late worker may have left files of a finished run
-            if not only or {*ids} <= store.final_ids():
-                measurement.measure(store, plan, compute, progress.measure)
-            else:
-                notes.note(
-                    "speeds are measured of all variants together: run without --only for them"
-                )
-        return report.write(Results(store), f"llama-ablate run {options.file}")
+    with Progress(plan.experiment.name, measuring_s) as progress:
+        with _launcher(launch, store, device, compute.ranks, plan) as launcher:
+            queue = Queue(store, plan, compute, settings, progress)
+            _work(queue, launcher, store, plan, wanted)
+        store.sweep(unfinished=False)  # a late worker may have left files of a finished run
+        if not only or {*ids} <= store.final_ids():
+            measurement.measure(store, plan, compute, progress.measure)
+        else:
+            notes.note("speeds are measured of all variants together: run without --only for them")
+    notes.failed_sinks(store, sinks)
+    return report.write(Results(store.root), f"llama-ablate run {options.file}")
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
@@ -210,10 +240,10 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
     run_ids: dict[str, list[str]] = {}
     for name in names:
         runs = {
-            run.id: run.variant.label
+            run.id: plan.variants[run.variant].label
             for table in plan.tables
             for run in table.runs
-            if name in table.names(run.variant)
+            if name in table.names(plan.variants[run.variant])
         }
         if not runs:
             labels = {variant.label for variant, _ in plan.arms}
@@ -237,7 +267,7 @@ def _work(
         return queue.work(launcher, only)
     tried: set[str] = set()
     while True:
-        stage = Frames.of(Results(store)).stage
+        stage = Frames.of(Results(store.root)).stage
         final = store.final_ids()
         wanted = {run for run in stage.runs if run in final or run not in tried}
         wanted = wanted if only is None else wanted & {*only}
@@ -257,14 +287,12 @@ def _write_plan(
     """
     from dataclasses import replace
 
-    from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
     from llama_ablate.design import checks, forecast
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Compute, choose
 
-    notes.mend(store)
     train = plan.experiment.train
     request = f"device {device}, precision {train.precision}, kernel {train.kernel}"
     if train.compile != "never":
@@ -282,7 +310,8 @@ def _write_plan(
         )
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
     plan = plan.paced(measurement.measure_step_times(store, compute))
-    settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
+    sinks = tuple(dict.fromkeys(launch.track))
+    settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded(), sinks)
     document = plan.document(compute, settings)
     # On a cluster the number of concurrent runs is unknown beforehand: at most, all runs.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
@@ -306,35 +335,6 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
             f"the runs need up to {size(needed_bytes)} in '{store.root}', and {size(free)} are free"
             + "".join(instead)
         )
-
-
-def check_launcher(launch: LaunchOptions) -> None:
-    """Raise ConfigError for a launcher that is not available, or options of another launcher."""
-    if launch.workers is not None and launch.workers < 1:
-        raise ConfigError(f"--workers {launch.workers}: must be 1 or more")
-    name = launch.launcher
-    if name in _PACKAGES:
-        require(_PACKAGES[name], f"--launcher {name}")
-    if name == "slurm" and shutil.which("sbatch") is None:
-        raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
-    for value, flag, launcher in (
-        (launch.ray_address, "--ray-address", "ray"),
-        (launch.slurm, "--slurm", "slurm"),
-    ):
-        if value and name != launcher:
-            raise ConfigError(f"{flag} goes with --launcher {launcher}, not {name}")
-    if launch.ray_address not in (None, "auto"):  # before anything is written
-        from llama_ablate.launch.ray import answers
-
-        if not answers(launch.ray_address):
-            raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
-
-
-def _live_page(options: RunOptions, store: "Store") -> "AbstractContextManager[None]":
-    """Return a context manager that updates the HTML page while runs train."""
-    from llama_ablate.launch.live_page import renew_page
-
-    return nullcontext() if options.no_page else renew_page(store.root)
 
 
 def _launcher(

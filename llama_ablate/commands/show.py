@@ -1,6 +1,6 @@
 """The command `show`: print the comparison of experiments, or details of variants and runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,23 +44,26 @@ def run(options: ShowOptions) -> Answer:
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
-    if options.what and _are_folders(results, options.what):
-        return _joined(results, options.what, options.table)
-    if len(options.what) > 2:
-        raise ConfigError(f"one argument too many: '{options.what[2]}'")
-    if len(options.what) == 2:
-        first, second = options.what
-        return _show_pair(results, first, second, options.table)
-    name = options.what[0] if options.what else None
-    if name and (named := selection.run(results.plan, name)):
+    names, given = options.what, {name for name in ("table", "all", "curve") if vars(options)[name]}
+    if names and _are_folders(results, names):
+        _refuse(given - {"table"}, "several experiments")
+        return _joined(results, names, options.table)
+    if len(names) > 2:
+        raise ConfigError(f"one argument too many: '{names[2]}'")
+    if len(names) == 2:
+        _refuse(given - {"table"}, "two variants")
+        return _show_pair(results, *names, options.table)
+    if names and (named := selection.run(results.plan, names[0])):
+        _refuse(given - {"curve"}, "a run")
         return _curve(results, named) if options.curve else Answer(*details.run(results, named))
     if options.curve:
         raise ConfigError("--curve is of a run: name one, by its id or as 'LABEL sSEED'")
     table = selection.table({table.name: table for table in results.plan.tables}, options.table)
-    if name is not None:
-        variant = selection.variant(results.plan, table, name, results.root, "variant or run")
+    if names:
+        variant = selection.variant(results.plan, table, names[0], results.root, "variant or run")
         alone = Frames.of(_alone(results, table, variant)).named(table.name)
         return Answer(*details.variant(alone, variant, everything=options.all))
+    _refuse(given - {"table"}, "a comparison")
     frames = Frames.of(results)
     frames = frames.only(frames.named(table.name))
     output: list[str | DataFrame] = []
@@ -70,6 +73,12 @@ def run(options: ShowOptions) -> Answer:
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     return Answer(output, columns.comparison(frames).to_dict("records"))
+
+
+def _refuse(given: Collection[str], what: str) -> None:
+    """Raise ConfigError for a given option that what is shown does not take."""
+    if given:
+        raise ConfigError(f"--{min(given)} does not go with {what}")
 
 
 def _are_folders(results: "Results", names: Sequence[str]) -> bool:

@@ -47,8 +47,8 @@ def run(options: SummaryOptions) -> Answer:
     from llama_ablate.config import experiment
 
     if not options.what:
-        if options.sets:
-            raise ConfigError("--set needs a preset to change")
+        if options != SummaryOptions(json=options.json, plugins=options.plugins):
+            raise ConfigError("without a preset or checkpoint the presets are listed: no options")
         names = {name: experiment.preset(name).about.source for name in experiment.presets()}
         return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
     rows = [_values(name, options) for name in options.what]
@@ -83,25 +83,29 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     from llama_ablate.report import tables
 
     def cells(row: Mapping[str, Any]) -> dict[str, str]:
-        model, tokens = row["model"], row["training_tokens"]
-        kv_heads = ", ".join(map(str, row["kv_heads"]))
+        model = row["model"]
+        slots = ("norm", "position", "feedforward", "attention")
+        names = [entry_text(model[slot], options=False) for slot in slots]
+        size = tables.size(row["kv_cache_bytes"])
         return {
             "model": row["name"],
             "parameters": f"{row['total']['parameters']:,}",
-            "norm": entry_text(model["norm"], options=False),
-            "position": entry_text(model["position"], options=False),
-            "activation": entry_text(model["feedforward"], options=False),
+            **dict(zip(("norm", "position", "activation"), names, strict=False)),
             "heads": str(model["heads"]),
-            "key/value heads": kv_heads or entry_text(model["attention"], options=False),
+            "key/value heads": ", ".join(map(str, row["kv_heads"])) or names[-1],
             "context": f"{model['context']:,}",
             "vocabulary": f"{model['vocab']:,}",
-            "training tokens": f"{tokens / 1e12:g}T" if tokens else "-",
+            "training tokens": _tokens(row),
             "KV bytes/token": written.number(row["total"]["kv_bytes_per_token"], ","),
-            "cache": f"{row['batch']:,} x {row['context']:,}: "
-            + tables.size(row["kv_cache_bytes"]),
+            "cache": f"{row['batch']:,} x {row['context']:,}: {size}",
         }
 
     return tables.text(pd.DataFrame(list(map(cells, rows))))
+
+
+def _tokens(values: Mapping[str, Any]) -> str:
+    tokens = values["training_tokens"]
+    return f"{tokens / 1e12:g}T" if tokens else "-"
 
 
 def text(values: Mapping[str, Any]) -> str:
@@ -112,30 +116,27 @@ def text(values: Mapping[str, Any]) -> str:
     from llama_ablate.evidence import written
     from llama_ablate.report import tables
 
-    rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
-    cells = pd.DataFrame({"part": [r["part"] for r in rows], "what": [r["what"] for r in rows]})
-    dense = values["total"]["active_parameters"] == values["total"]["parameters"]
-    for key, head in _COLUMNS.items():
-        if key == "active_parameters" and dense:
-            continue
-        cells[head] = [written.number(row[key], ",") for row in rows]
-    model, size = values["model"], values["kv_cache_bytes"]
-    block = entry_text(model["block"], options=False)
+    total, model, size = values["total"], values["model"], values["kv_cache_bytes"]
+    rows = [*values["parts"], {"part": "total", "what": "", **total}]
+    counts = pd.DataFrame(rows)[["part", "what", *_COLUMNS]]
+    if total["active_parameters"] == total["parameters"]:
+        del counts["active_parameters"]
+    for column in counts.columns[2:]:
+        counts[column] = [written.number(row[column], ",") for row in rows]
+    cache = f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
     lines = [
         f"{values['name']}: {model['layers']} layers, dim {model['dim']:,}, {model['heads']} heads "
-        f"of {model['head_dim']}, block {block}, context {model['context']:,}",
+        f"of {model['head_dim']}, block {entry_text(model['block'], options=False)}, context "
+        f"{model['context']:,}",
         "",
-        tables.text(cells),
+        tables.text(counts.rename(columns=_COLUMNS)),
         "",
         f"untied {values['parameters_untied']:,}, tied {values['parameters_tied']:,} parameters; "
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"at context {values['context']:,}: FLOPs of matrix products, scores dense; KV bytes that "
         "one further token adds",
+        *([f"{cache}{size:,} bytes = {tables.size(size, 5)}"] if size >= 0 else []),  # not NaN
+        f"source: {values['source'] or '-'}; trained on {_tokens(values)} tokens",
+        *(f"note: {note}" for note in values["notes"]),
     ]
-    cache = f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-    lines += [f"{cache}{size:,} bytes = {tables.size(size, 5)}"] * (size >= 0)  # not NaN
-    lines += [f"source: {values['source']}"] if values["source"] else []
-    tokens = values["training_tokens"]
-    lines += [f"trained on {tokens / 1e12:g}T tokens"] if tokens else []
-    lines += [f"note: {note}" for note in values["notes"]]
     return "\n".join(lines)

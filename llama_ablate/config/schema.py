@@ -1,6 +1,5 @@
 """Schema of experiment files: keys, types, defaults and allowed values."""
 
-import itertools
 import math
 import re
 from collections import Counter
@@ -12,8 +11,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.config.validation import Keys, at, quote
-from llama_ablate.errors import nearest
+from llama_ablate.config.validation import Keys, quote
+from llama_ablate.errors import nearest, need
 from llama_ablate.files.slugs import slug
 
 #: Limits of one experiment, over all tables: making a plan of that size takes seconds.
@@ -46,12 +45,9 @@ def _each_once(values: list[Any]) -> list[Any]:
 
 
 def _without_size(value: object) -> object:
-    if any(isinstance(item, dict) for item in _listed(value)):
-        raise ValueError(
-            f"{quote(value)} is not accepted: a budget is tokens, bytes, flops or seconds, "
-            "without a number; the number is train.tokens or train.steps, of the "
-            "baseline"
-        )
+    said = "is not accepted: a budget is tokens, bytes, flops or seconds, without a number; the "
+    said += "number is train.tokens or train.steps, of the baseline"
+    need(not any(isinstance(item, dict) for item in _listed(value)), f"{quote(value)} {said}")
     return value
 
 
@@ -104,9 +100,8 @@ class Model(Keys):
     @field_validator(*SLOTS, mode="before")
     @classmethod
     def _no_list(cls, value: object) -> object:
-        if isinstance(value, list):
-            how = "components over depth are written {pattern: [...]}"
-            raise at(f"{quote(value)} is a list: {how}")
+        how = "components over depth are written {pattern: [...]}"
+        need(not isinstance(value, list), f"{quote(value)} is a list: {how}")
         return value
 
 
@@ -171,8 +166,7 @@ class Data(Keys):
     def _as_shares(cls, mixture: dict[str, Portion]) -> dict[str, Portion]:
         """Divide weights by their sum, so that equal mixtures have equal values."""
         total = sum(portion.weight for portion in mixture.values())
-        if mixture and not total:
-            raise ValueError("the weights of a mixture sum to nothing: give one above 0")
+        need(total or not mixture, "the weights of a mixture sum to nothing: give one above 0")
         scale = total if abs(total - 1) > 1e-9 else 1.0  # do not change stored shares
         mixture = {
             name: portion.model_copy(update={"weight": portion.weight / scale})
@@ -184,18 +178,15 @@ class Data(Keys):
     @model_validator(mode="after")
     def _has_its_sources(self) -> "Data":
         keys = ["corpus", *self.sources]
-        if unknown := [name for name in self.mixture if name not in keys]:
-            message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], keys)}"
-            raise at(message, "mixture", unknown[0])
-        if taken := {"corpus", "train", "validation", "test"} & {*self.sources}:
-            first_taken = min(taken)
-            raise at(
-                f"'{first_taken}' is of the text's own: call the source otherwise",
-                "sources",
-                first_taken,
-            )
-        if self.mixture and self.order == "documents":
-            raise at("a mixture is of windows: it takes no 'order: documents'", "mixture")
+        for name in self.mixture:
+            hint = "" if name in keys else nearest(name, keys)
+            need(not hint, f"'{name}' is none of the sources{hint}", "mixture", name)
+        for name in self.sources:
+            is_free = name not in ("corpus", "train", "validation", "test")
+            said = f"'{name}' is of the text's own: call the source otherwise"
+            need(is_free, said, "sources", name)
+        both = self.mixture and self.order == "documents"
+        need(not both, "a mixture is of windows: it takes no 'order: documents'", "mixture")
         return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Data":
@@ -261,15 +252,15 @@ class Train(Keys):
     @classmethod
     def _each_loss_once(cls, losses: list[Entry]) -> list[Entry]:
         names = [entry if isinstance(entry, str) else entry.get("name") for entry in losses]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"names '{twice[0]}' twice")
+        for name in names:
+            need(names.count(name) == 1, f"names '{name}' twice")
         return losses
 
     @field_validator("warmup", mode="before")
     @classmethod
     def _share(cls, value: object) -> object:
-        if isinstance(value, int | float) and value >= 1:
-            raise ValueError(f"{value:g} is no share of the steps, as 0.05 is; allowed: 0 to 1")
+        is_share = not isinstance(value, int | float) or value < 1
+        need(is_share, f"{value} is no share of the steps, as 0.05 is; allowed: 0 to 1")
         return value
 
     @field_validator("tokens", "steps", mode="before")
@@ -289,20 +280,17 @@ class Train(Keys):
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Train":
-        if self.tokens and self.steps:
-            raise ValueError("takes one of 'tokens' and 'steps': how long a run trains")
-        if self.batch % self.accumulate:
-            raise at(
-                f"batch {self.batch} does not divide into {self.accumulate} parts", "accumulate"
-            )
-        if not all(0 < share < 1 for share in self.branches):
-            raise at(f"branches {quote(self.branches)} must be shares between 0 and 1", "branches")
-        if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:
-            raise at(
-                f"the branch at {min(self.branches):g} would cool down before the "
-                f"warm-up of {self.warmup:g} is over",
-                "branches",
-            )
+        one = not (self.tokens and self.steps)
+        need(one, "takes one of 'tokens' and 'steps': how long a run trains")
+        parts = f"batch {self.batch} does not divide into {self.accumulate} parts"
+        need(self.batch % self.accumulate == 0, parts, "accumulate")
+        are_shares = all(0 < share < 1 for share in self.branches)
+        said = f"branches {quote(self.branches)} must be shares between 0 and 1"
+        need(are_shares, said, "branches")
+        first = min(self.branches, default=1.0)
+        said = f"the branch at {first:g} would cool down before the warm-up of {self.warmup:g} is "
+        is_warm = not self.branches or first * (1 - self.decay) >= self.warmup
+        need(is_warm, f"{said}over", "branches")
         return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Train":
@@ -349,19 +337,17 @@ class Variants(Keys):
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> "Variants":
-        if self.design == "list" and (self.axes or not self.entries):
-            raise ValueError("design 'list' takes 'entries' (a list of mappings) and no 'axes'")
-        if self.design == "path" and self.baseline:
-            raise at("a path starts at its baseline: it takes no 'baseline'", "baseline")
-        if self.match_context and "state_bytes" not in self.match:
-            raise at("'match_context' is for match: state_bytes", "match_context")
-        if self.design != "list" and self.entries:
-            raise at(f"design '{self.design}' takes 'axes', not 'entries'", "entries")
-        if self.exclude and self.design != "product":
-            raise at(
-                f"'exclude' leaves combinations out of design 'product', not '{self.design}'",
-                "exclude",
-            )
+        design, is_list = self.design, self.design == "list"
+        said = "design 'list' takes 'entries' (a list of mappings) and no 'axes'"
+        need(not is_list or (self.entries and not self.axes), said)
+        said = "a path starts at its baseline: it takes no 'baseline'"
+        need(design != "path" or not self.baseline, said, "baseline")
+        is_used = not self.match_context or "state_bytes" in self.match
+        need(is_used, "'match_context' is for match: state_bytes", "match_context")
+        said = f"design '{design}' takes 'axes', not 'entries'"
+        need(is_list or not self.entries, said, "entries")
+        said = f"'exclude' leaves combinations out of design 'product', not '{design}'"
+        need(design == "product" or not self.exclude, said, "exclude")
         return self
 
     @property
@@ -378,28 +364,22 @@ class Variants(Keys):
 
 
 def _with_unit(value: object) -> object:
-    if value is not None and margins.loss_margin(value) is None:
-        raise ValueError(
-            f"{quote(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
-        )
+    said = f"{quote(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
+    need(value is None or margins.loss_margin(value), said)
     return value
 
 
 def _complete_hypothesis(value: object) -> object:
-    if value is not None and margins.read(value)[1] in ("", "%"):
-        raise ValueError(
-            f"{quote(str(value))}: must be a number in the metric's unit: '0.01 nats', or "
-            "'0.1 points' of what has none"
-        )
+    said = "must be a number in the metric's unit: '0.01 nats', or '0.1 points' of what has none"
+    fine = value is None or margins.read(value)[1] not in ("", "%")
+    need(fine, f"{quote(str(value))}: {said}")
     return value
 
 
 def _with_some_unit(value: object) -> object:
-    if value is not None and not margins.read(value)[1]:
-        raise ValueError(
-            f"{quote(str(value))}: must be a number and its unit: '0.01 nats', '5%' "
-            "of the other's, or '0.1 points' of what is neither"
-        )
+    said = "must be a number and its unit: '0.01 nats', '5%' of the other's, or '0.1 points' of "
+    fine = value is None or margins.read(value)[1]
+    need(fine, f"{quote(str(value))}: {said}what is neither")
     return value
 
 
@@ -429,16 +409,12 @@ class Hypothesis(Keys):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Hypothesis":
-        if self.direction.startswith(("equivalent", "not ")) and not self.size:
-            raise at(
-                f"direction '{self.direction}' needs a margin, such as '0.01 nats'", "direction"
-            )
-        if self.measure and self.direction.removeprefix("not ") in ("better", "worse"):
-            raise at(
-                f"direction '{self.direction}' is for the loss: of '{self.measure}' "
-                "say lower, higher or equivalent",
-                "direction",
-            )
+        way = self.direction
+        is_whole = self.size or not way.startswith(("equivalent", "not "))
+        need(is_whole, f"direction '{way}' needs a margin, such as '0.01 nats'", "direction")
+        said = f"direction '{way}' is for the loss: of '{self.measure}' say lower, higher or "
+        is_loss = not self.measure or way.removeprefix("not ") not in ("better", "worse")
+        need(is_loss, f"{said}equivalent", "direction")
         return self
 
     @property
@@ -466,8 +442,8 @@ class Guard(Keys):
 
     @model_validator(mode="after")
     def _below_all(self) -> "Guard":
-        if self.is_relative and margins.read(self.worse_by)[0] >= 100:
-            raise at(f"{self.worse_by}: must be below 100%", "worse_by")
+        is_less = not self.is_relative or margins.read(self.worse_by)[0] < 100
+        need(is_less, f"{self.worse_by}: must be below 100%", "worse_by")
         return self
 
     @property
@@ -486,8 +462,7 @@ class Size(Keys):
 
     @model_validator(mode="after")
     def _says_something(self) -> "Size":
-        if not self.changes:
-            raise ValueError("a size changes dim, layers, heads or head_dim")
+        need(self.changes, "a size changes dim, layers, heads or head_dim")
         return self
 
     @property
@@ -515,8 +490,7 @@ class Parallel(Keys):
 
 
 def _whole_above_1(amount: float) -> float:
-    if amount > 1 and amount % 1:
-        raise at("a number above 1 must be whole")
+    need(amount <= 1 or amount % 1 == 0, "a number above 1 must be whole")
     return amount
 
 
@@ -538,11 +512,9 @@ class RayTask(Keys):
     @field_validator("resources")
     @classmethod
     def _custom(cls, named: dict[str, float]) -> dict[str, float]:
-        if reserved := {*named} & {"CPU", "GPU", "memory", "object_store_memory"}:
-            raise at(
-                f"{min(reserved)} is no custom resource: cpus, gpus and memory_gb are",
-                min(reserved),
-            )
+        for name in named:
+            is_custom = name not in ("CPU", "GPU", "memory", "object_store_memory")
+            need(is_custom, f"{name} is no custom resource: cpus, gpus and memory_gb are", name)
         return named
 
 
@@ -615,51 +587,14 @@ class Looks(Keys):
 
     @model_validator(mode="after")
     def _in_order(self) -> "Looks":
-        numbers = self.looks
-        if not 2 <= numbers[0] <= numbers[-1] <= MOST_SEEDS or any(
-            later <= earlier for earlier, later in itertools.pairwise(numbers)
-        ):
-            raise at(
-                f"{quote(numbers)}: must be numbers of seeds that grow, the first 2 or more, the "
-                f"last at most {MOST_SEEDS:,}",
-                "looks",
-            )
-        if self.spend and (
-            len(self.spend) != len(numbers) or min(self.spend) <= 0 or sum(self.spend) > 1 + 1e-9
-        ):
-            raise at(
-                f"{quote(self.spend)}: must be {len(numbers)} shares above 0, one for each look, "
-                "that sum to 1 at most",
-                "spend",
-            )
+        numbers, shares = self.looks, self.spend
+        grow = 2 <= numbers[0] <= numbers[-1] <= MOST_SEEDS and numbers == sorted({*numbers})
+        said = f"{quote(numbers)}: must be numbers of seeds that grow, the first 2 or more, the "
+        need(grow, f"{said}last at most {MOST_SEEDS:,}", "looks")
+        fit = len(shares) == len(numbers) and min(shares) > 0 and sum(shares) <= 1 + 1e-9
+        said = f"{quote(shares)}: must be {len(numbers)} shares above 0, one for each look, that "
+        need(fit or not shares, f"{said}sum to 1 at most", "spend")
         return self
-
-
-class Terms(Keys):
-    """The `judge` section: rules for accepting candidates, the same for a whole ledger.
-
-    A ledger records candidate changes that are tested one after another. Gate one tests a candidate
-    on the text of `data`, gate two confirms it on another text.
-    """
-
-    #: `data` section of gate two, whose documents differ from those of gate one.
-    second: Data
-    #: Further model size at which a gain must have the same sign at gate two.
-    size: Size | None = None
-    #: Cumulative number of seeds of gate one at each look, and number of seeds of gate two.
-    looks: list[int] = Field(default=[4, 8], min_length=1, max_length=20)
-    confirm: int = Field(6, ge=2, le=1000)
-    #: Largest number of candidates, type I error that all acceptances share, and the rule that
-    #: divides it among them.
-    candidates: int = Field(100, ge=1, le=10_000)
-    error: float = Field(0.05, gt=0, le=0.2)
-    rule: Literal["lord", "family-wise"] = "lord"
-
-    @field_validator("looks")
-    @classmethod
-    def _grow(cls, looks: list[int]) -> list[int]:
-        Looks.check({"looks": looks})
-        return looks
 
 
 class Experiment(Keys):
@@ -697,18 +632,16 @@ class Experiment(Keys):
     #: Numbers in which no variant may be worse than the baseline.
     guard: list[Guard] = Field(default_factory=list)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
-    #: Rules for accepting candidates, only in a file that opens a ledger.
-    judge: Terms | None = None
 
     _metrics = field_validator("measure")(_without_repeats)
 
     @field_validator("seeds")
     @classmethod
     def _some_seeds(cls, seeds: int | list[int] | Looks) -> int | list[int] | Looks:
-        if isinstance(seeds, int) and not 0 < seeds <= MOST_SEEDS:
-            raise ValueError(f"{seeds}: must be from 1 to {MOST_SEEDS:,}, or a list of seeds")
-        if isinstance(seeds, list) and not all(0 <= seed < 2**32 for seed in seeds):
-            raise ValueError("a seed must be from 0 to 2^32 - 1")
+        few = not isinstance(seeds, int) or 0 < seeds <= MOST_SEEDS
+        need(few, f"{seeds}: must be from 1 to {MOST_SEEDS:,}, or a list of seeds")
+        small = not isinstance(seeds, list) or all(0 <= seed < 2**32 for seed in seeds)
+        need(small, "a seed must be from 0 to 2^32 - 1")
         return _without_repeats(seeds) if isinstance(seeds, list) else seeds
 
     _margin = field_validator("margin", mode="before")(_with_unit)
@@ -720,12 +653,8 @@ class Experiment(Keys):
     @model_validator(mode="after")
     def _has_a_length(self) -> "Experiment":
         by_size = self.sizes and self.sizes.tokens_per_parameter
-        if not (self.train.tokens or self.train.steps or by_size):
-            raise at(
-                "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter': how long a "
-                "run trains",
-                "train",
-            )
+        said = "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter': how long a run "
+        need(self.train.tokens or self.train.steps or by_size, f"{said}trains", "train")
         return self
 
     @model_validator(mode="after")
@@ -739,53 +668,33 @@ class Experiment(Keys):
         )
         controls = len(self.controls.aa) + bool(self.controls.positive)
         variants = tables * (self.variants.count + controls)
-        if variants > MOST_VARIANTS:
-            raise at(
-                f"more than {MOST_VARIANTS:,} variants in all tables together; split the "
-                "experiment",
-                "variants",
-            )
-        part = self.train.batch // self.train.accumulate
-        if part % self.parallel.data:
-            raise at(
-                f"{self.parallel.data} processes cannot share {part} rows of a batch evenly",
-                "parallel",
-                "data",
-            )
-        if self.parallel.data > 1 and self.ray.gpus < 1:
-            raise at("processes that share a batch take a whole GPU each", "ray", "gpus")
+        said = f"more than {MOST_VARIANTS:,} variants in all tables together; split the experiment"
+        need(variants <= MOST_VARIANTS, said, "variants")
+        part, ranks = self.train.batch // self.train.accumulate, self.parallel.data
+        said = f"{ranks} processes cannot share {part} rows of a batch evenly"
+        need(part % ranks == 0, said, "parallel", "data")
+        said = "processes that share a batch take a whole GPU each"
+        need(ranks == 1 or self.ray.gpus == 1, said, "ray", "gpus")
         points = math.prod(len(values) for values in self.tune.values())
-        if variants * points * len(self.race_seeds + self.seed_list) > MOST_RUNS:
-            raise at(
-                f"more than {MOST_RUNS:,} runs: variants times tuned points times seeds; "
-                "split the experiment",
-                "tune" if points > len(self.seed_list) else "seeds",
-            )
+        runs = variants * points * len(self.race_seeds + self.seed_list)
+        said = f"more than {MOST_RUNS:,} runs: variants times tuned points times seeds; split the "
+        key = "tune" if points > len(self.seed_list) else "seeds"
+        need(runs <= MOST_RUNS, f"{said}experiment", key)
         return self
 
     @model_validator(mode="after")
     def _can_go_by_stages(self) -> "Experiment":
-        if self.race and not self.tune:
-            raise at("a race is between tuned points: it needs 'tune'", "race")
-        if set(self.race_seeds) & set(self.seed_list):
-            raise at(
-                f"the seeds from {RACE_SEED:,} on are those of the race, which are not reported",
-                "seeds",
-            )
+        said = "a race is between tuned points: it needs 'tune'"
+        need(self.tune or not self.race, said, "race")
+        said = f"the seeds from {RACE_SEED:,} on are those of the race, which are not reported"
+        need(not set(self.race_seeds) & set(self.seed_list), said, "seeds")
         if isinstance(self.seeds, Looks):
-            if self.tune and not self.race:
-                raise at(
-                    "looks need tuned points that are fixed before the first look: give 'race', "
-                    "such as race: 2",
-                    "seeds",
-                )
+            said = "looks need tuned points that are fixed before the first look: give 'race', "
+            need(self.race or not self.tune, f"{said}such as race: 2", "seeds")
             design = "a ladder of sizes" if self.sizes else f"design '{self.variants.design}'"
-            if self.sizes or self.variants.design == "path":
-                raise at(
-                    f"looks stop variants one by one, and {design} needs all of them with the same "
-                    "seeds: give their number",
-                    "seeds",
-                )
+            said = f"looks stop variants one by one, and {design} needs all of them with the same "
+            is_free = not self.sizes and self.variants.design != "path"
+            need(is_free, f"{said}seeds: give their number", "seeds")
         return self
 
     @property

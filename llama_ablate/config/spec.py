@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.validation import quote
-from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.errors import ConfigError, Where, nearest, need
 
 _PATTERN_KEYS = ("pattern", "layers")
 #: Slots of a layer; each has a component, or a pattern of components over depth.
@@ -213,17 +213,14 @@ def resolve_slot(registry: Registry, entry: Entry, layers: int, where: Where = (
     if not _is_pattern(entry):
         return over_depth(_without_nope(registry, registry.resolve(entry, where), layers, where))
     for key in entry:
-        if key not in _PATTERN_KEYS:
-            raise ConfigError(
-                f"a pattern has no key '{key}'{nearest(key, _PATTERN_KEYS)}", (*where, key)
-            )
+        hint = "" if key in _PATTERN_KEYS else nearest(key, _PATTERN_KEYS)
+        need(not hint, f"a pattern has no key '{key}'{hint}", *where, key)
     period = entry.get("pattern")
     at: Where = (*where, "pattern")
     if not isinstance(period, Sequence) or isinstance(period, str) or not period:
         raise ConfigError(f"a pattern is a list of components, not {quote(period)}", at)
-    if len(period) > layers:
-        deep = f"{layers} layer{'s' if layers > 1 else ''}"
-        raise ConfigError(f"a pattern of {len(period)} components is longer than {deep}", at)
+    said = f"a pattern of {len(period)} components is longer than {layers} layer{'s'[: layers - 1]}"
+    need(len(period) <= layers, said, *at)
     chosen = [registry.resolve(part, (*at, i)) for i, part in enumerate(period)]
     by_layer = [chosen[layer % len(chosen)] for layer in range(layers)]
     for layer, choice in _single(registry, entry.get("layers", {}), layers, (*where, "layers")):
@@ -263,13 +260,10 @@ def _single(
             layer = int(str(key))
         except ValueError:
             layer = layers
-        if not -layers <= layer < layers:
-            raise ConfigError(
-                f"layer {quote(key)}: must be a whole number from {-layers} to {layers - 1}",
-                at,
-            )
-        if layer % layers in chosen:
-            raise ConfigError(f"layer {layer} is set twice, from the first and from the last", at)
+        said = f"layer {quote(key)}: must be a whole number from {-layers} to {layers - 1}"
+        need(-layers <= layer < layers, said, *at)
+        said = f"layer {layer} is set twice, from the first and from the last"
+        need(layer % layers not in chosen, said, *at)
         chosen[layer % layers] = registry.resolve(entry, at)
     return list(chosen.items())
 
@@ -284,7 +278,6 @@ def _without_nope(
     every = dict(choice.options).get("nope_every")
     if every is None:
         return [choice]
-    if every < 1:
-        raise ConfigError(f"nope_every {every} must be 1 or more", (*where, "nope_every"))
+    need(every >= 1, f"nope_every {every} must be 1 or more", *where, "nope_every")
     rope, none = choice.with_options(nope_every=None), registry.resolve("none")
     return [none if (layer + 1) % every == 0 else rope for layer in range(layers)]

@@ -56,11 +56,6 @@ class Keys(BaseModel):
             raise ConfigError(message, (*where, *path)) from None
 
 
-def at(message: str, *where: str | int) -> ConfigError:
-    """Return a ConfigError that a section's validator raises for one of the section's keys."""
-    return ConfigError(message, where)
-
-
 def error_path(values: Any, error: ErrorDetails) -> Where:
     """Return the path of keys to an error, without the type names that pydantic adds in unions."""
     path: list[str | int] = []

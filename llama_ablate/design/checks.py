@@ -13,8 +13,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.design.table import Table, points
-from llama_ablate.design.variants import TableText, Variant
-from llama_ablate.errors import ConfigError, Where, dotted, nearest
+from llama_ablate.design.variants import TOKENIZER, TableText, Variant
+from llama_ablate.errors import ConfigError, Where, dotted, nearest, need, under
 from llama_ablate.model import laws
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import distinct
@@ -38,24 +38,19 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
     measured = {choice.name: choice for choice in metrics}
     filled = []
     for i, guard in enumerate(experiment.guard):
-        where: Where = ("guard", i)
-        METRICS.resolve(guard.metric, (*where, "metric"))
-        if guard.metric not in measured:
-            message = f"'{guard.metric}' is not measured: add it to 'measure'"
-            raise ConfigError(message, (*where, "metric"))
-        if METRICS.timed(guard.metric) and not is_paired(measured[guard.metric]):
-            message = f"a guard needs timings in pairs: {{name: {guard.metric}, paired: true}}"
-            raise ConfigError(message, (*where, "metric"))
-        quantities = METRICS.worse(guard.metric)
+        name, at = guard.metric, ("guard", i, "metric")
+        METRICS.resolve(name, at)
+        need(name in measured, f"'{name}' is not measured: add it to 'measure'", *at)
+        is_usable = not METRICS.timed(name) or is_paired(measured[name])
+        need(is_usable, f"a guard needs timings in pairs: {{name: {name}, paired: true}}", *at)
+        quantities = METRICS.worse(name)
         quantity = guard.quantity or next(iter(quantities), None)
-        if quantity is None:
-            message = f"'{guard.metric}' says of none of its numbers which is worse: name one"
-            raise ConfigError(f"{message} by 'quantity', and 'worse': lower or higher", where)
-        worse = guard.worse or quantities.get(quantity)
-        if worse is None:
-            hint = nearest(quantity, quantities) if quantities else ""
-            message = f"'{guard.metric}' does not say which '{quantity}' is worse{hint}"
-            raise ConfigError(f"{message}; or say 'worse': lower or higher", (*where, "quantity"))
+        said = f"'{name}' says of none of its numbers which is worse: name one by 'quantity', and "
+        need(quantity, f"{said}'worse': lower or higher", "guard", i)
+        worse = guard.worse or quantities.get(quantity or "")
+        said = f"'{name}' does not say which '{quantity}' is worse"
+        said += nearest(quantity, quantities) if quantities else ""
+        need(worse, f"{said}; or say 'worse': lower or higher", "guard", i, "quantity")
         filled.append(guard.model_copy(update={"quantity": quantity, "worse": worse}))
     return experiment.model_copy(update={"guard": filled}) if filled else experiment
 
@@ -84,33 +79,22 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     context = variant.spec.context != experiment.model.context
     if not (context or variant.text):
         return
-    what = "contexts" if context else "tokenizers"
-    key = "context" if context else "data.tokenizer"
+    what, key = ("contexts", "context") if context else ("tokenizers", TOKENIZER)
     place = variant.place(key) or variant.where
-    if of_table.data.with_changes(variant.data).order == "windows":
-        raise ConfigError(
-            f"variants of several {what} are paired by documents: give 'order: documents' in "
-            "'data'",
-            place,
-        )
+    said = f"variants of several {what} are paired by documents: give 'order: documents' in 'data'"
+    need(of_table.data.with_changes(variant.data).order != "windows", said, *place)
     if variant.text is None:
         return
-    if budget == "tokens":
-        raise ConfigError(
-            "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds",
-            ("budget",),
-        )
-    if experiment.sizes:
-        raise ConfigError("the laws of a ladder are in nats per token of one tokenizer", place)
+    said = "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds"
+    need(budget != "tokens", said, "budget")
+    said = "the laws of a ladder are in nats per token of one tokenizer"
+    need(not experiment.sizes, said, *place)
     for text, where in ((of_table, ("data", "tokenizer")), (variant.text, place)):
-        tokens = text.tokens
-        if tokens.lost:
-            raise ConfigError(
-                f"the tokenizer loses text ({tokens.lost}), so it has no bits per byte to compare",
-                where,
-            )
-        if tokens.document_counts != of_table.tokens.document_counts:
-            raise ConfigError("has other documents than the table's own tokenizer", where)
+        lost, counts = text.tokens.lost, text.tokens.document_counts
+        said = f"the tokenizer loses text ({lost}), so it has no bits per byte to compare"
+        need(not lost, said, *where)
+        said = "has other documents than the table's own tokenizer"
+        need(counts == of_table.tokens.document_counts, said, *where)
     check_size(experiment, variant.text.tokens, place)
 
 
@@ -124,9 +108,7 @@ def check_new(text: TableText, others: Sequence[TableText], where: Where) -> Non
             raise ConfigError(f"is the same text as texts[{i}], read in the same way", where)
 
 
-def check_droppable(
-    own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]], where: Where
-) -> None:
+def check_droppable(own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]]) -> None:
     """Refuse `overlap: drop` if no document of a held-out split would remain.
 
     `overlap: drop` leaves out held-out documents that also occur in training text. Leaving out
@@ -135,17 +117,18 @@ def check_droppable(
     """
     for split, documents in stands.items():
         if len(documents) == 1 and own.document_counts[split] == 1:
-            raise ConfigError(
-                f"'drop' leaves out documents, and the {split} split is a single one, or the "
-                "tokenizer has no token between them; allowed: refuse, allow",
-                (*where, "overlap"),
+            why = (
+                f"leaves out documents, and the {split} split is a single one, or the tokenizer "
+                "has no token between them"
             )
-        if documents.all():
-            raise ConfigError(
-                f"'drop' would leave no document of the {split} split: all {len(documents):,} also "
-                "stand in a training text, or test in validation text; allowed: refuse, allow",
-                (*where, "overlap"),
+        elif documents.all():
+            why = (
+                f"would leave no document of the {split} split: all {len(documents):,} also stand "
+                "in a training text, or test in validation text"
             )
+        else:
+            continue
+        raise ConfigError(f"'drop' {why}; allowed: refuse, allow", ("data", "overlap"))
 
 
 def check_overlaps(text: TableText, variant: Variant) -> None:
@@ -183,13 +166,11 @@ def check_documents(text: TableText, where: Where, variant: Variant | None = Non
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
     ):
-        if getattr(data, key) == value and text.tokens.document_counts["train"] == 1:
-            raise ConfigError(
-                f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
-                "or the tokenizer no token that stands between them; allowed: "
-                f"{Data.model_fields[key].default}",
-                (variant and variant.place(f"data.{key}")) or (*where, key),
-            )
+        said = f"'{value}' {does}, and these tokens are one document: the corpus has no other, or "
+        said += "the tokenizer no token that stands between them; allowed: "
+        place = (variant and variant.place(f"data.{key}")) or (*where, key)
+        is_fine = getattr(data, key) != value or text.tokens.document_counts["train"] != 1
+        need(is_fine, f"{said}{Data.model_fields[key].default}", *place)
 
 
 def check_precisions(tables: Sequence[Table], device: str) -> None:
@@ -205,11 +186,9 @@ def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
 
     Tuned values are selected by the validation loss, which this metric measures.
     """
-    if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
-        raise ConfigError(
-            "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
-            ("measure",),
-        )
+    is_measured = any(choice.name == "perplexity" for choice in metrics)
+    said = "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'"
+    need(is_measured or not experiment.tune, said, "measure")
 
 
 def check_seeds(experiment: Experiment) -> None:
@@ -226,10 +205,8 @@ def check_seeds(experiment: Experiment) -> None:
         (set(experiment.controls.aa) - {"none"}, "an A/A arm"),
         (experiment.controls.positive, "a positive control"),
     ):
-        if wanted and len(experiment.seed_list) < 2:
-            raise ConfigError(
-                f"{what} needs an interval, and an interval two seeds or more", ("seeds",)
-            )
+        said = f"{what} needs an interval, and an interval two seeds or more"
+        need(len(experiment.seed_list) > 1 or not wanted, said, "seeds")
 
 
 def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
@@ -260,27 +237,24 @@ def check_controls(experiment: Experiment) -> None:
         (set(controls.aa) - {"none"}, "aa", "be equivalent within it"),
         (controls.positive, "positive", "harm by no more than ten of it"),
     ):
-        if wanted and experiment.margin is None:
-            raise ConfigError(
-                f"needs a 'margin', such as '0.02 nats': the control must {must}", ("controls", key)
-            )
+        said = f"needs a 'margin', such as '0.02 nats': the control must {must}"
+        need(experiment.margin is not None or not wanted, said, "controls", key)
 
 
 def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     """Refuse hypotheses about unknown tables or variants."""
     names = [table.name for table in tables]
     for i, hypothesis in enumerate(experiment.hypotheses):
-        where: Where = ("hypotheses", i)
-        if hypothesis.table not in (None, *names):
-            message = f"no table is called '{hypothesis.table}'{nearest(hypothesis.table, names)}"
-            raise ConfigError(message, (*where, "table"))
-        table = tables[names.index(hypothesis.table or names[0])]
+        name = hypothesis.table or names[0]
+        said = f"no table is called '{name}'{nearest(name, names)}"
+        need(name in names, said, "hypotheses", i, "table")
+        table = tables[names.index(name)]
         labels = [variant.label for variant in table.variants]
         called = set().union(*map(table.names, table.variants))
-        for name, key in ((hypothesis.variant, "variant"), (hypothesis.against, "against")):
-            if name not in {None, *called}:
-                message = f"no variant is called '{name}'{nearest(name or '', labels)}"
-                raise ConfigError(message, (*where, key))
+        for key in ("variant", "against"):
+            if (name := getattr(hypothesis, key)) not in {None, *called}:
+                message = f"no variant is called '{name}'{nearest(name, labels)}"
+                raise ConfigError(message, ("hypotheses", i, key))
 
 
 def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
@@ -289,23 +263,20 @@ def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> Non
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
         by_fingerprint = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
-        try:
+        with under(("measure", i)):
             for variant in by_fingerprint.values():
                 METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
-        except ConfigError as error:
-            raise error.under("measure", i) from None
     several = any(variant.text for table in tables for variant in table.variants)
     if several and all(choice.name != "perplexity" for choice in metrics):
         raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
 
 
-def check_plugins(tables: tuple[Table, ...]) -> list[str]:
+def check_plugins(tables: tuple[Table, ...]) -> None:
     """Run the model laws (contract tests) on every plug-in component.
 
-    Each plug-in component is combined with built-in components. Returns notes on permitted
-    deviations from built-in components. Raises ConfigError for a broken law.
+    Each plug-in component is combined with built-in components. Raises ConfigError for a broken
+    law.
     """
-    notes: list[str] = []
     checked: set[tuple[str, Choice, bool]] = set()
     defaults = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     variants = (variant for table in tables for variant in table.variants)
@@ -319,13 +290,9 @@ def check_plugins(tables: tuple[Table, ...]) -> list[str]:
         ]
         for slot, choice, _ in (item for item in foreign if item not in checked):
             components = vars(layer) | {s: defaults[s] for s, _, _ in foreign} | {slot: choice}
-            try:
-                notes += laws.check(variant.spec.with_components(components), slot)
-            except ConfigError as error:
-                where = variant.place(slot) or ("model", slot)
-                raise ConfigError(error.message, where) from None
+            with under(variant.place(slot) or ("model", slot), None):
+                laws.check(variant.spec.with_components(components), slot)
         checked |= set(foreign)
-    return list(dict.fromkeys(notes))
 
 
 def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
@@ -361,12 +328,9 @@ def check_compiled(experiment: Experiment, tables: tuple[Table, ...]) -> None:
 def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
     """Refuse the metric `excess_loss` if no text has a known floor (lowest possible loss)."""
     for i, choice in enumerate(metrics):
-        if choice.name == "excess_loss" and not any(text.source for text in texts):
-            raise ConfigError(
-                "'excess_loss' needs a corpus whose floor is known (depo, induction, lag-copy, "
-                "mano, mqar, recall) and the tokenizer 'chars'",
-                ("measure", i),
-            )
+        said = "'excess_loss' needs a corpus whose floor is known (depo, induction, lag-copy, "
+        is_known = choice.name != "excess_loss" or any(text.source for text in texts)
+        need(is_known, f"{said}mano, mqar, recall) and the tokenizer 'chars'", "measure", i)
 
 
 def check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
@@ -374,9 +338,6 @@ def check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> Non
     context = experiment.model.context
     batch = experiment.train.batch * context + 1
     for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():
-        if text.counts.get(split, 0) < needed:
-            raise ConfigError(
-                f"the {split} split has {text.counts.get(split, 0):,} tokens, smaller than one "
-                f"{'batch' if split == 'train' else 'window'} of {needed:,}",
-                (*where, "corpus"),
-            )
+        size, unit = text.counts.get(split, 0), "batch" if split == "train" else "window"
+        said = f"the {split} split has {size:,} tokens, smaller than one {unit} of {needed:,}"
+        need(size >= needed, said, *where, "corpus")

@@ -18,7 +18,7 @@ from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.matching import Cost
-from llama_ablate.design.table import Run, Table, points
+from llama_ablate.design.table import Table, points
 from llama_ablate.design.variants import (
     Change,
     TableText,
@@ -27,9 +27,15 @@ from llama_ablate.design.variants import (
     resolve_train,
     variants_of,
 )
-from llama_ablate.errors import ConfigError, Where
+from llama_ablate.errors import ConfigError, Where, under
 from llama_ablate.model.counts import count, exact, states
-from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText, PlannedVariant
+from llama_ablate.results.plan_document import (
+    FORMAT,
+    PlanDocument,
+    PlannedRun,
+    PlannedText,
+    PlannedVariant,
+)
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Function that measures the seconds of one training step of each variant, side by side.
@@ -61,11 +67,9 @@ class Plan:
     experiment: Experiment
     tables: tuple[Table, ...]
     metrics: tuple[Choice, ...]
-    #: Sentences on deviations of plug-ins from the components of this package.
-    notes: Sequence[str] = ()
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[PlannedRun, ...]:
         """Runs of all tables without duplicates, since tables may share runs.
 
         Within a table, seeds vary slowest.
@@ -80,6 +84,11 @@ class Plan:
             for variant in table.variants:
                 arms.setdefault(variant.id, (variant, table))
         return list(arms.values())
+
+    @cached_property
+    def variants(self) -> dict[str, Variant]:
+        """Variants of all tables by id."""
+        return {variant.id: variant for variant, _ in self.arms}
 
     @property
     def baseline(self) -> Variant:
@@ -112,7 +121,6 @@ class Plan:
             tables=[table.planned() for table in self.tables],
             compute=compute,
             settings=settings,
-            notes=[*self.notes],
         )
 
 
@@ -124,9 +132,6 @@ def make(source: ExperimentFile) -> Plan:
     from llama_ablate.measure import METRICS
 
     with source.located():
-        if source.experiment.judge:
-            what = "this file opens a ledger: llama-ablate judge --new FILE --ledger DIR"
-            raise ConfigError(what, ("judge",))
         experiment = _resolved(source.experiment)
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
@@ -137,7 +142,7 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
         checks.check_metrics(metrics, tables)
-        notes = checks.check_plugins(tables)
+        checks.check_plugins(tables)
         checks.check_optimizers(experiment, tables)
         checks.check_compiled(experiment, tables)
         checks.check_budgets(tables)
@@ -145,15 +150,13 @@ def make(source: ExperimentFile) -> Plan:
         checks.check_seeds(experiment)
         checks.check_margins(experiment, tables)
         checks.check_controls(experiment)
-    return Plan(experiment, tables, metrics, notes)
+    return Plan(experiment, tables, metrics)
 
 
 def _resolved(experiment: Experiment) -> Experiment:
     """Return an experiment whose `train` section has entries in their shortest form."""
-    try:
+    with under(("train",)):
         train = resolve_train(experiment.train)
-    except ConfigError as error:
-        raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
 
 
@@ -279,14 +282,10 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
     `change` is a variant's change of the tokenizer, and `known` caches the texts by `data` section.
     """
     data = of_table.data.model_copy(update={"tokenizer": change.value})
-    try:
+    with under(change.where, ("data", "tokenizer")):
         TOKENIZERS.resolve(change.value)
         key = data.model_dump_json()
         text = known.get(key) or _text(data, ("data",))
-    except ConfigError as error:
-        is_tokenizer = error.where[:2] == ("data", "tokenizer")
-        rest = error.where[2:] if is_tokenizer else error.where
-        raise ConfigError(error.message, (*change.where, *rest)) from None
     known[key] = text
     return None if text.tokens.fingerprint == of_table.tokens.fingerprint else text
 
@@ -302,42 +301,33 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
     return {"lr": train.lr * first_dim / at.model.dim}
 
 
-def sources_of(
-    data: Data, own: tokens.Tokens, where: Where = ("data",)
-) -> dict[str, tokens.Tokens]:
+def sources_of(data: Data, own: tokens.Tokens) -> dict[str, tokens.Tokens]:
     """Return the tokens of each mixture source by name, tokenized like the main corpus.
 
     `own` are the tokens of the main corpus.
     """
     by_name = {"corpus": own}
     for name, entry in data.sources.items():
-        try:
+        with under(("data", "sources", name), None):
             corpus = CORPORA.resolve(entry)
             by_name[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
-        except ConfigError as error:
-            raise ConfigError(error.message, (*where, "sources", name)) from None
     return by_name
 
 
 def _text(data: Data, where: Where) -> TableText:
-    try:
-        corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
-        tokenizer = TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
+    with under(where, ("data",)):
+        corpus = CORPORA.resolve(data.corpus, ("data", "corpus"))
+        tokenizer = TOKENIZERS.resolve(data.tokenizer, ("data", "tokenizer"))
         prepared = tokens.prepare(corpus, tokenizer)
-        sources = sources_of(data, prepared, where)
+        sources = sources_of(data, prepared)
         overlaps = overlap.find_overlaps(prepared, sources)
         dropped = 0
         if data.overlap == "drop" and any(overlap.tokens for overlap in overlaps.values()):
             stands = overlap.find_repeated(prepared, sources)
-            checks.check_droppable(prepared, stands, where)
+            checks.check_droppable(prepared, stands)
             left_out = overlap.hashes_of(prepared, stands)
             prepared = tokens.prepare(corpus, tokenizer, like=prepared, left_out=left_out)
             dropped = sum(int(documents.sum()) for documents in stands.values())
             sources["corpus"] = prepared
             overlaps = overlap.find_overlaps(prepared, sources)
-        return TableText(data, prepared, where, sources, overlaps, dropped)
-    except ConfigError as error:  # a corpus locates its errors under `data`
-        raise ConfigError(
-            error.message,
-            (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,
-        ) from None
+    return TableText(data, prepared, where, sources, overlaps, dropped)

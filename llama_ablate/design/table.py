@@ -35,43 +35,6 @@ _ANEW = 1 << 32  # added to the seed of an A/A arm: larger than every seed in a 
 Point = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Run:
-    """Training run of a variant: its seed, steps, train config, tuned values and id."""
-
-    variant: Variant
-    seed: int
-    steps: int
-    #: Changes of the experiment's `train`, the tuned point included.
-    train: Mapping[str, Any]
-    tuned: Mapping[str, Any]
-    id: str
-
-    @property
-    def init_seed(self) -> int:
-        """The seed of the initial weights."""
-        return self.seed + _ANEW * (self.variant.reseed in ("init", "both"))
-
-    @property
-    def order_seed(self) -> int:
-        """The seed of the order of training batches."""
-        return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
-
-    def planned(self, optimizer_bytes: int) -> PlannedRun:
-        """Return the run's entry in `plan.json`."""
-        return PlannedRun(
-            id=self.id,
-            variant=self.variant.id,
-            seed=self.seed,
-            init_seed=self.init_seed,
-            order_seed=self.order_seed,
-            steps=self.steps,
-            train=dict(self.train),
-            tuned=dict(self.tuned),
-            optimizer_bytes=optimizer_bytes,
-        )
-
-
 def points(experiment: Experiment) -> list[Point]:
     """Return every combination of tuned values; a single empty combination without tuning.
 
@@ -160,7 +123,7 @@ class Table:
         return {v.id: count(v.spec) for v in self.variants}
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[PlannedRun, ...]:
         """Runs of every variant, combination of tuned values and seed, race seeds first.
 
         The A/A arm with nothing changed has only the first `controls.repeat` reported seeds and no
@@ -174,10 +137,26 @@ class Table:
             (variant, point, *self._identity(variant, point))
             for point, variant in itertools.product(points(experiment), self.variants)
         ]
+        shared = [
+            {
+                "variant": variant.id,
+                "steps": self.steps_of(variant),
+                "train": train,
+                "tuned": point,
+                "optimizer_bytes": self.optimizer_bytes(variant, train),
+            }
+            for variant, point, train, _, _ in arms
+        ]
         return tuple(
-            Run(variant, seed, self.steps_of(variant), train, point, digest([*what, seed, *how]))
+            PlannedRun(
+                id=digest([*what, seed, *how]),
+                seed=seed,
+                init_seed=seed + _ANEW * (variant.reseed in ("init", "both")),
+                order_seed=seed + _ANEW * (variant.reseed in ("order", "both")),
+                **common,
+            )
             for seed in experiment.race_seeds + experiment.seed_list
-            for variant, point, train, what, how in arms
+            for (variant, _, _, what, how), common in zip(arms, shared, strict=True)
             if variant.reseed != "none" or seed in repeated
         )
 
@@ -301,7 +280,7 @@ class Table:
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
-            runs=[run.planned(self.optimizer_bytes(run.variant, run.train)) for run in self.runs],
+            runs=[*self.runs],
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:

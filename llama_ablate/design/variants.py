@@ -9,7 +9,8 @@ from typing import Any, Literal
 from llama_ablate.config import labels
 from llama_ablate.config import spec as specs
 from llama_ablate.config.experiment import About, Data, Experiment, Model, Train, preset
-from llama_ablate.config.labels import COMPONENT_KEYS, UNCHANGED, entry_text, format_value
+from llama_ablate.config.labels import COMPONENT_KEYS, UNCHANGED, entry_text
+from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.registry import Registry, laid_over
 from llama_ablate.config.spec import (
     RULES,
@@ -26,7 +27,7 @@ from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
-from llama_ablate.errors import ConfigError, Where, dotted, nearest
+from llama_ablate.errors import ConfigError, Where, nearest, need, under
 from llama_ablate.model.components import REGISTRIES as MODEL
 from llama_ablate.model.counts import parts as parts_of
 from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
@@ -226,9 +227,9 @@ def _variant(
     """Return the variant with a combination of changes, before its cost is matched."""
     factorial = experiment.variants.design in ("product", "fraction")
     draws = next((change for change in changes if change.key == DRAWS), None)
-    if draws and draws.value not in ("init", "order", "both"):
-        said = f"{quote(draws.value)} is not allowed here"
-        raise ConfigError(f"{said}; allowed: init, order, both", draws.where)
+    if draws:
+        said = f"{quote(draws.value)} is not allowed here; allowed: init, order, both"
+        need(draws.value in ("init", "order", "both"), said, *draws.where)
     vocab = text.tokens.vocab if text else base.vocab
     spec = spec_of(experiment.model, base, changes, vocab)  # first, since labels need valid values
     return Variant(
@@ -256,15 +257,12 @@ def _check_distinct(variants: Sequence[Variant]) -> None:
     ids: dict[str, Variant] = {}
     labels: dict[str, Variant] = {}
     for variant in variants:
-        if (twin := ids.setdefault(variant.id, variant)) is not variant:
-            raise ConfigError(
-                f"'{variant.label}' is the same variant as '{twin.label}'", variant.where
-            )
-        if labels.setdefault(variant.label, variant) is not variant:
-            raise ConfigError(
-                f"two variants have the label '{variant.label}'",
-                variant.varied.get("label", variant.where),
-            )
+        twin = ids.setdefault(variant.id, variant)
+        said = f"'{variant.label}' is the same variant as '{twin.label}'"
+        need(twin is variant, said, *variant.where)
+        is_first = labels.setdefault(variant.label, variant) is variant
+        said = f"two variants have the label '{variant.label}'"
+        need(is_first, said, *variant.varied.get("label", variant.where))
 
 
 def count_variant(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
@@ -298,8 +296,8 @@ def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
     for key, value in controls.positive.items():
         where: Where = ("controls", "positive", key)
         check_key(key, where)
-        if key == TOKENIZER:
-            raise ConfigError("a control changes the model or its training, not the text", where)
+        said = "a control changes the model or its training, not the text"
+        need(key != TOKENIZER, said, *where)
         changes.append(change_of(key, value, where))
     spec = spec_of(section_of(base.spec, experiment.model), base.spec, changes)
     train = {**base.train, **_train_changes(experiment, changes)}
@@ -325,13 +323,14 @@ def _train_changes(experiment: Experiment, changes: Sequence[Change]) -> dict[st
     values = {key: resolve_train_key(train, key, c.value, c.where) for key, c in keys.items()}
     for change in (change for change in changes if change.key == "context"):
         values["batch"] = values.get("batch", train.batch) * count_windows(experiment.model, change)
-    if "precision" in keys and "auto" in (values["precision"], train.precision):
-        message = "where the precision varies, each is stated in 'train' and on the axis"
-        raise ConfigError(f"{message}: bfloat16, float32", keys["precision"].where)
-    part = values.get("batch", train.batch) // train.accumulate
-    if "batch" in keys and part % experiment.parallel.data:
-        message = f"{experiment.parallel.data} processes cannot share {part} rows evenly"
-        raise ConfigError(message, keys["batch"].where)
+    if "precision" in keys:
+        said = "where the precision varies, each is stated in 'train' and on the axis: bfloat16, "
+        is_stated = "auto" not in (values["precision"], train.precision)
+        need(is_stated, f"{said}float32", *keys["precision"].where)
+    if "batch" in keys:
+        part, ranks = values["batch"] // train.accumulate, experiment.parallel.data
+        said = f"{ranks} processes cannot share {part} rows evenly"
+        need(part % ranks == 0, said, *keys["batch"].where)
     base_values = train.model_dump(mode="json")
     return {key: value for key, value in values.items() if value != base_values[key]}
 
@@ -341,11 +340,8 @@ def _data_changes(data: Data, changes: Sequence[Change]) -> dict[str, Any]:
     base_values, values = data.model_dump(mode="json"), {}
     for change in (change for change in changes if change.key in DATA):
         key = change.key.partition(".")[2]
-        try:
+        with under(change.where, (key,)):
             values[key] = data.with_changes({key: change.value}).model_dump(mode="json")[key]
-        except ConfigError as error:
-            rest = error.where[1:] if error.where[:1] == (key,) else error.where
-            raise ConfigError(error.message, (*change.where, *rest)) from None
     return {key: value for key, value in values.items() if value != base_values[key]}
 
 
@@ -356,8 +352,7 @@ def _parse_changes(experiment: Experiment) -> list[list[Change]]:
     for key, levels in section.axes.items():
         at: Where = ("variants", "axes", key)
         check_key(key, at)
-        if not levels:
-            raise ConfigError("an axis needs at least one value", at)
+        need(levels, "an axis needs at least one value", *at)
         axes.append([change_of(key, value, (*at, i)) for i, value in enumerate(levels)])
     for i, entry in enumerate(section.entries):
         at = ("variants", "entries", i)
@@ -376,18 +371,12 @@ def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
     key = "entries" if section.design == "list" else "axes"
     several = experiment.tune or experiment.sizes or len(experiment.texts) > 1
     several = several or len(experiment.budget) > 1 or experiment.controls.positive
-    if len(arms) > 1 or several or not getattr(section, key):
-        return
-    why = {
-        "list": "one entry is one variant",
-        "one-at-a-time": "every value is the base's own",
-        "path": "every value is the base's own",
-    }.get(section.design, "one value on every axis is one variant")
-    raise ConfigError(
-        f"{why}, so there is nothing to compare: write another value, or of a product the base's "
-        f"too, as [false, true]; without '{key}' the base alone is trained",
-        ("variants", key),
-    )
+    if len(arms) == 1 and not several and getattr(section, key):
+        raise ConfigError(
+            "one variant, so there is nothing to compare: write another value, or of a product "
+            f"the base's too, as [false, true]; without '{key}' the base alone is trained",
+            ("variants", key),
+        )
 
 
 def _choose_baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
@@ -433,11 +422,8 @@ def _path(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
 
 def _fraction(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:
     for axis in axes:
-        if len(axis) != 2:
-            raise ConfigError(
-                f"design 'fraction' needs two values on every axis, not {len(axis)}",
-                axis[0].where[:-1],
-            )
+        said = f"design 'fraction' needs two values on every axis, not {len(axis)}"
+        need(len(axis) == 2, said, *axis[0].where[:-1])
     for run in half_fraction(len(axes)):
         yield tuple(axis[level] for axis, level in zip(axes, run, strict=True))
 
@@ -503,20 +489,14 @@ def exclusion(
     entries: list[list[tuple[str, list[Where]]]] = []
     for i, entry in enumerate(experiment.variants.exclude):
         where: Where = ("variants", "exclude", i)
-        if not entry:
-            raise ConfigError("names no combination: give values of axes", where)
+        need(entry, "names no combination: give values of axes", *where)
         wanted = []
         for key, value in entry.items():
-            if key not in levels:
-                raise ConfigError(f"'{key}' is no axis{nearest(key, levels)}", (*where, key))
-            named = {id(c): _level_names(c) for c in levels[key]}
-            places = [c.where for c in levels[key] if value == c.value or value in named[id(c)]]
-            if not places:
-                known_labels = dict.fromkeys(names[0] for names in named.values())
-                raise ConfigError(
-                    f"{quote(value)} is no value of the axis '{key}'{nearest(value, known_labels)}",
-                    (*where, key),
-                )
+            need(key in levels, f"'{key}' is no axis{nearest(key, levels)}", *where, key)
+            names = [(change, _level_names(change)) for change in levels[key]]
+            places = [c.where for c, called in names if value == c.value or value in called]
+            hint = "" if places else nearest(value, dict.fromkeys(called[0] for _, called in names))
+            need(places, f"{quote(value)} is no value of the axis '{key}'{hint}", *where, key)
             wanted.append((key, places))
         entries.append(wanted)
 
@@ -524,8 +504,8 @@ def exclusion(
         at = {change.key: change.where for change in changes}
         return any(all(at[key] in places for key, places in wanted) for wanted in entries)
 
-    if entries and all(map(left_out, product(*axes))):
-        raise ConfigError("leaves no combination", ("variants", "exclude"))
+    is_some = not entries or not all(map(left_out, product(*axes)))
+    need(is_some, "leaves no combination", "variants", "exclude")
     return left_out
 
 
@@ -541,9 +521,9 @@ def _level_names(change: Change) -> list[Any]:
 
 def check_label(label: Any, where: Where) -> None:
     """Refuse a label that is not one line of 1 to 80 printable characters."""
-    words = isinstance(label, str | int | float) and str(label)
-    if not words or len(words) > 80 or not words.isprintable():
-        raise ConfigError("a label is one line of 1 to 80 characters", where)
+    words = str(label) if isinstance(label, str | int | float) else ""
+    is_line = 0 < len(words) <= 80 and words.isprintable()
+    need(is_line, "a label is one line of 1 to 80 characters", *where)
 
 
 def label_of(experiment: Experiment, changes: Sequence[Change]) -> str:
@@ -572,10 +552,8 @@ def resolve(model: Model, vocab: int | None = None) -> ModelSpec:
     The vocabulary size is `vocab` if given, else the section's `vocab`, else 256. Raises
     ConfigError with the path of the offending key.
     """
-    try:
+    with under(("model",)):
         return _resolve_spec(model, vocab or model.vocab or 256)
-    except ConfigError as error:
-        raise error.under("model") from None
 
 
 def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, About]:
@@ -584,12 +562,10 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, Abou
     Raises ConfigError for an unknown preset, or a `--set` that cannot be applied.
     """
     loaded = preset(name, tuple(sets))
-    try:
+    with Marked({}).located():
         spec = resolve(loaded.model)
-        parts_of(spec)
-    except ConfigError as error:
-        located = error if error.where[:1] == ("model",) else error.under("model")
-        raise ConfigError(f"{dotted(located.where)}: {error.message}") from None
+        with under(("model",)):
+            parts_of(spec)
     return spec, loaded.about
 
 
@@ -651,12 +627,9 @@ def _resolve_spec(
         )
     sizes = {key: getattr(model, key) for key in SIZES}
     if model.init_std == "1/sqrt(dim)":
-        if components["parametrization"] != STANDARD:
-            name = components["parametrization"].name
-            raise ConfigError(
-                f"'1/sqrt(dim)': '{name}' scales initial weights itself; give the base's number",
-                ("init_std",),
-            )
+        rule = components["parametrization"]
+        said = f"'1/sqrt(dim)': '{rule.name}' scales initial weights itself; give the base's number"
+        need(rule == STANDARD, said, "init_std")
         sizes["init_std"] = model.dim**-0.5
     dropout = model.dropout
     rates = dropout if isinstance(dropout, int | float) else dropout.model_dump()
@@ -666,13 +639,10 @@ def _resolve_spec(
 
 def _with_option(entry: Any, option: str, value: Any, change: Change) -> dict[str, Any]:
     """Return a component's entry with an option set. Raises ConfigError for a pattern."""
-    if isinstance(entry, Mapping) and "name" not in entry:
-        slot = change.key.partition(".")[0]
-        raise ConfigError(
-            f"'{slot}' is a pattern here, so '{option}' is an option of several components: give "
-            f"'{slot}' as a whole",
-            change.where,
-        )
+    slot = change.key.partition(".")[0]
+    said = f"'{slot}' is a pattern here, so '{option}' is an option of several components: give "
+    is_one = not isinstance(entry, Mapping) or "name" in entry
+    need(is_one, f"{said}'{slot}' as a whole", *change.where)
     return {**({"name": entry} if isinstance(entry, str) else entry), option: value}
 
 
@@ -697,38 +667,6 @@ def count_windows(model: Model, change: Change) -> int:
     return model.context // int(change.value)
 
 
-def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
-    """Find components in `model` that reset options of the base to their defaults.
-
-    `base` is the `model` section of the file's base. An entry in a file replaces the whole
-    component of the base, so an option that the entry does not give has the component's default.
-    The errors are returned, not raised.
-    """
-    lost = []
-    for slot in (*SLOTS, *RULES):
-        entry, new_entry = base.get(slot, ()), getattr(model, slot)
-        if not (_is_single(entry) and _is_single(new_entry)):
-            continue
-        before, after = (REGISTRIES[slot].resolve(each_entry) for each_entry in (entry, new_entry))
-        if before.name != after.name:
-            continue
-        given = new_entry if isinstance(new_entry, Mapping) else {}
-        gone = [
-            f"{key}: {format_value(after[key])}, not {format_value(value)}"
-            for key, value in before.options
-            if value != after[key] and key not in given
-        ]
-        if gone:
-            what = f"'{after.name}' has its default here, not what the base has ({'; '.join(gone)})"
-            lost.append(ConfigError(what, ("model", slot)))
-    return lost
-
-
-def _is_single(entry: Any) -> bool:
-    """Return whether an entry is a single component, not a pattern."""
-    return isinstance(entry, str) or (isinstance(entry, Mapping) and "name" in entry)
-
-
 def resolve_train(train: Train) -> Train:
     """Return a train config whose entries are in their shortest form.
 
@@ -744,9 +682,8 @@ def resolve_train(train: Train) -> Train:
             else registry.resolve(value, (key,)).shortest()
         )
     schedule = entry_text(entries.get("schedule", train.schedule), options=False)
-    if train.branches and schedule != "wsd":
-        message = f"'branches' need the schedule 'wsd', not '{schedule}'"
-        raise ConfigError(message, ("branches",))
+    is_wsd = schedule == "wsd" or not train.branches
+    need(is_wsd, f"'branches' need the schedule 'wsd', not '{schedule}'", "branches")
     return train.model_copy(update=entries)
 
 
@@ -765,11 +702,8 @@ def resolve_train_key(
         )
     if key in TRAINING and not isinstance(getattr(train, key), list):
         value = laid_over(getattr(train, key), value)
-    try:
+    with under(where, (key,)):
         config = resolve_train(Train.check({**train.model_dump(), key: value}))
-    except ConfigError as error:
-        within = error.where[1:] if error.where[:1] == (key,) else ()
-        raise ConfigError(error.message, (*where, *within)) from None
     return config.model_dump(mode="json")[key]
 
 

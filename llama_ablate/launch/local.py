@@ -1,22 +1,21 @@
 """Local launcher: one worker per core or GPU, or per group of cores or GPUs."""
 
 import os
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import cores
-from llama_ablate.launch.queue import Gone, News
+from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import FINAL, Store, live
 from llama_ablate.training.compute import free_bytes
 
@@ -37,10 +36,9 @@ def devices(device: str) -> int:
 @dataclass
 class _Job:
     run: str
-    child: processes.Child
+    process: BaseProcess
     gpus: str
     kills: int  # out-of-memory kills of the system before this job began
-    refused: str = ""
 
 
 class Local:
@@ -72,10 +70,9 @@ class Local:
     def _start(self) -> None:
         while self._waiting and len(self._active) < (self._most or self._devices):
             run, gpus = self._waiting.popleft(), self._gpus.pop(0)
-            child = processes.start(
-                _train, str(self._store.root), run, gpus=gpus, log=self._store.log(run)
-            )
-            self._active.append(_Job(run, child, gpus, processes.out_of_memory_kills()))
+            kills, log = processes.out_of_memory_kills(), self._store.log(run)
+            process = processes.start(_train, str(self._store.root), run, gpus=gpus, log=log)
+            self._active.append(_Job(run, process, gpus, kills))
 
     def _admit(self, runs: Sequence[str]) -> None:
         """Set the number of concurrent workers once a run's peak memory is known."""
@@ -101,22 +98,16 @@ class Local:
     def poll(self) -> News:
         """Wait up to 0.25 s for a process to end; return progress and ended processes."""
         runs = [job.run for job in self._active]
-        wait([job.child.process.sentinel for job in self._active], timeout=0.25)
+        wait([job.process.sentinel for job in self._active], timeout=0.25)
         news = News()
         for job in list(self._active):
-            for kind, value in job.child.messages():
-                if kind == "progress":
-                    news.steps[job.run] = value
-                elif kind == "refused":
-                    job.refused = f"it was refused: {value}"
-            if not job.child.process.is_alive():
-                code = job.child.process.exitcode or 0
-                oom = code == -signal.SIGKILL and processes.out_of_memory_kills() > job.kills
+            news.steps[job.run] = how_far(self._store, job.run)
+            if not job.process.is_alive():
+                log, code = self._store.working(job.run) / "log", job.process.exitcode or 0
+                news.gone.append(Gone(job.run, *processes.how_ended(code, job.kills, log)))
                 self._active.remove(job)
-                job.child.end()
+                processes.end(job.process)
                 self._gpus.append(job.gpus)
-                why = job.refused or processes.ended_by(code, oom=oom)
-                news.gone.append(Gone(job.run, why, oom))
         if self._most is None:
             self._admit(runs)
         self._start()
@@ -125,7 +116,7 @@ class Local:
     def stop(self) -> None:
         """Ask workers to write checkpoints and end; kill workers that exceed the grace time."""
         self._waiting.clear()
-        working = [job.child.process for job in self._active]
+        working = [job.process for job in self._active]
         if working:
             sys.stderr.write(
                 f"stopping: {len(working)} workers write checkpoints, for {_GRACE_S:g} s at most; "
@@ -142,7 +133,7 @@ class Local:
             sys.stderr.write("stopping at once\n")  # a second interrupt: do not wait
         finally:
             for job in self._active:
-                job.child.end()
+                processes.end(job.process)
 
 
 def _gpus() -> list[str]:
@@ -158,5 +149,5 @@ def _share(worker: int, ranks: int, gpus: Sequence[str]) -> str:
     return ",".join(gpus[number % len(gpus)] for number in chosen)
 
 
-def _train(report: Callable[[Any], None], root: str, run_id: str) -> str | None:
-    return worker.run(Path(root), run_id, lambda step, loss: report((step, loss)))
+def _train(root: str, run_id: str) -> None:
+    worker.run(Path(root), run_id)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def measure_variants(
         stated_metrics = StatedMetrics(plan.experiment)
         known_metrics = [
             stated_metrics.read(stored)
-            for stored in store.metrics_of([v.id for v in arms]).values()
+            for stored in store.metrics_of([v.id for v in arms], sound=True).values()
         ]
         choices = [
             choice
@@ -180,6 +179,10 @@ def _measured(
     for entries, rounds in passes:
         if entries is paired and _is_precise(plan, by_process, paired):
             break
+
+        def show(done: int, before: int = before) -> None:
+            progress(before + done, total)
+
         metrics: list[dict[str, Measurement]] = processes.call(
             _measure,
             arms,
@@ -189,7 +192,7 @@ def _measured(
             limit_s if entries is timed else math.inf,
             anew=entries is not others,
             log=store.log(_KEY),
-            report=partial(_show, progress, before, total),
+            report=show,
         )
         by_process.append(metrics)
         before += rounds * len(arms) * len(entries)
@@ -222,10 +225,6 @@ def _is_precise(
     arms = _joined(timed, names)
     widest = max(half_width([arm[name] for arm in arms], bases, name) for name in names)
     return widest <= WANTED_HALF_WIDTH
-
-
-def _show(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
-    progress(before + done, total)
 
 
 def _arm(variant: Variant, table: Table) -> tuple[ModelSpec, Train, PlannedText]:

@@ -1,4 +1,4 @@
-"""Progress bars for an experiment and its workers, or plain lines without a terminal."""
+"""Progress bar of an experiment, or plain lines without a terminal."""
 
 import sys
 import time
@@ -10,79 +10,52 @@ from tqdm import tqdm
 from llama_ablate.results import Record
 from llama_ablate.terminal import Bar
 
-_GRID = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-_MAX_BARS = 32  # most bars of workers, to fit a terminal
-_WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
+_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Progress on standard error: bars on a terminal, else a line per finished run.
+    """Progress on standard error: a bar on a terminal, else a line per finished run.
 
-    The experiment's bar covers training, evaluation on held-out text, and the `measuring_s` seconds
-    of timed metrics.
+    The bar covers training, evaluation on held-out text, and the `measuring_s` seconds of timed
+    metrics.
     """
 
     def __init__(self, name: str, measuring_s: float = 0.0) -> None:
         self._name, self._measuring_s = name, measuring_s
         self._measured = Bar("measuring, variants in turn")
-        self._bars_wanted = sys.stderr.isatty()
-        self._grid: Any = None
-        self._bars: list[Any] = []
-        self._fractions: dict[int, float] = {}
-        self._steps: dict[int, int] = {}
+        self._bar: Any = None
+        self._fractions: dict[str, float] = {}
         self._began = time.monotonic()
         self._measuring_began = 0.0
 
-    def begin(self, stage: str, *, total: int, done: int, workers: int) -> None:
-        """Start the bars of the experiment and its workers, and remove earlier bars.
+    def begin(self, stage: str, *, total: int, done: int) -> None:
+        """Start the bar of an experiment, of whose `total` runs `done` have finished.
 
-        `done` of the `total` runs have finished. `stage` names the experiment's stage, or is "".
+        `stage` names the experiment's stage, or is "".
         """
         self._total, self._done, self._before = total, done, done
         self._began = time.monotonic()
         name = f"{self._name}, {stage}" if stage else self._name
-        if self._bars_wanted:
-            self._close()
-            self._grid = tqdm(total=1.0, desc=name, bar_format=_GRID)
-            self._bars = [
-                tqdm(total=1, bar_format=_WORKER, position=i + 1, leave=False)
-                for i in range(min(workers, total, _MAX_BARS))
-            ]
+        self._close()
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=1.0, desc=name, bar_format=_FORMAT)
         else:
             sys.stderr.write(f"{name}: {done} of {total} runs done\n")
             sys.stderr.flush()
 
-    def start(self, slot: int, label: str, steps: int) -> None:
-        """Show that the worker in a slot has started a run of `steps` steps."""
-        self._fractions[slot], self._steps[slot] = 0.0, steps
-        if slot < len(self._bars):
-            bar = self._bars[slot]
-            bar.set_description_str(label, refresh=False)
-            bar.set_postfix_str("", refresh=False)  # remove the previous run's loss
-            bar.reset(total=steps)
+    def step(self, run: str, fraction: float) -> None:
+        """Show which fraction of its steps a run has reached."""
+        self._fractions[run] = fraction
+        self._draw_runs()
 
-    def step(self, slot: int, step: int, loss: float | None) -> None:
-        """Show the step of a worker's run, and its loss unless None."""
-        self._fractions[slot] = step / self._steps[slot]
-        if slot < len(self._bars):
-            bar = self._bars[slot]
-            bar.n = step
-            if loss is not None:
-                bar.set_postfix_str(f"loss {loss:.3f}")
-            self._draw_grid()
-
-    def finish(self, slot: int | None, label: str, record: Record) -> None:
-        """Show that a run has ended.
-
-        `slot` is the number of its worker, or None if another launcher's worker trained it.
-        """
-        if slot is not None:
-            self._fractions.pop(slot, None)
+    def finish(self, run: str, label: str, record: Record) -> None:
+        """Show that a run has ended."""
+        self._fractions.pop(run, None)
         self._done += 1
         word = "too short" if record.too_short else record.outcome
         what = f"{label} {word}" + (f": {record.reason}" if record.reason else "")
-        if self._bars_wanted:
-            self._draw_grid()
+        if self._bar is not None:
+            self._draw_runs()
             if not record.ok:
                 tqdm.write(what, file=sys.stderr)
         else:
@@ -94,7 +67,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def measure(self, done: int, total: int) -> None:
         """Show that `done` of `total` measurements after training are done."""
-        if self._grid is None:
+        if self._bar is None:
             self._measured.update(done, total)
             return
         if not self._measuring_began:
@@ -113,17 +86,16 @@ class Progress(AbstractContextManager["Progress"]):
         self._close()
 
     def _close(self) -> None:
-        for bar in self._bars[::-1]:
-            bar.close()
-        if self._grid is not None:
-            self._grid.close()
+        if self._bar is not None:
+            self._bar.close()
 
-    def _draw_grid(self) -> None:
+    def _draw_runs(self) -> None:
         done = self._done + sum(self._fractions.values())
         self._draw(f"{done:.1f}/{self._total} runs", self._times(done)[1])
 
     def _draw(self, what: str, left: float) -> None:
-        passed = time.monotonic() - self._began
-        self._grid.n = passed / max(1e-9, passed + left)
-        self._grid.set_postfix_str(f"{what}, {tqdm.format_interval(left)} left", refresh=False)
-        self._grid.refresh()
+        if self._bar is not None:
+            passed = time.monotonic() - self._began
+            self._bar.n = passed / max(1e-9, passed + left)
+            self._bar.set_postfix_str(f"{what}, {tqdm.format_interval(left)} left", refresh=False)
+            self._bar.refresh()

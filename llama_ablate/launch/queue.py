@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llama_ablate.design.plan import Plan
-from llama_ablate.design.table import Run
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.results import FINAL, Record, Settings, Store, live
 from llama_ablate.results.leases import Watch, lease_timeout
+from llama_ablate.results.plan_document import PlannedRun
 from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
@@ -36,24 +36,17 @@ class Gone:
 class News:
     """Report of a launcher: progress of its processes, and its ended processes.
 
-    `steps` maps run ids to a step and its loss; the loss is None if the step comes from a
-    checkpoint.
+    `steps` maps run ids to steps.
     """
 
-    steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     gone: list[Gone] = field(default_factory=list)
 
 
-def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
-    """Return the current step and loss of a run, or None if unknown.
-
-    Step and loss are read from the live note that a running worker writes. Without a live note, the
-    step is the latest checkpoint's, and the loss is None.
-    """
-    if note := live.read(store.working(run)):
-        return note.step, note.train_loss
-    step = checkpoint.latest(store.working(run))
-    return (step, None) if step else None
+def how_far(store: Store, run: str) -> int:
+    """Return the step of a run: of its worker's live note, or else of its latest checkpoint."""
+    note = live.read(store.working(run))
+    return note.step if note else checkpoint.latest(store.working(run))
 
 
 class Launcher(Protocol):
@@ -87,7 +80,8 @@ class Queue:
         #: Runs leased by other processes, with the report on this queue's own ended process if any.
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
-        self._slots: dict[str, int] = {}
+        #: Runs that the launcher has.
+        self._active: set[str] = set()
         #: By submitted run: folder of an earlier record, number of attempts without progress, time
         #: of the first of these, and step of the latest checkpoint.
         self._before: dict[str, object] = {}
@@ -108,36 +102,30 @@ class Queue:
         final = self._store.final_ids()
         runs = [run for run in self._in_order() if wanted is None or run in wanted]
         pending = deque(run for run in runs if run not in final)
-        self._progress.begin(
-            stage,
-            total=len(runs),
-            done=len(runs) - len(pending),
-            workers=launcher.slots,
-        )
-        free = list(range(launcher.slots))[::-1]
+        self._progress.begin(stage, total=len(runs), done=len(runs) - len(pending))
         try:
-            while pending or self._slots or self._elsewhere or self._crowded:
-                if self._crowded and not (pending or self._slots):
+            while pending or self._active or self._elsewhere or self._crowded:
+                if self._crowded and not (pending or self._active):
                     pending.append(self._crowded.popleft())
-                alone = not self._retried.isdisjoint(self._slots)
-                chosen = self._choose(pending, 0 if alone else len(free))
-                for run in chosen:
-                    self._start(run, free.pop())
+                alone = not self._retried.isdisjoint(self._active)
+                chosen = self._choose(pending, 0 if alone else launcher.slots - len(self._active))
+                self._before |= {run: self._store.folder(run) for run in chosen}
+                self._active |= {*chosen}
                 if chosen:
                     launcher.submit(chosen)
-                    self._beside |= {*self._slots} if len(self._slots) > 1 else set()
+                    self._beside |= self._active if len(self._active) > 1 else set()
                 news = launcher.poll()
-                for run, (step, loss) in news.steps.items():
-                    self._progress.step(self._slots[run], step, loss)
+                for run, step in news.steps.items():
+                    self._progress.step(run, step / self._runs[run].steps)
                 for gone in news.gone:
                     if self._retry(gone):
                         pending.append(gone.run)
-                    free.append(self._slots.pop(gone.run))
+                    self._active.discard(gone.run)
                 pending.extend(self._returned())
         except BaseException:
             launcher.stop()
             raise
-        for variant in {run.variant.id for run in self._runs.values()}:
+        for variant in {run.variant for run in self._runs.values()}:
             self._keep_best(variant)
 
     def _in_order(self) -> list[str]:
@@ -149,7 +137,7 @@ class Queue:
         experiment = self._plan.experiment
         seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
         flops = {
-            run.id: run.steps * table.counts[run.variant.id].work
+            run.id: run.steps * table.counts[run.variant].work
             for table in self._plan.tables
             for run in table.runs
         }
@@ -168,11 +156,6 @@ class Queue:
             else:
                 chosen.append(run)
         return chosen
-
-    def _start(self, run: str, slot: int) -> None:
-        self._slots[run] = slot
-        self._before[run] = self._store.folder(run)
-        self._progress.start(slot, self._label(run), self._runs[run].steps)
 
     def _retry(self, gone: Gone) -> bool:
         """Handle the end of a run's process; return whether to retry the run now."""
@@ -211,10 +194,9 @@ class Queue:
         return False
 
     def _finish(self, record: Record) -> None:
-        self._tries.pop(record.id, None)
-        self._since.pop(record.id, None)
-        self._reached.pop(record.id, None)
-        self._progress.finish(self._slots.get(record.id), self._label(record.id), record)
+        for counted in (self._tries, self._since, self._reached):
+            counted.pop(record.id, None)
+        self._progress.finish(record.id, self._label(record.id), record)
         self._keep_best(record.variant)
 
     def _keep_best(self, variant: str) -> None:
@@ -225,7 +207,7 @@ class Queue:
         """
         if self._settings.keep_weights == "best":
             tables = [
-                [run.id for run in table.runs if run.variant.id == variant]
+                [run.id for run in table.runs if run.variant == variant]
                 for table in self._plan.tables
             ]
             self._store.keep_best(tables)
@@ -233,7 +215,7 @@ class Queue:
     def _label(self, run: str) -> str:
         planned = self._runs[run]
         tuned = "".join(f" {k}={v}" for k, v in planned.tuned.items())
-        return f"{planned.variant.label} s{planned.seed}{tuned}"
+        return f"{self._plan.variants[planned.variant].label} s{planned.seed}{tuned}"
 
     def _returned(self) -> list[str]:
         """Return the runs that another process had leased, and has left unfinished."""
@@ -244,17 +226,18 @@ class Queue:
             del self._elsewhere[run]
             record = self._store.record(run)
             if record and record.outcome in FINAL:
-                self._progress.finish(None, self._label(run), record)
+                self._progress.finish(run, self._label(run), record)
             elif gone is None or self._retry(gone):
                 back.append(run)
         return back
 
-    def _lost(self, run: Run, gone: Gone) -> Record:
+    def _lost(self, run: PlannedRun, gone: Gone) -> Record:
         table = next(table for table in self._plan.tables if run in table.runs)
+        variant = self._plan.variants[run.variant]
         return Record(
             id=run.id,
-            label=run.variant.label,
-            variant=run.variant.id,
+            label=variant.label,
+            variant=variant.id,
             seed=run.seed,
             outcome="oom" if gone.oom else "error",
             reason=f"{gone.why}; see {self._store.log(run.id).relative_to(self._store.root)}",
@@ -262,9 +245,9 @@ class Queue:
             tokens_done=0,
             train_s=0.0,
             peak_memory_bytes=0,
-            model=run.variant.spec.to_dict(),
+            model=variant.spec.to_dict(),
             train=self._plan.experiment.train.with_changes(run.train).model_dump(mode="json"),
-            data=table.text_of(run.variant).tokens.fingerprint,
+            data=table.text_of(variant).tokens.fingerprint,
             compute=self._compute.to_dict(),
             environment=environment(),
         )

@@ -147,9 +147,7 @@ class Ray:
                 oom = isinstance(error, self._ray.exceptions.OutOfMemoryError)
                 why = f"Ray: {self._in_words(error)}"
             news.gone.append(Gone(run, why, oom))
-        for run in self._tasks.values():
-            if far := how_far(self._store, run):
-                news.steps[run] = far
+        news.steps = {run: how_far(self._store, run) for run in self._tasks.values()}
         return news
 
     def stop(self) -> None:

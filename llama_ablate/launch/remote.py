@@ -7,55 +7,23 @@ and the functions' arguments are two strings: a results folder and a run id.
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_ablate.files import disk
 from llama_ablate.launch import processes
 from llama_ablate.results import Store
 
 
-def work(
-    root: str,
-    run: str,
-    stop: Callable[[], bool] = lambda: False,
-) -> tuple[int, str, bool]:
+def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple[int, str, bool]:
     """Train a run in a worker process, and describe the process's end.
 
     Returns its exit code, a description, and whether memory ran out. When `stop` returns True, or
     an exception arrives (as in a cancelled task), the worker writes a checkpoint before it ends.
     """
-    kills = processes.out_of_memory_kills()
-    file = Store(Path(root)).log(run)
-    with os.fdopen(disk.append(file), "ab") as log:
-        process = subprocess.Popen(  # noqa: S603  fixed words
-            [sys.executable, "-m", "llama_ablate.launch.worker", root, run],
-            env=os.environ | {"LLAMA_ABLATE_PARENT": str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        while process.poll() is None and not stop():
-            time.sleep(0.1)  # a short sleep lets an exception interrupt it
-    finally:
-        _end(process)
-    code = process.returncode
-    oom = code == -signal.SIGKILL and processes.out_of_memory_kills() > kills
-    detail = f": {processes.last_words(file)}" if code == processes.REFUSED else ""
-    return code, processes.ended_by(code, oom=oom) + detail, oom
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(processes.GRACE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    kills, log = processes.out_of_memory_kills(), Store(Path(root)).log(run)
+    words = ("llama_ablate.launch.worker", root, run)
+    code = processes.supervise(words, log, stop, LLAMA_ABLATE_PARENT=str(os.getpid()))
+    return code, *processes.how_ended(code, kills, log)
 
 
 def job(root: str, run: str) -> str:

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from llama_ablate.config.spec import digest
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, require
 from llama_ablate.launch import processes, remote
 from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import Store
@@ -66,11 +67,7 @@ class Slurm:
         options: Mapping[str, str | bool],
         ranks: int = 1,
     ) -> None:
-        self._store, self._workers = store, workers
-        self._options = {key.replace("-", "_"): value for key, value in options.items()}
-        self._share = {"cpus_per_task": ranks}
-        if device == "cuda":
-            self._share["gpus_per_node"] = ranks
+        self._store, self._parameters = store, _parameters(device, workers, options, ranks)
         self._name = f"llama-ablate-{digest(str(store.root.resolve()), 16)}"
         self._unsent: list[str] = []
         self._jobs: dict[str, str] = {}  # by run
@@ -105,21 +102,10 @@ class Slurm:
             self._executor = submitit.AutoExecutor(
                 self._folder, cluster="slurm", slurm_python=f"exec {shlex.quote(sys.executable)}"
             )
-            self._executor.update_parameters(
-                name=self._name,
-                timeout_min=_HOUR,
-                **self._share,
-                stderr_to_stdout=True,
-                slurm_setup=[_WAIT.format(folder=shlex.quote(str(self._folder)))],
-                slurm_use_srun=False,
-                slurm_array_parallelism=self._workers or _ARRAY,
-                slurm_additional_parameters={
-                    "signal": "B:USR2@90",
-                    "requeue": True,
-                    **self._options,
-                    "job_name": self._name,
-                },
-            )
+            more = {f"slurm_{key}": value for key, value in self._parameters.items()}
+            more["slurm_setup"] = [_WAIT.format(folder=shlex.quote(str(self._folder)))]
+            more["slurm_additional_parameters"]["job_name"] = self._name
+            self._executor.update_parameters(name=self._name, **more)
         except (_Unanswered, RuntimeError) as error:
             self._turns.close()
             raise ConfigError(f"--launcher slurm: {error}") from None
@@ -161,8 +147,8 @@ class Slurm:
                 detail = self._last_line(job) if state == "FAILED" else ""
                 why = f"Slurm's job {job}: {state}{detail}"
                 news.gone.append(Gone(run, why, state == "OUT_OF_MEMORY"))
-            elif state == "RUNNING" and (far := how_far(self._store, run)):
-                news.steps[run] = far
+            elif state == "RUNNING":
+                news.steps[run] = how_far(self._store, run)
         return news
 
     def stop(self) -> None:
@@ -215,6 +201,34 @@ class Slurm:
             printed = (self._folder / f"{job}_0_log.out").read_text("utf-8", "replace")
             return f", {last}" if (last := _last(printed)) else ""
         return ""
+
+
+def _parameters(
+    device: str, workers: int | None, options: Mapping[str, str | bool], ranks: int
+) -> dict[str, Any]:
+    """Return submitit's parameters of a job."""
+    given = {key.replace("-", "_"): value for key, value in options.items()}
+    return {
+        "time": _HOUR,
+        "cpus_per_task": ranks,
+        **({"gpus_per_node": ranks} if device == "cuda" else {}),
+        "stderr_to_stdout": True,
+        "use_srun": False,
+        "array_parallelism": workers or _ARRAY,
+        "additional_parameters": {"signal": "B:USR2@90", "requeue": True, **given},
+    }
+
+
+def script(
+    device: str, workers: int | None, options: Mapping[str, str | bool], ranks: int, runs: int
+) -> str:
+    """Return the job script of an array of runs. Raises ConfigError without submitit."""
+    require("submitit", "--launcher slurm")
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    command = f"exec {shlex.quote(sys.executable)} ..."
+    given = _parameters(device, workers, options, ranks) | {"map_count": min(runs, _ARRAY)}
+    return str(_make_sbatch_string(command, "jobs", job_name="llama-ablate", **given)).strip()
 
 
 def _tell(*words: str) -> str:

@@ -6,14 +6,13 @@ folder, so that any launcher can start the worker.
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from llama_ablate.design.plan import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
-from llama_ablate.launch.processes import REFUSED, leave_after
+from llama_ablate.launch.processes import REFUSED, leave_after, supervise
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.components import spec_from
@@ -38,19 +37,17 @@ from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myse
 from llama_ablate.results.live import LiveNote
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement
+from llama_ablate.track.sinks import Sinks, TrackedRun
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, configure_process, trim_memory
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
 _STOPPED = 75  # "try again" in sysexits.h
-_REPORT_S = 0.2  # seconds between two reports to the launcher
 _OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "DefaultCPUAllocator")
 
-Report = Callable[[int, float], None]
 
-
-def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome | None:
+def run(root: Path, run_id: str) -> Outcome | None:
     """Train one planned run, and store its record; return its outcome.
 
     A failure becomes the record's outcome. A `cancelled` run stores no record, and leaves its
@@ -75,7 +72,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         return None
     try:
         with lease or nullcontext():
-            outcome = _run(store, run_id, plan, lease, ranks, report)
+            outcome = _run(store, run_id, plan, lease, ranks)
     except _TakenOver:
         return None
     ranks.leave()
@@ -93,29 +90,15 @@ def _launch_ranks(store: Store, run_id: str, ranks: int) -> Outcome | None:
     words = [*torchrun.split(), "-m", "llama_ablate.launch.worker", str(store.root), run_id]
     # A rank's parent is torchrun, which does not watch its own parent.
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
-    with os.fdopen(disk.append(store.log(run_id)), "ab") as log:
-        process = subprocess.Popen(  # noqa: S603  fixed words
-            [sys.executable, "-m", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | ours,
-            start_new_session=True,
-        )
-    try:
-        while process.poll() is None and not stop():
-            time.sleep(0.1)
-    finally:
-        process.terminate()  # to torchrun alone, which ends its ranks
-        process.wait()
-    if process.returncode and not stop():
-        raise ChildProcessError(f"torchrun ended with exit code {process.returncode}")
+    code = supervise(words, store.log(run_id), stop, **ours)
+    if code and not stop():
+        raise ChildProcessError(f"torchrun ended with exit code {code}")
     record = store.record(run_id)
     return "cancelled" if stop() else record.outcome if record else None
 
 
 def _run(
-    store: Store, run_id: str, plan: PlanDocument, lease: Lease | None, ranks: Ranks, report: Report
+    store: Store, run_id: str, plan: PlanDocument, lease: Lease | None, ranks: Ranks
 ) -> Outcome | None:
     stop = _stop_signal(lease)  # before anything slow
     planned, table = plan.runs[run_id], plan.table_of(run_id)
@@ -129,6 +112,7 @@ def _run(
     metrics: dict[str, Measurement] = {}
     per_step = train_config.batch * variant.model["context"]
     working = store.working(run_id)
+    sinks = _open_sinks(store, run_id) if lease else None
     about = working, run_id, planned.steps, per_step, peak.read
     noted = LiveNote(*about) if lease else nullcontext()
     try:
@@ -145,7 +129,7 @@ def _run(
                 compute=compute,
                 saved=working,
                 checkpoint_s=plan.settings.checkpoint_s,
-                progress=_progress(report, note),
+                progress=_progress(note, sinks),
                 stop=stop,
                 ranks=ranks,
                 batches=open_batches(plan, text, variant, tokens),
@@ -192,7 +176,23 @@ def _run(
     )
     keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"
     write_weights = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
-    return trained.outcome if store.commit(record, trained.curve, write_weights, lease) else None
+    if not store.commit(record, trained.curve, write_weights, lease):
+        return None
+    if sinks:
+        sinks.send(trained.curve)
+        sinks.finish(record)
+    return trained.outcome
+
+
+def _open_sinks(store: Store, run_id: str) -> Sinks:
+    """Open the sinks of a run; a failure of a sink is a line of its log."""
+
+    def fail(name: str, reason: str) -> None:
+        with suppress(OSError), os.fdopen(disk.append(store.track_log(name)), "a") as log:
+            log.write(f"{reason}\n")
+
+    run = TrackedRun.of(store.plan, run_id)
+    return Sinks(store.plan.settings.track, store.track, run, fail)
 
 
 def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:
@@ -272,22 +272,16 @@ def _orphaned(parent: int, spread: str) -> None:
         time.sleep(0.2)
 
 
-def _progress(report: Report, note: LiveNote | None) -> Progress:
-    """Return the training loop's progress callback.
+def _progress(note: LiveNote | None, sinks: Sinks | None) -> Progress:
+    """Return the training loop's callback, which updates the run's live note and its sinks."""
 
-    It updates the run's live note at every call, and reports to the launcher at intervals.
-    """
-    last = 0.0
-
-    def tell(step: int, loss: float, curve: Sequence[Point]) -> None:
-        nonlocal last
+    def update(step: int, loss: float, curve: Sequence[Point]) -> None:
         if note:
             note(step, loss, curve)
-        if time.monotonic() - last > _REPORT_S:
-            last = time.monotonic()
-            report(step, loss)
+        if sinks:
+            sinks.send(curve)
 
-    return tell
+    return update
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

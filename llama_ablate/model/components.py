@@ -12,7 +12,7 @@ from llama_ablate.config import spec as patterns
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, under
 from llama_ablate.model import mixture, rope  # noqa: F401  they register
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.feedforward import FEEDFORWARDS
@@ -42,10 +42,8 @@ def make_norm(spec: ModelSpec, choice: Choice, layer: int, dim: int) -> nn.Modul
 
 def make_parametrization(spec: ModelSpec) -> Parametrization:
     """Build the parametrization of a spec. Raises ConfigError for options that do not fit."""
-    try:
+    with under(("parametrization",)):
         built: Parametrization = PARAMETRIZATIONS.build(spec.parametrization, **spec.sizes)
-    except ConfigError as error:
-        raise error.under("parametrization") from None
     return built
 
 
@@ -115,7 +113,7 @@ def make_part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Mo
         if len(getattr(spec, slot).choices) > 1:
             which = entry_text(choice.shortest())
             error = ConfigError(f"'{which}' of the pattern: {error.message}", error.where)
-        raise error.under(slot) from None
+        raise ConfigError(error.message, (slot, *error.where)) from None
     return part
 
 

@@ -19,8 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
-from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, block_flops, build, init_weights
 from llama_ablate.model.dropout import Dropout
@@ -36,15 +34,11 @@ _SEPARATOR = 7  # the token that begins a document in models that keep documents
 #: empty document.
 _BEGINS = (0, 9, 20), (3, 12, 13)
 _TOLERANCE = 1e-4
-#: Largest difference of a logit between the prefix alone and the whole window, as a share of the
-#: largest logit.
-PREFIX_TOLERANCE = _TOLERANCE
 _COUNTED = 256  # tokens of the FLOP count: scores are over 1% of the count up to width 12k
 _FLOPS_TOLERANCE = 0.01
 _DROP_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
-#: Default rules, such as `init`: only under these do outputs of layers start smaller with depth.
+#: Default rules, such as `init`.
 _RULES: dict[str, Any] = {f.name: f.default for f in fields(ModelSpec) if f.name in RULES}
-_MIN_SHRINKAGE = 1.2  # between 1, which is no scaling, and the square root of two
 
 #: Function that returns how a model breaks a law, or None if the model obeys it.
 Law = Callable[[Decoder, Tensor], str | None]
@@ -90,7 +84,7 @@ def predicts_from_prefix(model: Decoder, tokens_BT: Tensor) -> str | None:
     half = tokens_BT.shape[1] // 2
     whole_BTV, prefix_BTV = model(tokens_BT), model(tokens_BT[:, :half])
     moved = (whole_BTV[:, :half] - prefix_BTV).abs().max()
-    if not moved <= PREFIX_TOLERANCE * whole_BTV.abs().max():
+    if not moved <= _TOLERANCE * whole_BTV.abs().max():
         return "its predictions depend on the tokens that they predict: a component looks ahead"
     return None
 
@@ -285,17 +279,6 @@ def counted_flops(
     return None
 
 
-def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that tensors in `ctx.shared` have the shape (B, T, ...) of the new tokens."""
-    contexts: list[Context] = []
-    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: contexts.append(given[1])):
-        model(tokens_BT)
-    for name, tensor in contexts[0].shared.items():
-        if tensor.shape[:2] != tokens_BT.shape:
-            return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
-    return None
-
-
 def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that every name in a module's `no_weight_decay` names a parameter of the module."""
     del tokens_BT
@@ -340,27 +323,6 @@ def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
-def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Check that a layer's output to the residual stream starts scaled by 1/sqrt(2 layers).
-
-    The first layer's attention and feed-forward network get the same input in a model of one layer
-    and in a model of two layers. The outputs in the two models must differ by a factor of sqrt(2).
-    An output that starts at zero needs no scale.
-    """
-    other = _model(replace(model.spec, layers=3 - model.spec.layers))
-    shallow, deep = sorted((model, other), key=lambda one: one.spec.layers)
-    for name in ("attn", "ffn"):
-        inputs = _inputs(shallow, name, tokens_BT)
-        alone, among_two = (getattr(m.blocks[0], name)(*inputs).norm() for m in (shallow, deep))
-        if alone > 0 and among_two * _MIN_SHRINKAGE > alone:
-            return (
-                f"starts as large in a deep model as in a shallow one ('{name}'); those of this "
-                "package are scaled by 1/sqrt(2 layers), as is an OutLinear of "
-                "llama_ablate.model.linear"
-            )
-    return None
-
-
 def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
     """Split tokens into pieces of the given sizes, and the remaining tokens into single tokens."""
     single = [1] * (tokens_BT.shape[1] - sum(sizes))
@@ -369,15 +331,6 @@ def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
 
 def _are_close(some: Tensor, others: Tensor, close: float) -> bool:
     return torch.allclose(some, others, rtol=close, atol=close)
-
-
-def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
-    """Return the inputs that a module of the first layer gets in a forward pass."""
-    inputs: list[tuple[Any, ...]] = []
-    part: nn.Module = getattr(model.blocks[0], name)
-    with part.register_forward_pre_hook(lambda _part, given: inputs.append(given)):
-        model(tokens_BT)
-    return inputs[0]
 
 
 def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
@@ -413,7 +366,6 @@ LAWS: tuple[Law, ...] = (
     documents_apart,
     counted_bytes,
     counted_flops,
-    shares_by_token,
     exempts_what_it_has,
     drops_sublayers,
     every_parameter_learns,
@@ -441,12 +393,11 @@ def breach(law: Callable[..., str | None], given: Callable[[], tuple[object, ...
         return f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
 
 
-def check(spec: ModelSpec, slot: str) -> list[str]:
+def check(spec: ModelSpec, slot: str) -> None:
     """Check a slot's component against every law, in a small version of the spec's model.
 
-    A slot is an interchangeable part of a model, such as `attention`. Returns notes on unusual
-    properties that do not invalidate a comparison. Raises ConfigError, which names the component
-    and the broken law, if a law is broken.
+    A slot is an interchangeable part of a model, such as `attention`. Raises ConfigError, which
+    names the component and the broken law, if a law is broken.
     """
     small = replace(
         spec,
@@ -468,10 +419,6 @@ def check(spec: ModelSpec, slot: str) -> list[str]:
         example = f"`llama-ablate init {name}` writes one that obeys"
         what = f"the {slot} '{getattr(spec, slot).name}' {said}{also}; {example}"
         raise ConfigError(what, (slot,))
-    return [
-        f"The {slot} '{getattr(spec, slot).name}' {note}."
-        for note in _list_notes(small, slot, tokens_BT)
-    ]
 
 
 @torch.no_grad()
@@ -489,37 +436,7 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
             yield law.__name__, said
 
 
-@torch.no_grad()
-def _list_notes(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> list[str]:
-    """List notes on a component: initial outputs not scaled with depth, and equal components."""
-    with suppress(NotProvidedError):
-        unscaled = breach(starts_smaller_with_depth, lambda: (_model(spec), tokens_BT))
-        return [*filter(None, [unscaled]), *_twins(spec, slot, tokens_BT)]
-    return []
-
-
-def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
-    """Yield a note for each other component of the slot with equal parameters and outputs."""
-    model = _model(spec)
-    shapes, logits_BTV = _shapes(model), model(tokens_BT)
-    for name in REGISTRIES[slot]:
-        if name == getattr(spec, slot).name:
-            continue
-        try:
-            other = _model(spec.with_components({slot: REGISTRIES[slot].resolve(name)}))
-        except ConfigError:
-            continue  # it does not fit these sizes, so it is no twin
-        if shapes == _shapes(other) and torch.allclose(
-            logits_BTV, other(tokens_BT), atol=_TOLERANCE
-        ):
-            yield f"computes what '{name}' does: a difference between them would be noise"
-
-
 def _model(spec: ModelSpec) -> Decoder:
     model = init_weights(build(spec), 0)
     model.kernel = "math"
     return model
-
-
-def _shapes(model: Decoder) -> list[tuple[str, torch.Size]]:
-    return [(name, parameter.shape) for name, parameter in model.named_parameters()]

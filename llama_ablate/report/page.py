@@ -213,19 +213,6 @@ def write(
     return _write_page(folder, _html(frames, sections, warnings, figures, pictures, folder))
 
 
-def write_live(
-    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path, live: str
-) -> Path:
-    """Write only the HTML page, while runs train; return its path.
-
-    The page shows the text `live` on the progress of the runs, and reloads itself.
-    """
-    disk.make(folder)
-    pictures = PagePictures(frames, sections)
-    figures = list(pictures.draw())
-    return _write_page(folder, _html(frames, sections, warnings, figures, pictures, folder, live))
-
-
 def _write_page(folder: Path, pieces: Iterable[str]) -> Path:
     page = folder / "report.html"
 
@@ -251,12 +238,8 @@ class PagePictures:
         self.packed: dict[str, str] = {}
         self._has_lead = False
 
-    def draw(self, folder: Path | None = None) -> Iterator[PageFigure]:
-        """Draw each picture to files, and yield its figure for the page.
-
-        Without a folder, no files are written, and only the pictures that the page shows
-        uncompressed are drawn.
-        """
+    def draw(self, folder: Path) -> Iterator[PageFigure]:
+        """Draw each picture to files, and yield its figure for the page."""
         first = self._frames.table.plan.name
         for product in FIGURES.make(self._frames):
             is_first = product.table in ("", first)
@@ -266,8 +249,6 @@ class PagePictures:
             said = " ".join(filter(None, (product.about, product.part.note)))
             figure = PageFigure(product.name, table, stem, section, said)
             in_place = is_first and self._stands(figure)
-            if folder is None and not in_place:
-                continue
             try:
                 yield self._embed(figure, product, folder, in_place=in_place)
             except (
@@ -291,19 +272,16 @@ class PagePictures:
         return is_lead or figure.name == LOSS_CURVES
 
     def _embed(
-        self, figure: PageFigure, made: Made[Picture], folder: Path | None, *, in_place: bool
+        self, figure: PageFigure, made: Made[Picture], folder: Path, *, in_place: bool
     ) -> PageFigure:
-        """Draw a figure for the page; with a `folder`, also write the figure's files.
+        """Draw a figure for the page, and write its files to `folder`.
 
         A figure that is shown at once (`in_place`) is not compressed, and is also drawn in a
         phone's width unless it shows loss curves.
         """
         drawing = plots.draw(made.part, plots.WIDTH, self.keys)
-        if folder is None:
-            svg = plots.write_svg(drawing.figure)
-        else:
-            file, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
-            svg = file.read_bytes()
+        file, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
+        svg = file.read_bytes()
         has_two = in_place and figure.name != LOSS_CURVES
         width = "broad" if has_two else "only"
         # Compressed figures with few elements get a second decimal, which adds few bytes.
@@ -352,7 +330,6 @@ def _html(
     figures: Sequence[PageFigure],
     pictures: PagePictures,
     folder: Path,
-    live: str = "",
 ) -> Iterable[str]:
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
@@ -375,7 +352,6 @@ def _html(
         further=further(frames),
         setup=describe_setup(frames),
         warnings=warnings,
-        live=live,
         policy=embedding.policy(style, [script]),
         style=style,
         script=script,

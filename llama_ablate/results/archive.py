@@ -1,32 +1,38 @@
 """Packed results: an experiment without its weights, as one archive with its report.
 
 <pack>/
-results.tar.xz                            the files of the results folder that readers need
+results.tar.xz                            the files of the results folder that readers need, and
+                                          pages.json: the SHA-256 of each file beside the archive
 runs.csv                                  one row per run: variant, seed, outcome, metrics
 experiment.yaml  report.md  effects*.png  copies for people
 
 The archive is read in memory by the reader of results folders, never unpacked to the disk: every
-file has the same seal, or SHA-256 in its run's manifest, as in a results folder.
+file has the same seal, or SHA-256 in its run's record, as in a results folder.
 """
 
 import io
 import lzma
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.strict_json import sealed
 
 #: The archive of packed results.
 PACK = "results.tar.xz"
+#: Member of the archive with the SHA-256 of each file beside it.
+PAGES = "pages.json"
 #: Limits of a pack. Results take kilobytes for each of some thousand runs, so a larger archive
 #: counts as an attack.
 MAX_MEMBERS = 500_000
 MAX_BYTES = 1 << 30
+_MAX_PARTS = 20  # of a path
 
 
 class Files(Protocol):
@@ -61,11 +67,10 @@ class Archive:
 
     def read(self, path: Path | str) -> bytes:
         """Read the content of a file. Raises FileNotFoundError for a missing file."""
-        try:
-            return self._contents[self._member(path)]
-        except KeyError:
-            member = self._member(path)
-            raise FileNotFoundError(f"{self._file}: damaged, it lacks {member}") from None
+        member = self._member(path)
+        if member not in self._contents:
+            raise FileNotFoundError(f"{self._file}: damaged, it lacks {member}")
+        return self._contents[member]
 
     def _member(self, path: Path | str) -> str:
         return str(path).removeprefix(str(self._file)).removeprefix("/")
@@ -84,45 +89,60 @@ class Archive:
     @cached_property
     def _contents(self) -> dict[str, bytes]:
         """Content of each member by name."""
-        contents: dict[str, bytes] = {}
         try:
-            with tarfile.open(fileobj=io.BytesIO(self._unpacked()), mode="r:") as archive:
-                for member in archive:
-                    content = archive.extractfile(member) if _is_plain(member) else None
-                    if content is None or not _is_safe(member.name) or member.name in contents:
-                        raise self._damaged(f"'{member.name:.200}' is no new file below a folder")
-                    if len(contents) == MAX_MEMBERS:
-                        raise self._damaged("it holds more than results take")
-                    contents[member.name] = content.read()
-        except ConfigError:  # it is a ValueError, which the next clause would catch
-            raise
-        except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
-            raise self._damaged(f"it cannot be unpacked ({error})") from None
-        return contents
-
-    def _unpacked(self) -> bytes:
-        """Return the uncompressed tar file, which has at most `MAX_BYTES`."""
-        xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-        content = xz.decompress(disk.read(self._file), MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise self._damaged("it unpacks to more than results take")
-        if not xz.eof:
-            raise EOFError("it ends before its end")
-        if xz.unused_data:
-            raise EOFError("more stands behind its end")
-        return content
-
-    def _damaged(self, what: str) -> ConfigError:
-        return ConfigError(f"{self._file}: damaged, {what}")
+            return _contents(_unpacked(disk.read(self._file)))
+        except (tarfile.TarError, lzma.LZMAError, ValueError) as error:
+            raise ConfigError(f"{self._file}: damaged, it cannot be unpacked ({error})") from None
 
 
-def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Return whether a member is a regular file; sparse files, which may expand, are not."""
-    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
+def _unpacked(raw: bytes) -> bytes:
+    """Return an uncompressed tar file. Raises ValueError if it has more than `MAX_BYTES`."""
+    xz = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    content = xz.decompress(raw, MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError("it unpacks to more than results take")
+    if not xz.eof or xz.unused_data:
+        raise ValueError("its end is not where it should be")
+    return content
 
 
-def _is_safe(name: str) -> bool:
-    return not {"", ".", ".."} & {*name.split("/")}
+def _contents(raw: bytes) -> dict[str, bytes]:
+    """Return the files of a tar archive by name. Raises ValueError for one that no pack holds."""
+    contents: dict[str, bytes] = {}
+    for name, content in _members(raw):
+        parts = name.split("/")
+        if {"", ".", ".."} & {*parts} or len(parts) > _MAX_PARTS or name in contents:
+            raise ValueError(f"'{name:.200}' is no new file below a folder")
+        if len(contents) == MAX_MEMBERS:
+            raise ValueError("it holds more than results take")
+        contents[name] = content
+    return contents
+
+
+def _members(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a tar archive by name.
+
+    A name that is long or not ASCII stands in one header before its file, as `archived` writes it.
+    Raises ValueError or TarError for all else: links, other headers, sizes beyond the archive.
+    """
+    at, long_name = 0, ""
+    while any(header := raw[at : at + tarfile.BLOCKSIZE]):
+        member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        start, at = at + tarfile.BLOCKSIZE, at + tarfile.BLOCKSIZE + member.size
+        if member.size < 0 or at > len(raw):
+            raise ValueError(f"'{member.name:.200}' is cut off")
+        content = raw[start:at]
+        at += -at % tarfile.BLOCKSIZE
+        if member.type == tarfile.XHDTYPE and not long_name:
+            length, _, entry = content.decode().partition(" ")
+            key, _, long_name = entry.removesuffix("\n").partition("=")
+            if key != "path" or length != str(len(content)) or not long_name:
+                raise ValueError("a header states more than one name")
+        elif member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            yield long_name or member.name, content
+            long_name = ""
+        else:
+            raise ValueError(f"'{member.name:.200}' is no file")
 
 
 def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
@@ -136,6 +156,11 @@ def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
     return packed.getvalue()
 
 
+def is_pack(root: Path) -> bool:
+    """Return whether a folder holds packed results."""
+    return (root / PACK).exists()
+
+
 def write_pack(
     target: Path, files: Iterable[tuple[str, bytes]], pages: Mapping[str, bytes]
 ) -> dict[str, int]:
@@ -144,10 +169,22 @@ def write_pack(
     A pack is a folder with the archive of the results files and with pages for people. Each file is
     replaced in one step. The archive is written first, since it marks the folder as a pack.
     """
-    contents = {PACK: archived(files), **pages}
+    digests = {name: sha256(page).hexdigest() for name, page in sorted(pages.items())}
+    sums = [(PAGES, sealed(digests, PAGES))] if digests else []
+    contents = {PACK: archived([*files, *sums]), **pages}
     disk.make(target)
     disk.sweep(target)  # removes partial files of a killed command
     with disk.locked(target):
         for name, content in contents.items():
             disk.replace(disk.below(target, name), content)
     return {name: len(content) for name, content in contents.items()}
+
+
+def changed_pages(root: Path, digests: Mapping[str, object]) -> list[Path]:
+    """Return the files of a pack beside its archive that differ from those that were packed."""
+    pages = {disk.below(root, name): digest for name, digest in digests.items()}
+    return [
+        page
+        for page, digest in pages.items()
+        if not page.is_file() or sha256(disk.read(page)).hexdigest() != digest
+    ]

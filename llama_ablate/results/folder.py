@@ -1,28 +1,91 @@
-"""Reader of one experiment's results, from a results folder or a pack; nothing is cached."""
+"""Reader of one experiment's results, from a results folder or a pack; nothing is cached.
 
-from collections.abc import Iterable, Iterator
+<results>/<experiment>/
+experiment.yaml  plan.json  compute.json  pace.json  protocol.json
+plan-<sha256>.json                 an earlier plan, of finished runs that plan.json leaves out
+runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors
+failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that is to be retried
+variants/<label>--<id>/            metrics/<metric>.json
+working/<id>/                      leases, checkpoints, log and live.json of an unfinished run
+damaged/                           files and folders whose content was changed or damaged
+redone/                            folders of runs that were trained again on request
+report/
+track/                             files and output of trackers; never read by this program
+
+A pack has, instead of these files, results.tar.xz: an archive of the files that readers need.
+"""
+
+from collections.abc import Container, Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import chain
+from itertools import count
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Self
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
+from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import parse
 from llama_ablate.results import leases, live, protocol
-from llama_ablate.results.layout import EARLIER, METRICS, PLAN, Layout, experiments_in, is_pack
+from llama_ablate.results.archive import PACK, PAGES, Archive, Files, changed_pages, is_pack
 from llama_ablate.results.live import Live
-from llama_ablate.results.plan_document import PlanDocument, PlannedTable, read_plan
+from llama_ablate.results.plan_document import EARLIER, PLAN, PlanDocument, PlannedTable, read_plan
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Record
-from llama_ablate.results.run import RunFolder
+from llama_ablate.results.run import RUNS, RunFolder
 
-_PROTOCOL = "protocol"
+_METRICS = "metrics"
 
 
-class Folder(Layout):
-    """Reader of one experiment's results, from a results folder or a pack."""
+def experiments_in(folder: Path) -> list[Path]:
+    """Return the subfolders with an experiment's results, packed or not, by name."""
+    folders = {file.parent for name in (PLAN, PACK) for file in folder.glob(f"*/{name}")}
+    return sorted(folders)
+
+
+class Folder:
+    """Reader of one experiment's results under one of its plan files, from a folder or a pack."""
+
+    def __init__(self, root: Path, plan_name: str = PLAN) -> None:
+        self.root, self.plan_name = root, plan_name
+        self.is_packed = is_pack(root)
+        #: Folder of the files: the results folder itself, or the archive in it.
+        self.base = root / PACK if self.is_packed else root
+        self.files: Files = Archive(self.base) if self.is_packed else disk
+        self.plan_file = self.base / plan_name
+        #: The experiment file as the user wrote it.
+        self.experiment_file = self.base / "experiment.yaml"
+        #: Folder of the runs with a final outcome, each run once.
+        self.final = self.base / RUNS
+        #: Folder of failed attempts at runs that will be retried.
+        self.failed = self.base / "failed"
+        #: Folder of the metrics of variants.
+        self.variants = self.base / "variants"
+        #: Folder of work in progress: leases, checkpoints, logs, live notes.
+        self.in_progress = root / "working"
+        #: The folder of the plan's report.
+        self.report = root / "report" / ("" if plan_name == PLAN else self.plan_file.stem)
+        #: Folder of the trackers' files.
+        self.track = root / "track"
+        #: Folder of submitit's files for Slurm jobs, which include links.
+        self.jobs = self.in_progress / "slurm" / "jobs"
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open existing results: a folder, an earlier plan's file in a folder, or a pack.
+
+        Raises ConfigError for a path without results.
+        """
+        path = Path(path)
+        if EARLIER.fullmatch(path.name) and path.is_file():
+            return cls(path.parent, path.name)
+        if not is_pack(path) and not (path / PLAN).is_file():
+            others = [each.name for each in experiments_in(path) or experiments_in(path.parent)]
+            hint = nearest(path.name, others) if others else ""
+            if not path.exists():
+                raise ConfigError(f"there is no folder '{path}'{hint}")
+            raise ConfigError(f"'{path}' holds no results (no plan.json){hint}")
+        return cls(path)
 
     @property
     def plan(self) -> PlanDocument:
@@ -42,7 +105,7 @@ class Folder(Layout):
 
         The list is empty without a protocol file. Raises ConfigError for a damaged file.
         """
-        file = self.document(_PROTOCOL)
+        file = self.document("protocol")
         try:
             stored = self._read_sealed(file) if self.files.is_file(file) else {}
         except ConfigError as error:
@@ -52,7 +115,7 @@ class Folder(Layout):
             ) from None
         return protocol.read_versions(stored, file)
 
-    def finished(self) -> dict[str, RunFolder]:
+    def folders(self) -> dict[str, RunFolder]:
         """Return the folders of finished runs by id.
 
         A run without a final outcome has the folder of its last attempt.
@@ -61,8 +124,8 @@ class Folder(Layout):
         return {run: RunFolder(paths[-1], self.files) for run, paths in latest.items()}
 
     def folder(self, run: str) -> Path | None:
-        """Return the path of a finished run's folder; None for an unfinished run."""
-        finished = self.finished().get(run)
+        """Return the folder of a finished run on disk; None in a pack or for another run."""
+        finished = None if self.is_packed else self.folders().get(run)
         return finished.path if finished else None
 
     def final_ids(self) -> set[str]:
@@ -82,12 +145,12 @@ class Folder(Layout):
 
     def record(self, run: str) -> Record | None:
         """Return a run's record; None for an unfinished run."""
-        folder = self.finished().get(run)
+        folder = self.folders().get(run)
         return folder.record() if folder else None
 
     def records(self) -> list[Record]:
         """Return the records of the finished planned runs, in the plan's order."""
-        folders = self.finished()
+        folders = self.folders()
         return [folders[run].record() for run in self.plan.runs if run in folders]
 
     def is_final(self, run: str) -> bool:
@@ -99,59 +162,47 @@ class Folder(Layout):
 
         Raises ConfigError for a damaged file.
         """
-        folder = self.finished().get(run)
+        folder = self.folders().get(run)
         return folder.weights() if folder else None
 
     def why_no_weights(self, run: str) -> str:
         """Explain why a finished run has no weights, and how to obtain them."""
-        folder = self.finished().get(run)
+        folder = self.folders().get(run)
         if folder and folder.lacks_weights:
             return f"they were deleted; delete '{folder.path}' too and run the experiment again"
         return "they were not kept (run --keep-weights)"
 
-    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+    def metrics_of(
+        self, variants: Iterable[str], *, sound: bool = False
+    ) -> dict[str, dict[str, Measurement]]:
         """Return the per-variant metrics of some variants, by variant id and metric name.
 
-        The folder is listed only once for all variants. Raises ConfigError for a damaged file.
+        Raises ConfigError for a damaged file, which is left out if only `sound` files are wanted.
         """
-        try:
-            return {
-                variant: {
-                    file.stem: Measurement.from_dict(self._read_sealed(file), file)
-                    for file in files
-                }
-                for variant, files in self._metric_files(variants).items()
-            }
-        except ConfigError as error:
-            raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
+        metrics: dict[str, dict[str, Measurement]] = {variant: {} for variant in variants}
+        for variant, file in self._metric_files(metrics):
+            try:
+                metrics[variant][file.stem] = Measurement.from_dict(self._read_sealed(file), file)
+            except ConfigError as error:
+                if not sound:
+                    raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
+        return metrics
 
-    def files_of_variants(self, variants: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the files of variants' metrics by path. Raises ConfigError for a damaged file."""
-        self.metrics_of(variants)
-        for file in chain.from_iterable(self._metric_files(variants).values()):
-            yield self.place(file), self.files.read(file)
-
-    def _metric_files(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
-        """Return the files of per-variant metrics by variant id, by default for all variants."""
-        files: dict[str, list[Path]] = {id_: [] for id_ in variants or ()}
+    def _metric_files(self, variants: Container[str]) -> Iterator[tuple[str, Path]]:
+        """Yield the files of per-variant metrics, each after its variant's id."""
         for name in sorted(self.files.names(self.variants)):
-            id_ = name.rpartition("--")[2]
-            if variants is None or id_ in files:
-                folder = self.variants / name / METRICS
-                # File managers write files whose names begin with a dot.
-                names = (
-                    n
-                    for n in self.files.names(folder)
-                    if n.endswith(".json") and not n.startswith(".")
-                )
-                files.setdefault(id_, []).extend(folder / name for name in sorted(names))
-        return files
+            if (id_ := name.rpartition("--")[2]) in variants:
+                folder = self.variants / name / _METRICS
+                for file in sorted(self.files.names(folder)):
+                    # File managers write files whose names begin with a dot.
+                    if file.endswith(".json") and not file.startswith("."):
+                        yield id_, folder / file
 
     def is_leased(self, run: str) -> bool:
         """Return whether a run appears to be leased, without waiting for a heartbeat."""
         return leases.taken(self.working(run))
 
-    def live(self, runs: Iterable[str]) -> dict[str, Live]:
+    def notes(self, runs: Iterable[str]) -> dict[str, Live]:
         """Return the live notes of runs by id; runs without a note are left out."""
         there = {*disk.names(self.in_progress)}
         notes = {run: live.read(self.in_progress / run) for run in runs if run in there}
@@ -169,21 +220,58 @@ class Folder(Layout):
         self.refuse_links()
         return disk.locked(self.root) if self.is_packed else self.alone("report")
 
+    def refuse_links(self, *more: Path) -> None:
+        """Raise ConfigError for a symbolic link in the results, since writes would follow the link.
+
+        Two kinds of links are allowed: links for Slurm jobs, and links from a tracker to its logs,
+        which lie inside a folder that is new for each run.
+        """
+        links = [path for path in more if path.is_symlink()]
+        links += [
+            path
+            for path in disk.links_below(self.root)
+            if self.jobs not in path.parents and self.track not in path.parents[2:]
+        ]
+        if links:
+            raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
+
+    @property
+    def changed_pages(self) -> list[Path]:
+        """Files of a pack, beside its archive, that differ from those that were packed."""
+        file = self.base / PAGES
+        known = self.is_packed and self.files.is_file(file)
+        return changed_pages(self.root, self._read_sealed(file)) if known else []
+
+    def working(self, key: str) -> Path:
+        """Return the working folder of a run or task: leases, checkpoints and log."""
+        return disk.below(self.in_progress, key)
+
+    def track_log(self, sink: str) -> Path:
+        """Return the path of the log of a sink's failures."""
+        return disk.below(self.track, f"{sink}.log")
+
+    def document(self, name: str) -> Path:
+        """Return the path of a sealed document in the results folder."""
+        return self.base / f"{name}.json"
+
+    def variant_metric(self, label: str, variant: str, metric: str) -> Path:
+        """Return the path of a metric's values for a variant."""
+        names = (f"{slug(label)}--{variant}", _METRICS, f"{metric}.json")
+        return disk.below(self.variants, *names)
+
+    def place(self, file: Path) -> str:
+        """Return a file's path relative to the results folder, for use in the file's seal."""
+        return file.relative_to(self.base).as_posix()
+
     def _read_sealed(self, file: Path) -> Any:
         return parse(self.files.read(file), file, self.place(file))
 
-
-def open_folder(path: Path) -> Folder:
-    """Open existing results for reading: a folder, an earlier plan's file in it, or a pack.
-
-    Raises ConfigError for a path without results.
-    """
-    if EARLIER.fullmatch(path.name) and path.is_file():
-        return Folder(path.parent, path.name)
-    if not is_pack(path) and not (path / PLAN).is_file():
-        others = [result.name for result in experiments_in(path) or experiments_in(path.parent)]
-        hint = nearest(path.name, others) if others else ""
-        if not path.exists():
-            raise ConfigError(f"there is no folder '{path}'{hint}")
-        raise ConfigError(f"'{path}' holds no results (no plan.json){hint}")
-    return Folder(path)
+    def set_aside(self, path: Path, kind: str) -> Path:
+        """Move a file or folder to `damaged/` or `redone/` (`kind`); return its new path."""
+        parts = path.relative_to(self.root).parts
+        name = "--".join(parts[1:] or parts)  # the parent folder is not needed
+        disk.make(self.root / kind)
+        places = (disk.below(self.root / kind, f"{name}--{n}") for n in count(1))
+        place = next(place for place in places if not place.exists())
+        disk.move(path, place)
+        return place

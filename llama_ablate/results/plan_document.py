@@ -2,8 +2,8 @@
 
 import contextlib
 import hashlib
-import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,7 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
@@ -26,15 +26,20 @@ from llama_ablate.config.schema import Reading
 from llama_ablate.config.stored import Refusal, known_changes, read_stored
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
+from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text, typed
 from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results.archive import Files
-from llama_ablate.results.layout import EARLIER
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Version of the results layout: increased when other code would misread the files.
-FORMAT = 4
+FORMAT = 5
+#: Formats that this version reads: in format 4, metrics of runs have files of their own.
+_READABLE = (4, 5)
+#: The current plan.
+PLAN = "plan.json"
+#: Names of earlier plans, which contain the beginning of their SHA-256.
+EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
 #: Validation and test text as one split, reported where nothing was chosen by validation.
 HELD_OUT = "heldout"
 #: Context lengths at which the growth of a state is plotted.
@@ -154,11 +159,6 @@ class PlannedVariant(StoredPart):
     def active(self) -> int:
         """Number of parameters that a token uses: all except the parameters of skipped experts."""
         return self.parameters if self.active_parameters is None else self.active_parameters
-
-    @property
-    def balances_by_loss(self) -> bool:
-        """Expert balancing: true if a loss over the whole step balances the experts."""
-        return '"balance": "loss"' in json.dumps(self.model.get("feedforward"))
 
     @property
     def flops(self) -> float:
@@ -545,6 +545,9 @@ def find_table(tables: Mapping[str, Table], name: str | None) -> Table:
     return tables[name]
 
 
+_PLAN = TypeAdapter(PlanDocument)
+
+
 class FormatError(ConfigError):
     """Error for results in the format of another program version."""
 
@@ -576,33 +579,21 @@ def validated(values: Mapping[str, Any], file: Path) -> PlanDocument:
     number, version = values.get("format"), values.get("version")
     which = f" ({version!s:.40})" if version else ""  # whatever stands there
     ours = f"this is version {__version__}, which reads format {FORMAT}"
-    if number != FORMAT:
+    if number not in _READABLE:
         who = "an earlier" if isinstance(number, int) and number < FORMAT else "a later"
         what = f"'{file.parent}' is of format {number!s:.40}: {who} version{which} wrote it"
         raise FormatError(f"{what}; {ours}")
     try:
-        return _typed(values)
-    except (ValidationError, ConfigError) as error:
+        plan = typed(_PLAN, values, "it")
+        if not all(table.runs for table in plan.tables):
+            raise ConfigError("a table has no runs")  # noqa: TRY301
+    except ConfigError as error:
         who = (
             "another state of this version" if version == __version__ else f"another version{which}"
         )
         what = f"'{file}': {who} wrote it, or it was changed"
-        raise FormatError(f"{what}; {ours} ({_first(error)})") from None
-
-
-def _typed(values: Mapping[str, Any]) -> PlanDocument:
-    plan = PlanDocument.model_validate(values)
-    if not all(table.runs for table in plan.tables):
-        raise ConfigError("a table has no runs")
+        raise FormatError(f"{what}; {ours} ({error})") from None
     return plan
-
-
-def _first(error: ValidationError | ConfigError) -> str:
-    """Describe the first validation error in one line: its place and reason."""
-    if isinstance(error, ConfigError):
-        return str(error)
-    wrong = error.errors(include_input=False, include_url=False)[0]
-    return ": ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"])))
 
 
 def sound_plan(file: Path) -> PlanDocument | None:

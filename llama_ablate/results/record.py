@@ -268,3 +268,5 @@ class Settings:
     checkpoint_s: float = 30.0
     #: Loaded plug-ins: files with their SHA-256, packages with their versions.
     plugins: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the sinks that get the runs' curves and metrics.
+    track: tuple[str, ...] = ()

@@ -1,4 +1,8 @@
-"""Folder of a finished run: its files are written once, and verified whenever they are read."""
+"""Folder of a finished run: its files are written once, and verified whenever they are read.
+
+`record.json` holds the record with its metrics, and the SHA-256 of the folder's other files. It is
+sealed, and written again only when a metric is added.
+"""
 
 import contextlib
 import csv
@@ -12,24 +16,25 @@ from typing import Any
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.fields import LARGEST
-from llama_ablate.files.strict_json import parse, sealed, to_json
+from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results.archive import Files
-from llama_ablate.results.layout import METRICS, RUNS
 from llama_ablate.results.record import CURVE, FINAL, Measurement, Points, Record, ending
 
-_CURVE = "curve.csv"
-MANIFEST = "manifest.json"
+#: The folder of the runs with a final outcome.
+RUNS = "runs"
 RECORD = "record.json"
 WEIGHTS = "weights.safetensors"
 #: Empty file that marks weights as dropped on purpose.
 DROPPED = "weights.dropped"
-_NO_FILE = (FileNotFoundError, NotADirectoryError)
+_CURVE = "curve.csv"
+#: In folders that version 0.2 wrote: digests of the files, and a folder of sealed metrics.
+_MANIFEST, _METRICS = "manifest.json", "metrics"
 
 
 def write_run(
     partial: Path, place: str, record: Record, curve: Points, save_weights: disk.Save | None
 ) -> None:
-    """Write a run's files, the manifest last; `place` is the final path of their folder."""
+    """Write a run's files, the record last; `place` is the final path of their folder."""
     text = io.StringIO(newline="")
     points = list(curve)
     # The columns shared by all curves come first, then the columns of this run's extra losses.
@@ -37,30 +42,15 @@ def write_run(
     rows = csv.DictWriter(text, [*CURVE, *further])
     rows.writeheader()
     rows.writerows(points)
-    values = record.to_dict()
-    metrics = values.pop("metrics")
-    contents: dict[str, disk.Content] = {
-        _CURVE: text.getvalue().encode(),
-        RECORD: (to_json(values) + "\n").encode(),
-    }
+    files = {_CURVE: disk.write(partial / _CURVE, text.getvalue().encode())}
     if save_weights:
-        contents[WEIGHTS] = save_weights
-    digests = {name: disk.write(partial / name, content) for name, content in contents.items()}
-    manifest: dict[str, dict[str, object]] = {
-        name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
-        for name, digest in sorted(digests.items())
-    }
-    # The manifest repeats the outcome, so that thousands of outcomes are read without records.
-    manifest[RECORD] |= {"outcome": record.outcome, "reason": record.reason}
-    manifest[METRICS] = dict.fromkeys(metrics, "sealed")
-    for name, metric in metrics.items():
-        file = f"{METRICS}/{name}.json"
-        disk.write(disk.below(partial, METRICS, f"{name}.json"), sealed(metric, f"{place}/{file}"))
-    disk.write(partial / MANIFEST, sealed(manifest, f"{place}/{MANIFEST}"))
+        files[WEIGHTS] = disk.write(partial / WEIGHTS, save_weights)
+    values = {**record.to_dict(), "files": files}
+    disk.write(partial / RECORD, sealed(values, f"{place}/{RECORD}"))
 
 
 class RunFolder:
-    """Folder of a finished run; files absent from its manifest are foreign.
+    """Folder of a finished run; files absent from its record are foreign.
 
     Every file is verified when it is read; a damaged file raises ConfigError.
     """
@@ -70,11 +60,11 @@ class RunFolder:
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
-        return Record.from_dict({**self._values, "metrics": self.metrics}, self.path / RECORD)
+        return Record.from_dict(self._values(), self.path / RECORD)
 
     def outcome(self) -> tuple[str, str]:
-        """Return the outcome and its reason, from the manifest alone."""
-        return ending(self._read_manifest().get(RECORD, {}), f"{self.path}/{MANIFEST}")
+        """Return the outcome and its reason."""
+        return ending(self._values(), f"{self.path}/{RECORD}")
 
     def curve(self) -> list[dict[str, float]]:
         """Return the points of the learning curve; an empty cell becomes NaN."""
@@ -82,10 +72,12 @@ class RunFolder:
 
     def weights(self) -> Path | None:
         """Return the path of the run's verified weights; None without weights."""
-        if not (self.path / WEIGHTS).is_file():
+        file = self.path / WEIGHTS
+        if not file.is_file():
             return None
-        self._check(WEIGHTS)
-        return self.path / WEIGHTS
+        with disk.opened(file) as opened:  # it may be larger than memory
+            self._compare(WEIGHTS, hashlib.file_digest(opened, "sha256").hexdigest())
+        return file
 
     def drop_weights(self) -> None:
         """Delete the run's weights, and mark them as dropped on purpose."""
@@ -97,18 +89,27 @@ class RunFolder:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield the run's verified files by name, with its weights marked as dropped."""
         self.verify()
-        for name in sorted({*self._files, MANIFEST} - {WEIGHTS}):
-            yield name, self._reader.read(self.path / name)
-        for name in sorted(self.metrics):
-            yield f"{METRICS}/{name}.json", self._reader.read(self.path / METRICS / f"{name}.json")
-        if WEIGHTS in self.manifest:
+        yield RECORD, sealed(self._values(), self._place(RECORD))
+        yield _CURVE, self._content(_CURVE)
+        if WEIGHTS in self._digests:
             yield DROPPED, b""
+
+    def with_metric(self, name: str, metric: Measurement) -> bytes:
+        """Return the content of the record's file with a further metric."""
+        values = self._values()
+        values["metrics"] |= {name: metric.to_dict()}
+        return sealed(values, self._place(RECORD))
+
+    def forget_version_2(self) -> None:
+        """Remove the files that version 0.2 wrote, once the record has what they hold."""
+        for name in (_MANIFEST, _METRICS):
+            disk.remove_tree(self.path / name)
 
     def verify(self) -> Record:
         """Read all of the run's files, and return its record."""
-        for name in sorted(self._files):
-            if name != WEIGHTS or (self.path / name).exists():  # users may delete weights
-                self._check(name)
+        self._content(_CURVE)
+        if WEIGHTS in self._digests:
+            self.weights()
         return self.record()
 
     @property
@@ -123,89 +124,75 @@ class RunFolder:
     @property
     def lacks_weights(self) -> bool:
         """Loss of weights: true if the weights were deleted, but not by this program."""
-        return WEIGHTS in self.manifest and not {WEIGHTS, DROPPED} & self._names
+        names = {*self._reader.names(self.path)}
+        return WEIGHTS in self._digests and not {WEIGHTS, DROPPED} & names
 
     @property
     def foreign(self) -> list[Path]:
         """Foreign files in the folder, written by other programs or people."""
-        own_names = {*self._files, MANIFEST, DROPPED, METRICS}
-        added = self._metric_files - {f"{name}.json" for name in self.manifest[METRICS]}
-        added -= {f"{name}.json" for name in self.metrics} if added else set()
-        names = self._names - own_names | {f"{METRICS}/{name}" for name in added}
-        return [self.path / name for name in sorted(names)]
+        own = {RECORD, DROPPED, _MANIFEST, _METRICS, *self._digests}
+        return [self.path / name for name in sorted({*self._reader.names(self.path)} - own)]
 
     @cached_property
-    def manifest(self) -> dict[str, dict[str, Any]]:
-        """Manifest: size and SHA-256 of each file, the outcome, and the metrics' names."""
-        return self._read_manifest()
+    def _digests(self) -> dict[str, str]:
+        """SHA-256 of the other files, as the record states them."""
+        return dict(self._values()["files"])
 
-    def _read_manifest(self) -> dict[str, dict[str, Any]]:
-        manifest = self._json(MANIFEST)
-        entries = manifest.values() if isinstance(manifest, dict) else [None]
-        if METRICS not in manifest or not all(isinstance(entry, dict) for entry in entries):
-            raise ConfigError(f"{self.path / MANIFEST}: damaged, it is no manifest")
-        return dict(manifest)
+    def _values(self) -> dict[str, Any]:
+        """Read the values of the record, with its metrics and the digests of the other files."""
+        raw = self._read(RECORD)
+        if b'\n "sha256": "' not in raw[-99:] and self._reader.is_file(self.path / _MANIFEST):
+            values = self._of_version_2(raw)
+        else:
+            values = parse(raw, f"{self.path}/{RECORD}", self._place(RECORD))
+        kinds = {"files": dict, "metrics": dict}
+        if wrong := [key for key, kind in kinds.items() if not isinstance(values.get(key), kind)]:
+            raise ConfigError(f"{self.path / RECORD}: damaged, it states no {wrong[0]}")
+        return values
 
-    @property
-    def metrics(self) -> dict[str, Measurement]:
-        """Metrics of the run by name; a metric added later is included if its seal is intact."""
-        named = self.manifest[METRICS]
-        files = (Path(name) for name in self._metric_files)
-        there = {file.stem for file in files if file.suffix == ".json" and file.name[0] != "."}
-        if missing := {*named} - there:
-            raise ConfigError(f"{self.path}: damaged, it lacks the metric {', '.join(missing)}")
+    def _of_version_2(self, raw: bytes) -> dict[str, Any]:
+        """Return the same from a folder that version 0.2 wrote: with a manifest and metric files.
+
+        A metric that was added later is included if its seal is intact.
+        """
+        manifest = self._sealed(_MANIFEST)
+        named = manifest.pop(_METRICS, None)
+        entries = [named, *manifest.values()]
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise ConfigError(f"{self.path / _MANIFEST}: damaged, it is no manifest")
+        files = {name: entry.get("sha256") for name, entry in manifest.items()}
+        if files.pop(RECORD, None) != hashlib.sha256(raw).hexdigest():
+            raise ConfigError(f"{self.path / RECORD}: damaged, not what was written there")
+        there = (name.rpartition(".") for name in self._reader.names(self.path / _METRICS))
         metrics = {}
-        for name in sorted(there):
+        for name in sorted({*named} | {stem for stem, _, end in there if end == "json" and stem}):
             try:
-                metrics[name] = Measurement.from_dict(self._json(f"{METRICS}/{name}.json"))
+                metrics[name] = self._sealed(f"{_METRICS}/{name}.json")
             except ConfigError:
                 if name in named:
                     raise
-        return metrics
+        return {**parse(raw, self.path / RECORD), "metrics": metrics, "files": files}
 
-    @property
-    def _files(self) -> set[str]:
-        """Names of the run's files, without the files in its subfolders."""
-        return {*self.manifest} - {METRICS}
+    def _sealed(self, name: str) -> dict[str, Any]:
+        return parse(self._read(name), f"{self.path}/{name}", self._place(name))
 
-    @property
-    def _names(self) -> set[str]:
-        return {*self._reader.names(self.path)}
+    def _place(self, name: str) -> str:
+        return "/".join((*self.path.parts[-2:], name))
 
-    @property
-    def _metric_files(self) -> set[str]:
-        return {*self._reader.names(self.path / METRICS)}
-
-    @property
-    def _values(self) -> dict[str, Any]:
-        file = self.path / RECORD
-        return parse(self._content(file.name), file)
-
-    def _json(self, name: str) -> Any:
-        file = f"{self.path}/{name}"  # joining paths would take a fifth of reading a manifest
+    def _read(self, name: str) -> bytes:
+        file = f"{self.path}/{name}"  # joining paths would take a fifth of reading a record
         try:
-            content = self._reader.read(file)
-        except _NO_FILE:
+            return self._reader.read(file)
+        except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"{file}: damaged, there is no such file") from None
-        return parse(content, file, "/".join((*self.path.parts[-2:], name)))
 
     def _content(self, name: str) -> bytes:
-        try:
-            content = self._reader.read(self.path / name)
-        except _NO_FILE:
-            raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
+        content = self._read(name)
         self._compare(name, hashlib.sha256(content).hexdigest())
         return content
 
-    def _check(self, name: str) -> None:
-        if name != WEIGHTS:
-            self._content(name)
-            return
-        with disk.opened(self.path / name) as opened:  # it may be larger than memory
-            self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
-
     def _compare(self, name: str, digest: str) -> None:
-        if self.manifest.get(name, {}).get("sha256") != digest:
+        if self._digests.get(name) != digest:
             raise ConfigError(f"{self.path / name}: damaged, not what was written there")
 
 

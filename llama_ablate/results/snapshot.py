@@ -6,7 +6,6 @@ records and curves are read again each time.
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,11 @@ from pathlib import Path
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, sealed, to_json
-from llama_ablate.results.folder import Folder, open_folder
-from llama_ablate.results.layout import PLAN, experiments_in, is_pack
+from llama_ablate.results.archive import is_pack
+from llama_ablate.results.folder import Folder, experiments_in
 from llama_ablate.results.live import Live
-from llama_ablate.results.plan_document import PlanDocument
-from llama_ablate.results.protocol import StatedMetrics, Version
+from llama_ablate.results.plan_document import PLAN, PlanDocument
+from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import FINAL, Measurement, Record
 from llama_ablate.results.run import RunFolder
 from llama_ablate.results.store import Store
@@ -42,74 +41,52 @@ class RunStatus:
     name: str = ""
 
 
-class Results:
+class Results(Folder):
     """Results of an experiment for reports; its tables share one set of records."""
 
-    def __init__(self, source: Folder, known: Mapping[str, RunFolder] | None = None) -> None:
-        self._source, self._known = source, known or {}
-        self.root, self.is_packed = source.root, source.is_packed
-        #: Folder of the report on these results.
-        self.report = source.report
-        #: Folder of the trackers' files.
-        self.track = source.track
-        self.plan_name = source.plan_name
-
-    @classmethod
-    def open(cls, path: Path | str) -> "Results":
-        """Open existing results: a folder, an earlier plan's file in a folder, or a pack.
-
-        Raises ConfigError for a path without results.
-        """
-        return cls(open_folder(Path(path)))
-
-    def reopen(self) -> "Results":
-        """Return a new snapshot of the same results.
-
-        Finished runs that this snapshot has read are reused, unless a new attempt replaced them.
-        """
-        return Results(self._source, vars(self).get("finished", self._known))
+    def reopen(self, **known: object) -> "Results":
+        """Return a new snapshot of the same results; `known` values are not read again."""
+        other = Results(self.root, self.plan_name)
+        other.files = self.files  # an archive is read once
+        vars(other).update(known)
+        return other
 
     def only(self, runs: Collection[str]) -> "Results":
         """Return a snapshot restricted to some of the planned runs."""
-        some = Results(self._source, self._known)
-        some.plan = self.plan.only(runs)
-        return some
+        return self.reopen(plan=self.plan.only(runs))
 
     @cached_property
     def plan(self) -> PlanDocument:
         """Plan of the experiment, with unchanged models labelled by their axis values."""
-        return self._source.plan.named()
+        return super().plan.named()
 
     @cached_property
     def finished(self) -> Mapping[str, RunFolder]:
         """Finished runs of the plan by id, in the plan's order."""
-        finished = self._source.finished()
-        for run, stored in self._known.items():
-            if run in finished and finished[run].path == stored.path:
-                finished[run] = stored
+        finished = self.folders()
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
-    def record(self, id_: str) -> Record:
+    def record(self, run: str) -> Record:
         """Return the record of a finished run.
 
         Records are not cached, since thousands of records take a gigabyte. A metric that was
         measured with other options than the experiment states has an error in place of values.
         """
-        record, planned = self.finished[id_].record(), self.plan.runs[id_]
-        if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
-            raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
+        record, planned = self.finished[run].record(), self.plan.runs[run]
+        if (record.id, record.variant, record.seed) != (run, planned.variant, planned.seed):
+            raise ConfigError(f"'{self.root}': damaged, the record of {run} is another run's")
         return replace(record, metrics=self._stated_metrics.read(record.metrics))
 
     @property
     def statuses(self) -> list[RunStatus]:
-        """Status of every planned run, read without the run's metrics."""
+        """Status of every planned run."""
         labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
         statuses = []
         for run in self.plan.runs.values():
             outcome, reason, live = "pending", "", None
             if finished := self.finished.get(run.id):
                 outcome, reason = finished.outcome()
-            if outcome not in FINAL and self._source.is_leased(run.id):
+            if outcome not in FINAL and self.is_leased(run.id):
                 outcome, reason, live = "running", "", self.live.get(run.id)
             label, name = labels[run.variant], self.plan.run_name(run)
             statuses.append(RunStatus(run.id, label, run.seed, outcome, reason, live, name))
@@ -121,19 +98,13 @@ class Results:
 
         A run whose worker was killed may have a note too; `statuses` shows which runs are running.
         """
-        return self._source.live(self.plan.runs)
-
-    @cached_property
-    def protocol(self) -> list[Version]:
-        """Protocol of the experiment: its file before the first finished run, and later changes."""
-        return self._source.protocol
+        return self.notes(self.plan.runs)
 
     @property
     def experiment_text(self) -> str:
         """Text of the experiment file; without a stored copy, the planned experiment as JSON."""
-        source = self._source
         try:
-            return source.files.read(source.experiment_file).decode("utf-8", "replace")
+            return self.files.read(self.experiment_file).decode("utf-8", "replace")
         except FileNotFoundError:
             return to_json(self.plan.experiment.model_dump(mode="json"))
 
@@ -141,38 +112,28 @@ class Results:
         """Return a run's learning curve, one row per point."""
         return self.finished[run].curve() if run in self.finished else []
 
-    def refuse_links(self) -> None:
-        """Raise ConfigError for a symbolic link in the results, which writes would follow."""
-        self._source.refuse_links()
-
-    def lock_report(self) -> AbstractContextManager[object]:
-        """Lock the report, in a context manager, for one writing process at a time.
-
-        Raises ConfigError for a symbolic link in the results, since writes would follow the link.
-        """
-        return self._source.lock_report()
-
     def folder(self, run: str) -> Path | None:
         """Return the folder of a finished run on disk; None in a pack or for another run."""
         return self.finished[run].path if run in self.finished and not self.is_packed else None
 
-    def files(self) -> Iterator[tuple[str, bytes]]:
+    def packable(self) -> Iterator[tuple[str, bytes]]:
         """Yield the files that readers need, by path in the results folder, without weights.
 
         Raises ConfigError for a damaged file.
         """
-        source = self._source
         # The pack of an earlier plan stores it under the name of the current plan.
-        plan = parse(source.files.read(source.plan_file), source.plan_file, source.plan_name)
+        plan = parse(self.files.read(self.plan_file), self.plan_file, self.plan_name)
         yield PLAN, sealed(plan, PLAN)
-        yield source.experiment_file.name, self.experiment_text.encode()
-        protocol = source.document("protocol")
-        if source.files.is_file(protocol):
-            yield source.place(protocol), source.files.read(protocol)
+        yield self.experiment_file.name, self.experiment_text.encode()
+        protocol = self.document("protocol")
+        if self.files.is_file(protocol):
+            yield self.place(protocol), self.files.read(protocol)
         for run in self.finished.values():
             for name, content in run.files():
-                yield source.place(run.path / name), content
-        yield from source.files_of_variants(self.plan.variant_ids)
+                yield self.place(run.path / name), content
+        self.metrics_of(self.plan.variant_ids)  # raises for a damaged file
+        for _variant, file in self._metric_files(self.plan.variant_ids):
+            yield self.place(file), self.files.read(file)
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return the per-variant metrics of a variant by name."""
@@ -180,7 +141,7 @@ class Results:
 
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
-        metrics = self._source.metrics_of(self.plan.variant_ids)
+        metrics = self.metrics_of(self.plan.variant_ids)
         return {variant: self._stated_metrics.read(stored) for variant, stored in metrics.items()}
 
     @cached_property

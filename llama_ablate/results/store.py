@@ -3,17 +3,16 @@
 import contextlib
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import leases, protocol
-from llama_ablate.results.folder import Folder, open_folder
-from llama_ablate.results.layout import METRICS, is_pack
+from llama_ablate.results.archive import is_pack
+from llama_ablate.results.folder import Folder
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.plan_document import (
     PlanDocument,
@@ -24,10 +23,8 @@ from llama_ablate.results.plan_document import (
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Points, Record
-from llama_ablate.results.run import RunFolder, write_run
+from llama_ablate.results.run import RECORD, RunFolder, write_run
 
-#: Documents of values that are measured once per experiment.
-_MEASURED = ("compute", "pace")
 _CHOSEN_BY = "validation_loss_nats"
 
 
@@ -35,23 +32,25 @@ class Store(Folder):
     """Writable results folder of one experiment."""
 
     @classmethod
-    def open(cls, root: Path | str) -> "Store":
+    def open(cls, path: Path | str) -> Self:
         """Open existing results for writing: a folder, or an earlier plan's file in it.
 
         Raises ConfigError for a path without results, and for a pack.
         """
-        folder = open_folder(Path(root))
-        _refuse_pack(folder.root)
-        return cls(folder.root, folder.plan_name)
+        store = super().open(path)
+        _refuse_pack(store.root)
+        return store
 
     def prepare(self) -> None:
         """Create the folders of the results.
 
-        Raises ConfigError if the folders cannot be written, or contain a symbolic link.
+        Raises ConfigError if the folders cannot be written, or contain a symbolic link, and for a
+        damaged protocol of finished runs.
         """
         _refuse_pack(self.root)
         try:
             sound_plan(self.plan_file)
+            _ = self.protocol if self.folders() else []
             self.refuse_links(self.root)
             for folder in (self.final, self.variants, self.in_progress):
                 disk.make(folder)
@@ -74,7 +73,7 @@ class Store(Folder):
                 if exists and not same:
                     if current:
                         refuse_another_experiment(self.plan_file, current, plan)
-                    if self._at_work(besides=("plan", "report", "mend")):
+                    if self._at_work(besides=("plan", "report")):
                         raise ConfigError(
                             f"others are at work in '{self.root}' on another plan: "
                             "wait for them, or choose another --results"
@@ -87,7 +86,7 @@ class Store(Folder):
                 if current:
                     keep_plan(self.plan_file, current, plan, self.final_ids(), lease)
                 elif exists:
-                    self.quarantine(self.plan_file)
+                    self.set_aside(self.plan_file, "damaged")
                 self._write_sealed(lease, self.plan_file, plan.model_dump(mode="json"))
         except leases.LostError:
             self.create(plan, experiment_text)
@@ -100,7 +99,7 @@ class Store(Folder):
         Before any run has finished, the experiment replaces the protocol; afterwards the experiment
         is added to the protocol as a change.
         """
-        folders = self.finished()
+        folders = self.folders()
         stated_versions, replaced = [], []
         if folders:
             stated_versions = self.protocol
@@ -133,11 +132,16 @@ class Store(Folder):
         return [path for path in self.in_progress.iterdir() if path.is_dir()]
 
     def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
-        """Return the value of a key in `<name>.json`; measure and store it if it is missing."""
+        """Return the value of a key in `<name>.json`; measure and store it if it is missing.
+
+        A damaged document is measured again.
+        """
         file = self.document(name)
         try:
             with self.alone(name) as lease:
-                values = dict(self._read_sealed(file)) if file.is_file() else {}
+                values: dict[str, Any] = {}
+                with contextlib.suppress(ConfigError, FileNotFoundError):
+                    values = self._read_sealed(file)
                 if key not in values:
                     values[key] = measure()
                     self._write_sealed(lease, file, values)
@@ -147,8 +151,9 @@ class Store(Folder):
 
     def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
         """Add a metric to a finished run."""
-        file = disk.below(self.finished()[run].path, METRICS, f"{name}.json")
-        self._write_sealed(lease, file, metric.to_dict())
+        folder = self.folders()[run]
+        lease.replace(folder.path / RECORD, folder.with_metric(name, metric))
+        folder.forget_version_2()
 
     def add_variant_metric(
         self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
@@ -157,25 +162,6 @@ class Store(Folder):
         file = self.variant_metric(label, variant, name)
         disk.make(file.parent)
         self._write_sealed(lease, file, metric.to_dict())
-
-    def mend(self) -> list[Path]:
-        """Quarantine damaged documents that can be measured again; return their new paths.
-
-        Raises ConfigError for a damaged document that cannot be measured again.
-        """
-        sound_plan(self.plan_file)
-        moved = []
-        with self.alone("mend"):
-            documents = (self.document(name) for name in _MEASURED)
-            metrics = chain.from_iterable(self._metric_files().values())
-            for file in chain((file for file in documents if file.is_file()), metrics):
-                try:
-                    self._read_sealed(file)
-                except ConfigError:
-                    moved.append(self.quarantine(file))
-        if self.finished():
-            _ = self.protocol  # raises for damage
-        return moved
 
     def log(self, key: str) -> Path:
         """Return the log file for the output of a run's or task's process."""
@@ -230,7 +216,7 @@ class Store(Folder):
             failed = self._attempts(self.failed).get(record.id, [])
             last = int(failed[-1].name.rpartition("--")[2]) if failed else 0
             target = disk.below(kind, name if kind == self.final else f"{name}--{last + 1}")
-            disk.make(partial / METRICS)
+            disk.make(partial)
             disk.make(kind)
             write_run(partial, self.place(target), record, curve, save_weights)
             # Another process may have committed first; a final record is then the same.
@@ -251,7 +237,7 @@ class Store(Folder):
         `tables` holds the groups: one variant's run ids in each table. A run that is the best of
         any group keeps its weights.
         """
-        folders, best, worse = self.finished(), set(), set()
+        folders, best, worse = self.folders(), set(), set()
         for runs in tables:
             done = [folders[run].record() for run in runs if run in folders]
             by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
@@ -265,14 +251,14 @@ class Store(Folder):
 
         Calls `checked` with the number of runs verified so far.
         """
-        moved, folders = [], self.finished()
+        moved, folders = [], self.folders()
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
             if folder and not folder.is_intact and (lease := leases.take(self.working(run))):
                 # It may have been moved before the lease was acquired, or another process was
                 # dropping its weights when it was first read.
                 if folder.path.is_dir() and not RunFolder(folder.path).is_intact:
-                    moved.append(self.quarantine(folder.path))
+                    moved.append(self.set_aside(folder.path, "damaged"))
                 lease.release()
             checked(done)
         return moved
@@ -283,7 +269,7 @@ class Store(Folder):
         The retraining is written to the protocol first. Raises ConfigError while another command
         works on one of the runs.
         """
-        folders = self.finished()
+        folders = self.folders()
         finished = [run for run in runs if run in folders]
         if not finished:
             return []
@@ -299,8 +285,9 @@ class Store(Folder):
         moved = []
         for run in finished:
             if ours := leases.take(self.working(run)):
-                attempts = (self._attempts(kind).get(run, []) for kind in (self.final, self.failed))
-                moved += [self.set_aside(folder) for folder in chain.from_iterable(attempts)]
+                for kind in (self.final, self.failed):
+                    attempts = self._attempts(kind).get(run, [])
+                    moved += [self.set_aside(folder, "redone") for folder in attempts]
                 ours.finish()  # removes its checkpoints too, so that it restarts from step 0
         return moved
 

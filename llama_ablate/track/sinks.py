@@ -1,92 +1,55 @@
 """Interface and registry of sinks, which send runs to experiment trackers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError, require
-from llama_ablate.files.strict_json import to_line
-from llama_ablate.results.plan_document import PlanDocument, PlannedRun
+from llama_ablate.results import Record
+from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.terminal import in_one_line
 
 
 @dataclass(frozen=True)
 class TrackedRun:
     """Planned run with the names and the config that trackers show."""
 
-    #: The run id, which is the same whenever the run is sent.
+    #: The run id, the experiment's name, the variant's label, and label with seed.
     id: str
-    #: The experiment's name.
     project: str
-    #: The variant's label.
     group: str
-    #: Label and seed; also the table if there are several, and the values of a tuned point.
     name: str
-    #: Spec, train config, seeds, ids, text and sizes as plain, nested values.
+    #: Seed, spec and train config as plain, nested values.
     config: Mapping[str, Any]
 
-    @property
-    def flat(self) -> dict[str, str | int | float | bool]:
-        """The config with dotted keys; lists are JSON text."""
-        return dict(_flat("", self.config))
-
     @classmethod
-    def of(cls, plan: PlanDocument, run: PlannedRun) -> "TrackedRun":
+    def of(cls, plan: PlanDocument, run_id: str) -> "TrackedRun":
         """Build the names and the config of a run from its plan."""
-        table = plan.table_of(run.id)
+        run, table = plan.runs[run_id], plan.table_of(run_id)
         variant = table.variant(run.variant)
-        text = table.text_of(variant)
-        config = {
-            "experiment": plan.experiment.name,
-            "table": table.name,
-            "run": run.id,
-            "variant": variant.id,
-            "label": variant.label,
-            "baseline": variant.baseline,
-            "seed": run.seed,
-            "init_seed": run.init_seed,
-            "order_seed": run.order_seed,
-            "tuned": run.tuned,
-            "steps": run.steps,
-            "tokens": table.tokens_per_run,
-            "parameters": variant.parameters,
-            "non_embedding": variant.non_embedding,
-            "text": {"corpus": text.corpus, "fingerprint": text.fingerprint, "vocab": text.vocab},
-            "model": variant.model,
-            "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
-        }
-        return cls(run.id, plan.experiment.name, variant.label, plan.run_name(run), config)
+        train = run.train_config(plan.experiment.train).model_dump(mode="json")
+        config = {"table": table.name, "seed": run.seed, "model": variant.model, "train": train}
+        return cls(run_id, plan.experiment.name, variant.label, plan.run_name(run), config)
 
 
 class Sink(Protocol):
-    """Sender of one run to a tracker; after an error, a new sender is made.
-
-    An optional class attribute `viewer` says how to view the runs that were sent; `{folder}` in the
-    text is replaced by the folder of the sink's files.
-    """
+    """Sender of one run to a tracker, which replaces what the tracker has of the run."""
 
     #: The module that has to be installed; "" for none.
     package: str
 
-    def open(self, run: TrackedRun) -> int:
-        """Begin or resume a run in the tracker; return its last step, or -1.
-
-        A run is resumed if the tracker has a run with the same id.
-        """
-
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send a point of the learning curve: finite numbers by column."""
+        """Send finite numbers by name: a point of the learning curve, or the final metrics."""
 
-    def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:
-        """Send the outcome and the metrics, and close the run.
-
-        The outcome `cancelled` means that the run has not ended, and may be opened again.
-        """
+    def finish(self, outcome: str) -> None:
+        """Send the outcome, and close the run."""
 
 
-#: Registry of sinks; `folder` is the folder for a sink's files of an experiment.
-SINKS = Registry("sink", sizes=["folder"], interface=Sink)
+#: Registry of sinks, which begin their run when they are made.
+SINKS = Registry("sink", sizes=["folder", "run"], interface=Sink)
 
 
 def checked(names: Sequence[str], flag: str) -> list[str]:
@@ -104,16 +67,38 @@ def checked(names: Sequence[str], flag: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def make(name: str, folder: Path) -> Sink:
-    """Return a new sink, for one run. Raises ConfigError for an unknown name."""
-    sink: Sink = SINKS.build(SINKS.resolve(name), folder=folder)
-    return sink
+class Sinks:
+    """Sinks of one run. A sink that fails is left, after a call of `fail` with name and reason."""
 
+    def __init__(
+        self, names: Sequence[str], folder: Path, run: TrackedRun, fail: Callable[[str, str], None]
+    ) -> None:
+        self._fail, self._sent = fail, 0
+        self._open: dict[str, Any] = dict.fromkeys(names)
+        self._each(lambda name, _: SINKS.build(SINKS.resolve(name), folder=folder, run=run))
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            plain = isinstance(value, str | int | float | bool)
-            yield f"{prefix}{key}", value if plain else to_line(value)
+    def send(self, curve: Sequence[Mapping[str, float]]) -> None:
+        """Send the points of a learning curve that are new since the last call."""
+        new, self._sent = curve[self._sent :], len(curve)
+        for point in new:
+            self._log(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
+
+    def finish(self, record: Record) -> None:
+        """Send final metrics and outcome, and close the run."""
+        numbers = {"train_s": record.train_s, **record.numbers}
+        self._log(record.steps_done, {f"final/{name}": value for name, value in numbers.items()})
+        self._each(lambda _, sink: sink.finish(record.outcome))
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        self._each(lambda _, sink: sink.log(step, finite))
+
+    def _each(self, call: Callable[[str, Any], Any]) -> None:
+        """Call a function with the name of each sink and the sink, which its result replaces."""
+        for name, sink in [*self._open.items()]:
+            try:
+                self._open[name] = call(name, sink) or sink
+            except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
+                del self._open[name]
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                self._fail(name, in_one_line(said)[:200])

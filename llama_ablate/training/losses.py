@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, nearest, under
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import drawing_from, fill
@@ -75,10 +75,8 @@ class Objective(nn.Module):
         self._calls: dict[str, tuple[Loss, list[str]]] = {}
         device = model.embedding.weight.device
         for i, choice in enumerate(choices):
-            try:
+            with under(("losses", i)):
                 loss = _loss(choice, model, seed)
-            except ConfigError as error:
-                raise error.under("losses", i) from None
             self._calls[choice.name] = loss, _list_arguments(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss

@@ -34,3 +34,14 @@ def test_a_cluster_of_ray_that_does_not_answer_is_refused(refused):
     pytest.importorskip("ray")
     where = ("--ray-address", "127.0.0.1:1")
     refused("--ray-address 127.0.0.1:1: nobody answers there", "ray", *where)
+
+
+def test_plan_shows_the_jobs_that_slurm_would_get(experiment_file, answer, monkeypatch):
+    pytest.importorskip("submitit")
+    command = ("plan", experiment_file(), "--launcher", "slurm", "--slurm", "time=4:00:00")
+    monkeypatch.setattr("shutil.which", lambda _command: None)
+    said = answer(*command, "--workers", "3", "--json")
+    assert said["jobs"].startswith(f"{said['runs']} job(s), 3 at a time; this machine has no")
+    for line in ("--array=0-3%3", "--time=4:00:00", "--requeue", "--cpus-per-task=1"):
+        assert f"#SBATCH {line}" in said["jobs"]
+    assert answer("plan", experiment_file(), "--json")["jobs"] == ""

@@ -79,18 +79,6 @@ class Crashing(SwiGLU):
         return {}[x_BTD.dtype]
 
 
-class AtFullSize(SwiGLU):
-    """Write to the residual stream by a projection that knows nothing of the depth."""
-
-    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
-        super().__init__(dim, bias, width=width)
-        self.down = nn.Linear(self.width, dim, bias=bias)
-
-
-class Another(SwiGLU):
-    """Be what is there already."""
-
-
 class Forgetful(MHA):
     """Leave the state alone."""
 
@@ -271,17 +259,8 @@ def test_a_component_that_breaks_a_law_is_refused_by_name(check, slot, component
     assert caught.value.where == (slot,)
 
 
-@pytest.mark.parametrize(
-    ("slot", "component", "note"),
-    [
-        ("feedforward", AtFullSize, "starts as large in a deep model as in a shallow one ('ffn')"),
-        ("feedforward", Another, "computes what 'swiglu' does: a difference between them would"),
-    ],
-)
-def test_what_makes_no_comparison_wrong_is_a_note(check, slot, component, note):
-    (said,) = check(slot, component)
-    assert said.startswith(f"The {slot} 'theirs' {note}")
-    assert check("feedforward", counting(lambda right: 1.009 * right)) == []
+def test_flops_within_a_hundredth_are_let_in(check):
+    check("feedforward", counting(lambda right: 1.009 * right))
 
 
 @pytest.mark.parametrize(("sign", "trained"), [*((s, True) for s in SIGNS), ("losses", False)])
@@ -373,5 +352,4 @@ def test_a_mixer_that_knows_of_no_documents_is_refused_where_they_are_kept_apart
 def test_a_recurrence_that_obeys_every_law_is_let_in_whatever_the_rule_of_initial_weights(
     check, rule
 ):
-    """Under some of them what a layer adds does not start smaller with depth, as is their right."""
-    assert check("attention", Mean, init=rule) == []
+    check("attention", Mean, init=rule)

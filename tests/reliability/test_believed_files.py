@@ -99,7 +99,7 @@ class Story:
 @pytest.fixture
 def story(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.readers.RECENT_S", 0.0)
     monkeypatch.setattr(texts, "_BLOCK", 1000)
     monkeypatch.setattr(texts, "_MAX_DOCUMENT", 2000)
     file = experiment_file(measure="[perplexity, kv_cache]", variants="{}")

@@ -15,7 +15,7 @@ from .harness import Disk, breaches, crash_at, fail_at, grid, in_child
 @pytest.fixture
 def tiny(experiment_file, monkeypatch):
     """An experiment whose text is trusted to be what it was: no trial reads it a second time."""
-    monkeypatch.setattr(readers, "_RECENT_S", 0)
+    monkeypatch.setattr(readers, "RECENT_S", 0)
     train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
     return experiment_file(train=train, measure="[perplexity]", variants="{}")
 

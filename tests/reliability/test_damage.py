@@ -14,6 +14,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.commands.shared import notes
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from llama_ablate.results.run import RunFolder
@@ -56,6 +57,15 @@ def refused(read, file):
     return False
 
 
+def read_compute(store):
+    """Read what was measured, as commands do. Raises ConfigError where it is measured again."""
+
+    def again():
+        raise ConfigError(f"{store.document('compute')} is measured again")
+
+    return store.measure_once("compute", "cpu", again)
+
+
 KINDS = ["flip a bit", "truncate", "zero a block", "empty", "swap with another run's"]
 
 
@@ -64,14 +74,14 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity, calibration]")
     store = grid(file, tmp_path)
-    folders = sorted(run.path for run in store.finished().values())
+    folders = sorted(run.path for run in store.folders().values())
     files = [[p for p in sorted(f.rglob("*")) if p.is_file()] for f in folders]
     assert len(folders) == 4
-    assert {len(of) for of in files} == {7}
+    assert {len(of) for of in files} == {3}
     chance, missed, blamed, trials = random.Random(0), [], [], 0
     for _ in range(volume(60, 500, 10_000)):
         one, two = chance.sample(range(4), 2)
-        which = chance.randrange(7)
+        which = chance.randrange(3)
         target, kind = files[one][which], chance.choice(KINDS)
         whole = target.read_bytes()
         if damage(kind, target, chance, files[two][which]):
@@ -99,7 +109,7 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
     (latest,) = saved.glob("checkpoint-6-*")
     reads = {
         store.plan_file: lambda: store.plan,
-        store.root / "compute.json": lambda: store.measure_once("compute", "cpu", dict),
+        store.root / "compute.json": lambda: read_compute(store),
         store.root / "protocol.json": lambda: store.protocol,
     }
     chance, missed, trials = random.Random(0), [], 0
@@ -125,11 +135,11 @@ def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     reference = grid(file, tmp_path / "reference").root
     store = grid(file, tmp_path)
-    folders = sorted(run.path for run in store.finished().values())
+    folders = sorted(run.path for run in store.folders().values())
     before = [(f / "record.json").stat().st_mtime_ns for f in folders]
     damaged = folders[1] / "weights.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    (folders[2] / "metrics" / "perplexity.json").write_text("{}")
+    (folders[2] / "record.json").write_text("{}")
     grid(file, tmp_path)
     assert not breaches(store.root, reference)
     after = [(f / "record.json").stat().st_mtime_ns for f in folders]
@@ -332,19 +342,20 @@ def unseal(file, **changes):
     file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
-def test_documents_without_their_seal_are_damage_to_product_and_checker(experiment_file, tmp_path):
+def test_documents_without_their_seal_are_damage_to_product_and_checker(
+    experiment_file, tmp_path, unsealed
+):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
     variant = store.plan.tables[0].variants[0]
     with store.alone("measure") as lease:
         store.add_variant_metric(lease, variant.label, variant.id, "speed", measured(speed=1.0))
-    (folder,) = (run.path for run in store.finished().values())
+    (folder,) = (run.path for run in store.folders().values())
     reads = {
         "plan.json": lambda now: now.plan,
-        "compute.json": lambda now: now.measure_once("compute", "cpu", dict),
+        "compute.json": read_compute,
         "protocol.json": lambda now: now.protocol,
-        "manifest.json": lambda now: now.records(),
-        "metrics/perplexity.json": lambda now: now.records(),
+        "record.json": lambda now: now.records(),
         "metrics/speed.json": lambda now: now.metrics_of([variant.id])[variant.id],
     }
     for name, read in reads.items():
@@ -356,7 +367,10 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(experime
         assert found == [str(document.relative_to(store.root))]
         document.write_bytes(whole)
     assert not breaches(store.root)
-    unseal(folder / "manifest.json", metrics=None)
+    record = unsealed(folder / "record.json")
+    del record["files"]
+    place = (folder / "record.json").relative_to(store.root).as_posix()
+    (folder / "record.json").write_bytes(sealed(record, place))
     assert not RunFolder(folder).is_intact
 
 
@@ -381,9 +395,7 @@ def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path):
     assert fsck.check(store.root, store.root) == []
     folder = store.folder(next(iter(store.plan.runs))).relative_to(store.root)
     damages = {
-        folder / "metrics": shutil.rmtree,
         folder / "curve.csv": os.remove,
-        folder / "manifest.json": os.remove,
         folder / "record.json": lambda file: file.write_bytes(b"\xff" + file.read_bytes()),
         "plan.json": lambda file: file.write_text("[]"),
     }

@@ -64,7 +64,7 @@ def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     reference = grid(file, tmp_path / "reference")
     store = grid(file, tmp_path)
-    (run,) = store.finished()
+    (run,) = store.folders()
     ran = []
     for gadget in gadgets(canary):
         plain = pickle.dumps(gadget)

@@ -82,7 +82,7 @@ def _wrong(root, reference, committed):
         return ["lost"] if committed else []
     store, true = Store(root), Store(reference)
     found = []
-    for run, folder in store.finished().items():
+    for run, folder in store.folders().items():
         try:
             record = folder.verify()
         except ConfigError:
@@ -92,4 +92,4 @@ def _wrong(root, reference, committed):
         original = true.record(run)
         if (record.metrics, record.steps_done) != (original.metrics, original.steps_done):
             found.append((run, "believed, and wrong"))
-    return [*found, *((run, "lost") for run in committed - set(store.finished()))]
+    return [*found, *((run, "lost") for run in committed - set(store.folders()))]

@@ -290,7 +290,7 @@ def test_work_that_a_lost_machine_had_begun_is_swept_whatever_it_was(tmp_path, m
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
     store = Store(tmp_path / "x")
     store.create(plans.of_runs("0a"), "name: x\n")
-    for key in ("0a", "0b", "mend", "pace"):
+    for key in ("0a", "0b", "report", "pace"):
         disk.make(store.working(key))
         (store.working(key) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
     monkeypatch.setattr(leases, "myself", lambda: "elsewhere pid:[1] 2 2 0")

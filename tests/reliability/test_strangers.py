@@ -21,8 +21,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import Results, Store, live
-from llama_ablate.results.archive import archived, write_pack
-from llama_ablate.results.layout import PACK
+from llama_ablate.results.archive import PACK, archived, write_pack
 from tests import filled
 from tests.in_process import in_process
 from tests.quiet import cpu_seconds
@@ -48,7 +47,7 @@ def stranger(tmp_path_factory):
     place = tmp_path_factory.mktemp("stranger")
     store = filled.store(place / "folder", variants=3, seeds=2)
     pages = dict.fromkeys(("experiment.yaml", "report.md", "runs.csv", "effects.png"), b"page")
-    write_pack(place / "pack", Results.open(store.root).files(), pages)
+    write_pack(place / "pack", Results.open(store.root).packable(), pages)
     (place / "decoy" / "x").mkdir(parents=True)
     for name in ("photo.png", "photo.svg", "x/thesis.tex", "report.md"):
         (place / "decoy" / name).write_text("mine")
@@ -89,14 +88,10 @@ class Parts:
             columns = [own if isinstance(own, list | tuple) else [own] for own in document.values()]
             rows = [[*document], *zip(*columns, strict=False)]
             return "\n".join(",".join(map(str, row)) for row in rows).encode("utf-8", "replace")
-        if name.endswith("/record.json"):
-            return json.dumps(document).encode()
-        if name.endswith("/manifest.json"):
-            folder = name.removesuffix("manifest.json")
-            for file, entry in document.items():
-                if folder + file in self.documents and isinstance(entry, dict):
-                    raw = self._text(folder + file)
-                    entry |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+        if name.endswith("/record.json") and isinstance(files := document.get("files"), dict):
+            folder = name.removesuffix("record.json")
+            for file in files.keys() & {"curve.csv"}:
+                files[file] = hashlib.sha256(self._text(folder + file)).hexdigest()
         return sealed(document, name)
 
     def some(self):
@@ -275,7 +270,7 @@ def levels(number):
 TABLE = ("plan.json", "tables", 0)
 VARIANT = (*TABLE, "variants", 1)
 RECORD, CURVE = (f"runs/rope--s0--00000000/{name}" for name in ("record.json", "curve.csv"))
-MEASURED = ("runs/rope--s0--00000000/metrics/perplexity.json", "rows", 0)
+MEASURED = (RECORD, "metrics", "perplexity", "rows", 0)
 
 
 #: What stands where, the first of them in the fast tier.
@@ -366,9 +361,8 @@ def test_thousands_of_things_that_no_version_knows_are_left_out_at_once(stranger
 FILES = [
     *(f"pack/{PACK}", "pack/experiment.yaml", "pack/report.md", "pack/runs.csv"),
     *("folder/plan.json", "folder/protocol.json", "folder/experiment.yaml"),
-    *("folder/runs/*/record.json", "folder/runs/*/manifest.json", "folder/runs/*/curve.csv"),
-    *("folder/runs/*/metrics/perplexity.json", "folder/variants/*/metrics/train_speed.json"),
-    "folder/working/all/live.json",
+    *("folder/runs/*/record.json", "folder/runs/*/curve.csv"),
+    *("folder/variants/*/metrics/train_speed.json", "folder/working/all/live.json"),
 ]
 #: What results can be read without: pages beside a pack; a protocol that is missing is a warning.
 NEEDED = {*FILES[:1], *FILES[4:]} - {"folder/protocol.json", "folder/working/all/live.json"}

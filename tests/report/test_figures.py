@@ -40,7 +40,7 @@ def frames(tmp_path):
             for arm in arms:
                 for name, metric in variant_rows(arm.label).items():
                     store.add_variant_metric(lease, arm.label, arm.id, name, metric)
-        return Frames.of(Results(store))
+        return Frames.of(Results(store.root))
 
     return read
 

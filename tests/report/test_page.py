@@ -98,7 +98,7 @@ def store(tmp_path_factory):
 
 def written(store, folder=None):
     """Write the report; return its page's path."""
-    frames = Frames.of(Results(store))
+    frames = Frames.of(Results(store.root))
     return page.write(frames, sections(frames), warnings(frames), folder or store.report)
 
 

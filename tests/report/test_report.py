@@ -117,7 +117,7 @@ def store(tmp_path):
 
 
 def read(store):
-    return Frames.of(Results(store))
+    return Frames.of(Results(store.root))
 
 
 def comparison(store):
@@ -262,7 +262,7 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
     assert f"{what}: ValueError: too few." in told
     assert "decode_speed: OutOfMemoryError: 8 GiB" in written(store)
     table = read(store).table
-    assert "not measured: " in details.run(Results(store), "bb1")[0]
+    assert "not measured: " in details.run(Results(store.root), "bb1")[0]
     text, values = details.variant(table, table.plan.variants[1])
     assert "decode_speed: not measured: OutOfMemoryError: 8 GiB" in text
     assert "calibration: not measured of 1 of 3: ValueError: too few" in text

@@ -49,7 +49,7 @@ def frames(tmp_path):
                 )
                 metric = Measurement((speed,))
                 store.add_variant_metric(lease, arm.label, arm.id, "train_speed", metric)
-        return Frames.of(Results(store))
+        return Frames.of(Results(store.root))
 
     return read
 

@@ -27,7 +27,7 @@ from tests.tables import changed, frames
 
 
 def read(store):
-    return Frames.of(Results(store))
+    return Frames.of(Results(store.root))
 
 
 def runs(rows):
@@ -235,7 +235,10 @@ def test_show_compare_and_status_reach_every_table(rich, answer):
     wrong = answer("show", rich.root, "--table", "lag 2", code=2)
     assert "there is none of that name; allowed: lag 1, lag 3" in wrong
     last = rich.plan.tables[1].runs[-1].id
-    assert last in answer("show", rich.root, last, "--table", "lag 3")
+    assert last in answer("show", rich.root, last)
+    assert "--table does not go with a run" in answer(
+        "show", rich.root, last, "--table", "lag 3", code=2
+    )
 
 
 @pytest.mark.full

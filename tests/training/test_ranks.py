@@ -12,7 +12,7 @@ import pytest
 from torch.distributed.run import parse_args
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import worker
+from llama_ablate.launch import processes, worker
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
 from tests import plans
@@ -29,7 +29,7 @@ OFTEN = ("--checkpoint-every", "0.001")
 
 
 def curve(root):
-    (run,) = Store(root).finished()
+    (run,) = Store(root).folders()
     return [
         (row["step"], row["train_loss_nats"], row["grad_norm"], row["validation_loss_nats"])
         for row in Results.open(root).curve(run)
@@ -77,7 +77,7 @@ class Torchrun:
         finally:
             os._exit(code)
 
-    def poll(self):
+    def poll(self, _seconds=0):
         while self._left:
             self.returncode |= os.waitstatus_to_exitcode(os.waitpid(self._left.pop(), 0)[1])
         return self.returncode
@@ -88,7 +88,7 @@ class Torchrun:
 def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypatch, request):
     """With torchrun itself in the full tier."""
     popen = SimpleNamespace(Popen=Torchrun, DEVNULL=subprocess.DEVNULL)
-    monkeypatch.setattr(worker, "subprocess", popen)
+    monkeypatch.setattr(processes, "subprocess", popen)
     two = request.getfixturevalue("two")
     one = experiment_file("{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]")
     assert one == two  # the same file, written anew: what "two" holds is done
@@ -114,18 +114,18 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
     train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
     plugin("multi_token")
     curves = []
-    for processes in (1, 2):
+    for count in (1, 2):
         file = experiment_file(
             "{}",
             model=model,
             train=train,
             seeds="1",
             measure="[perplexity]",
-            parallel=f"{{data: {processes}}}",
+            parallel=f"{{data: {count}}}",
         )
-        root = tmp_path / str(processes)
+        root = tmp_path / str(count)
         assert run_in_process(file, root, "--plugin", str(PLUGINS / "multi_token.py")) == 0
-        (run,) = Store(root / "tiny").finished()
+        (run,) = Store(root / "tiny").folders()
         curves.append(Results.open(root / "tiny").curve(run))
     for ours, theirs in zip(*curves, strict=True):
         assert set(ours) == set(theirs) >= {"loss_z_loss_nats", "loss_multi_token_nats"}

@@ -1,9 +1,6 @@
 """Output of `plan` for a terminal: planned training, model sizes, and predicted time."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -12,8 +9,6 @@ from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 
-_WEIGHT_CHOICES = {"none": "no weights kept", "best": "those of the best", "all": "all"}
-
 
 def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     """Return a forecast for a terminal as a list of paragraphs and tables.
@@ -21,7 +16,17 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     `margin` is a text on the experiment's equivalence margin.
     """
     experiment, compute = forecast.plan.experiment, forecast.compute
-    parts: list[str | pd.DataFrame] = [_opening(forecast, margin)]
+    first = forecast.plan.tables[0]
+    tokens, _, documents = first.text.size(HELD_OUT)
+    per_parameter = written.plain(first.tokens_per_run / first.baseline.parameters, 2)
+    opening = (
+        f"{experiment.name}: {experiment.question}".rstrip(": "),
+        f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",
+        f"passes over the text: {written.plain(first.passes(first.baseline), 2)}",
+        f"held out: {documents:,} documents, {tokens:,} tokens",
+        f"margin: {margin}",
+    )
+    parts: list[str | pd.DataFrame] = ["\n".join(opening)]
     for table in forecast.plan.tables:
         parts += [f"{table.name}:"] * bool(table.name)
         lines = [
@@ -32,12 +37,8 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
-    sizes = (
-        f"{tables.size(n)} with {_WEIGHT_CHOICES[choice]}"
-        for choice, n in forecast.disk_bytes.items()
-    )
-    unknown = math.isnan(forecast.most.training_flops)
-    by_size = "; where FLOPs are not provided, two for each parameter" * unknown
+    disk = (f"{tables.size(n)} ({kept})" for kept, n in forecast.disk_bytes.items())
+    where = "of the GPU " if compute.device == "cuda" else ""
     lines = [
         "* baseline. FLOPs: forward, at the training context. Bytes: in 16-bit numbers, of the "
         "state of one sequence of so many tokens; bytes/token: what one further token adds.",
@@ -45,45 +46,14 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"{_range(forecast, lambda cost: written.number(cost.training_flops, '.3g'))} "
         "training FLOPs",
         f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
-        f"{forecast.workers} "
-        f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
-        f"{', compiled' * compute.compiled} "
-        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
-        f"of it: training {_parts(forecast, 'training_s')}, held-out text "
-        f"{_parts(forecast, 'evaluation_s')}, measuring speeds {_parts(forecast, 'measuring_s')}",
-        f"disk: up to {', '.join(sizes)}",
-        f"memory: {_memory(forecast)}",
+        f"{forecast.workers} worker(s) on {compute.device}, {compute.precision}, {compute.kernel} "
+        f"kernel{', compiled' * compute.compiled} ({compute.flops_per_s / 1e9:,.0f} GFLOP/s a "
+        "worker, measured; where FLOPs are not provided, two for each parameter)",
+        f"disk: up to {', '.join(disk)}, by the weights to keep",
+        f"memory: about {tables.size(forecast.memory.bytes)} {where}a worker, most for "
+        f"'{forecast.memory.variant}' (closed form, to a factor of 1.5)",
     ]
     return [*parts, "\n".join(lines)]
-
-
-def _opening(forecast: Forecast, margin: str) -> str:
-    """Summarize a plan in five lines: question, training, text, held-out text and margin."""
-    experiment, planned = forecast.plan.experiment, forecast.plan.tables
-
-    def over(values: Iterable[float], digits: int = 2) -> str:
-        """Format the range of values over comparison tables, or the value that all share."""
-        return written.ends(values, partial(written.plain, digits=digits))
-
-    held_out = [table.text.size(HELD_OUT) for table in planned]
-    per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)
-    passes = over(table.passes(table.baseline) for table in planned)
-    tokens, _, documents = (over(of, 9) for of in zip(*held_out, strict=True))
-    lines = [
-        f"{experiment.name}: {experiment.question}".rstrip(": "),
-        f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",
-        f"passes over the text: {passes}",
-        f"held out: {documents} documents, {tokens} tokens",
-        f"margin: {margin}",
-    ]
-    return "\n".join(lines)
-
-
-def _memory(forecast: Forecast) -> str:
-    """Describe the largest predicted memory of a worker, and the variant that needs it."""
-    where = "of the GPU " if forecast.compute.device == "cuda" else ""
-    size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
-    return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
 
 
 def _text(text: PlannedText) -> str:
@@ -95,79 +65,26 @@ def _text(text: PlannedText) -> str:
     return "; ".join(parts)
 
 
-def power(
-    rows: Sequence[Mapping[str, Any]], effect: str, seeds: int, predicted_s: float
-) -> pd.DataFrame:
-    """Tabulate each comparison's predicted interval width and power as formatted cells.
-
-    `seeds` is the planned number of seeds, and `predicted_s` the plan's predicted seconds.
-    """
-    frame = pd.DataFrame(rows)
-    cells = pd.DataFrame({"row": frame["row"]})
-    cells[f"half width with {seeds} seeds [90%]"] = [
-        f"{row.half_width:.4f} [{row.half_low:.4f}, {row.half_high:.4f}]"
-        for row in frame.itertuples()
-    ]
-    cells["seen with power 0.8"] = [written.number(v, ".4f") for v in frame["detectable"]]
-    cells[f"power for {effect}"] = [f"{v:.2f}" for v in frame["power"]]
-    if "expected_seeds" in frame:
-        cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]
-    wanted = [row.get("seeds_needed") for row in rows]
-    cells[f"seeds for {effect}"] = [str(n or "not by seeds") for n in wanted]
-    cells["or documents"] = [_or_documents(row) for row in rows]
-    cells["time for all"] = ["-" if not n else _duration(predicted_s * n / seeds) for n in wanted]
-    return cells
-
-
-def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
-    """Compare the expected half width of a variant's interval with the equivalence margin."""
-    half, low, high = (
-        written.plain(found[name], 2) for name in ("half_width", "half_low", "half_high")
-    )
-    margin = forecast.plan.experiment.margin
-    line = f"{margin}; expected half width {half} ({low} to {high}) with {forecast.seeds} seeds"
-    if forecast.seeds < 2:
-        return f"{margin}; one seed has no interval, so no row can be equivalent"
-    if found["is_enough"]:
-        return f"{line}, from {found['noise']}"
-    need = found["seeds_needed"]
-    what = f"{need:,} seeds would do" if need else "no number of seeds would do"
-    verdict = "no row can be equivalent" if found["is_measured"] else "equivalence is unlikely"
-    return f"{line}, from {found['noise']}: {verdict}; {what}"
-
-
-def _or_documents(row: Mapping[str, Any]) -> str:
-    """Format the number of documents that would show an effect.
-
-    If documents alone are not enough, the number of seeds is added.
-    """
-    if both := row["together"]:
-        return f"{both['documents']:,} and {both['seeds']} seeds"
-    return f"{row['documents_needed']:,}" if row["documents_needed"] else "not by documents"
-
-
-def _bytes(count: int | None) -> str:
-    return written.number(count, ",")
-
-
 def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
-    variants = table.variants
-    dense = all(v.active == v.parameters for v in variants)
-    columns = {
-        "variant": [f"{v.label} *" if v.baseline else v.label for v in variants],
-        "parameters": [f"{v.parameters:,}" for v in variants],
-        **({} if dense else {"active": [f"{v.active:,}" for v in variants]}),
-        "non-embedding": [f"{v.non_embedding:,}" for v in variants],
-        "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
-        f"bytes/token at {contexts[0]:,}": [_bytes(v.kv_bytes_per_token) for v in variants],
-    }
-    for context in contexts:
-        sizes = [_bytes(v.state_growth.get(context)) for v in variants]
-        columns[f"state bytes at {context:,}"] = sizes
-    if table.match != "none":
-        columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
-        columns["solved"] = [v.solved or "own sizes" for v in variants]
-    return pd.DataFrame(columns)
+    rows = []
+    for v in table.variants:
+        row = {
+            "variant": f"{v.label} *" if v.baseline else v.label,
+            "parameters": f"{v.parameters:,}",
+            "active": f"{v.active:,}",
+            "non-embedding": f"{v.non_embedding:,}",
+            "FLOPs/token": written.number(v.flops_per_token, ","),
+            f"bytes/token at {contexts[0]:,}": written.number(v.kv_bytes_per_token, ","),
+        }
+        for context in contexts:
+            size = written.number(v.state_growth.get(context), ",")
+            row[f"state bytes at {context:,}"] = size
+        if table.match != "none":
+            row |= {"residual": f"{v.residual:+.2%}", "solved": v.solved or "own sizes"}
+        rows.append(row)
+    cells = pd.DataFrame(rows)
+    dense = all(v.active == v.parameters for v in table.variants)
+    return cells.drop(columns="active") if dense else cells
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
@@ -175,13 +92,8 @@ def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 
-def _parts(forecast: Forecast, name: str) -> str:
-    """Format a part of the predicted time, such as `training_s`, as a range."""
-    return _range(forecast, lambda cost: _duration(getattr(cost, name)))
-
-
 def _duration(seconds: float) -> str:
+    minutes = seconds / 60
     if seconds < 90:
         return f"{seconds:.0f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

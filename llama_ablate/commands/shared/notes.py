@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.results import Results, Store
 from llama_ablate.results.plan_document import earlier_plans
 
@@ -17,14 +18,15 @@ def note(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
-def mend(store: Store) -> None:
-    """Move damaged metric files aside, to be measured again.
-
-    Prints a note for each. Raises ConfigError for damaged files whose contents cannot be measured
-    again.
-    """
-    for path in store.mend():
-        note(f"damaged, kept as '{path}', and measured again")
+def failed_sinks(store: Store, sinks: Sequence[str]) -> None:
+    """Print a note for each sink that failed in a run, and forget the failures."""
+    for name in sinks:
+        log = store.track_log(name)
+        if log.is_file():
+            reason = disk.read(log).decode(errors="replace").splitlines()[0]
+            again = f"llama-ablate track '{store.root}' --to {name} sends the finished runs again"
+            note(f"--track {name}: {reason}; {again}")
+            disk.remove(log)
 
 
 def left_out(store: Store, planned: set[str]) -> None:
@@ -51,6 +53,8 @@ def odd_files(results: Results) -> None:
     """
     foreign: list[Path] = []
     without: list[Path] = []
+    if changed := results.changed_pages:
+        note(f"not as they were packed: {_named(results.root, changed)}; 'pack' writes them again")
     if results.is_packed:
         return
     for folder, run in sorted((run.path, run) for run in results.finished.values()):
