@@ -27,10 +27,6 @@ class ConfigError(ValueError):
         self.message = message
         self.where = where
 
-    def under(self, *prefix: str | int) -> "ConfigError":
-        """Return a copy of the error with `prefix` prepended to its path of keys."""
-        return ConfigError(self.message, (*prefix, *self.where))
-
 
 def need(fine: object, message: str, *where: str | int) -> None:
     """Raise ConfigError with a message at a path of keys unless `fine` is true."""

@@ -173,11 +173,11 @@ KINDS = {
     "SentencePiece without a space in front": lambda folder: _llama2(
         folder, add_dummy_prefix=False
     ),
-    "SentencePiece with unknown letters": lambda folder: _sentencepiece(folder, model_type="bpe"),
-    "SentencePiece of characters": lambda folder: _sentencepiece(folder, model_type="char"),
-    "SentencePiece unigram": _sentencepiece,
-    "SentencePiece unigram with bytes": lambda folder: _sentencepiece(
-        folder, byte_fallback=True, remove_extra_whitespaces=False
+    "SentencePiece with unknown letters": lambda folder: _sentencepiece(
+        folder, model_type="bpe", remove_extra_whitespaces=False
+    ),
+    "SentencePiece of characters": lambda folder: _sentencepiece(
+        folder, model_type="char", remove_extra_whitespaces=False
     ),
     "llama2.c": _llama2c,
 }

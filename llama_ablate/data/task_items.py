@@ -11,14 +11,14 @@ An item has one of three kinds, determined by its keys:
 Accuracy is also reported for each `group` of items. Other keys are ignored.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from llama_ablate.config.spec import digest
-from llama_ablate.config.validation import quote
 from llama_ablate.data import readers
 from llama_ablate.errors import ConfigError, nearest
 
@@ -67,58 +67,62 @@ class Task:
         return sum(1 / len(item.choices) for item in self.items) / len(self.items)
 
 
-def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
-    """Return the text at a key of an item. Raises ConfigError for any other value.
-
-    Blank text is accepted only with `empty`.
-    """
-    value = values[key]
-    if not isinstance(value, str) or (not value.strip() and not empty):
-        raise ConfigError(f"'{key}' is {quote(value)}: must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"'{key}' holds half a character (a surrogate)") from None
-    return value
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is blank")
+    return text
 
 
-def pair(right: str, wrong: str, *, group: str = "", place: str = "") -> Item:
-    """Return the item of a minimal pair. Raises ConfigError if both sentences are equal."""
-    if right == wrong:
-        raise ConfigError("both sentences are the same")
-    return Item("", (right, wrong), 0, group=group, place=place)
+_Filled = Annotated[str, AfterValidator(_filled)]
 
 
-def checked_choices(choices: Any) -> tuple[str, ...]:
-    """Validate an item's choices. Raises ConfigError for fewer than two, or a blank choice."""
-    if not isinstance(choices, list | tuple):
-        raise ConfigError(f"'choices' is {quote(choices)}: must be a list of texts")
-    if len(choices) < 2:
-        raise ConfigError(f"'choices' has {len(choices)}: must be two or more")
-    return tuple(text_of({f"choices[{i}]": c}, f"choices[{i}]") for i, c in enumerate(choices))
+class _Line(BaseModel):
+    """Keys of a line of a task's file, checked one by one."""
 
+    model_config = ConfigDict(strict=True)
 
-def checked_answer(answer: Any, choices: Sequence[str]) -> int:
-    """Return the index of the correct choice, stated as an index or its text.
+    group: str = ""
+    context: str = ""
+    choices: Annotated[list[_Filled], Field(min_length=2)] = []
+    answer: int | str | None = None
+    sentence_good: _Filled | None = None
+    sentence_bad: _Filled | None = None
+    text: _Filled = ""
+    target: _Filled = ""
 
-    Raises ConfigError if the answer is not exactly one of the choices.
-    """
-    if isinstance(answer, str) and choices.count(answer) == 1:
-        return choices.index(answer)
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
-        return answer
-    raise ConfigError(
-        f"'answer' is {quote(answer)}: must be from 0 to {len(choices) - 1}, the place of the "
-        "right one, or its text"
-    )
+    def item(self, place: str) -> tuple[Kind, Item]:
+        """Return the line's item and its kind. Raises ConfigError if keys do not fit together."""
+        good, bad = self.sentence_good, self.sentence_bad
+        context, target = self.context, self.target
+        if self.text and not target:
+            context, _, target = self.text.rstrip().rpartition(" ")
+        delimiter = " " if context and not context[-1].isspace() else ""
+        if self.choices and self.answer is not None:
+            answer = self._answer(self.answer)
+            choices = tuple(self.choices)
+            return "multiple choice", Item(context, choices, answer, delimiter, self.group, place)
+        if good and bad:
+            if good == bad:
+                raise ConfigError("both sentences are the same")
+            return "minimal pairs", Item("", (good, bad), 0, group=self.group, place=place)
+        if not target:
+            raise ConfigError(
+                "no item of a task, which has one of: 'choices' and 'answer'; 'sentence_good' and "
+                "'sentence_bad'; 'target'; 'text'"
+            )
+        if not context.strip():
+            raise ConfigError("last words need others before them: a 'context', or a longer 'text'")
+        return "last words", Item(context, (target,), 0, delimiter, self.group, place)
 
-
-#: Keys that an item of each kind must have.
-_KEYS: Mapping[Kind, tuple[str, ...]] = {
-    "multiple choice": ("choices", "answer"),
-    "minimal pairs": ("sentence_good", "sentence_bad"),
-    "last words": ("target",),
-}
+    def _answer(self, answer: int | str) -> int:
+        if isinstance(answer, str) and self.choices.count(answer) == 1:
+            return self.choices.index(answer)
+        if isinstance(answer, int) and 0 <= answer < len(self.choices):
+            return answer
+        raise ConfigError(
+            f"'answer' is {answer!r:.60}: must be from 0 to {len(self.choices) - 1}, the place of "
+            "the right one, or its text"
+        )
 
 
 def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
@@ -132,13 +136,10 @@ def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
     if limit is not None and limit < 2:
         raise ConfigError(f"limit {limit}: must be 2 or more", ("limit",))
     loaded = [task(entry) for entry in listed]
-    names = [loaded_task.name for loaded_task in loaded]
+    names = [one.name for one in loaded]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two tasks are called '{twice[0]}'", ("task",))
-    return [
-        Task(loaded_task.name, loaded_task.kind, loaded_task.items[:limit])
-        for loaded_task in loaded
-    ]
+    return [replace(one, items=one.items[:limit]) for one in loaded]
 
 
 def task(entry: str) -> Task:
@@ -169,74 +170,26 @@ BUILT_IN = {"minimal-pairs": Path(__file__).parent / "minimal_pairs.jsonl"}
 
 def _load_task(path: Path) -> Task:
     """Read the items of a file as a task. Raises ConfigError for items of different kinds."""
-    kinds: dict[Kind, str] = {}
-    items = []
-    for kind, item in _lines(path):
-        kinds.setdefault(kind, item.place)
-        if len(kinds) > 1:
-            (first, at), (other, here) = kinds.items()
-            message = f"{here}: an item of {other}, and {at} is one of {first}"
-            raise ConfigError(f"{message}: a task has one kind", ("task",))
-        items.append(item)
-    if not items:
-        raise ConfigError(f"the file '{path}' holds no items", ("task",))
-    return Task(path.stem, next(iter(kinds)), tuple(items))
-
-
-def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"the file '{path}' is not UTF-8 text (byte {error.start})"
-        raise ConfigError(message, ("task",)) from None
-    for number, line in enumerate(text.split("\n"), 1):
+    first: Kind = "last words"
+    items: list[Item] = []
+    for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        place = f"{path}:{number}"
         if not line.strip():
             continue
         try:
-            yield _item(json.loads(line), f"{path}:{number}")
-        except (ValueError, RecursionError) as error:
-            why = error.message if isinstance(error, ConfigError) else f"not JSON: {error}"
-            raise ConfigError(f"{path}:{number}: {why}", ("task",)) from None
-
-
-def _item(values: Any, place: str) -> tuple[Kind, Item]:
-    """Parse a line's values as an item with its kind. Raises ConfigError for invalid values."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"an item is a mapping, not {quote(values)}")
-    group = text_of(values, "group") if "group" in values else ""
-    if "text" in values and "target" not in values:
-        values = {**values, **_last_word(text_of(values, "text"))}
-    kind = _kind(values)
-    context = text_of(values, "context", empty=True) if "context" in values else ""
-    if kind == "minimal pairs":
-        sentences = (text_of(values, key) for key in _KEYS[kind])
-        return kind, pair(*sentences, group=group, place=place)
-    delimiter = " " if context and not context[-1].isspace() else ""
-    if kind == "last words":
-        if not context:
-            raise ConfigError("last words need a 'context' before them")
-        target = text_of(values, "target")
-        return kind, Item(context, (target,), 0, delimiter, group, place)
-    choices = checked_choices(values["choices"])
-    answer = checked_answer(values["answer"], choices)
-    return kind, Item(context, choices, answer, delimiter, group, place)
-
-
-def _kind(values: Mapping[str, Any]) -> Kind:
-    """Return the kind of an item by its keys. Raises ConfigError if keys are missing."""
-    for kind, keys in _KEYS.items():
-        having = [key for key in keys if key in values]
-        if having and (lacking := [key for key in keys if key not in values]):
-            raise ConfigError(f"an item with '{having[0]}' needs '{lacking[0]}' too")
-        if having:
-            return kind
-    kinds = "; ".join(" and ".join(f"'{key}'" for key in keys) for keys in _KEYS.values())
-    raise ConfigError(f"no item of a task, which has one of: {kinds}; 'text'")
-
-
-def _last_word(text: str) -> dict[str, str]:
-    """Split a text into context and last word. Raises ConfigError for a single word."""
-    context, _, target = text.rstrip().rpartition(" ")
-    if not context.strip():
-        raise ConfigError("'text' has one word: the last words of a task need others before them")
-    return {"context": context, "target": target}
+            kind, item = _Line.model_validate_json(line).item(place)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            key = ".".join(map(str, wrong["loc"]))
+            reason = f"'{key}': {wrong['msg']}" if key else wrong["msg"]
+            raise ConfigError(f"{place}: {reason}", ("task",)) from None
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error.message}", ("task",)) from None
+        if items and kind != first:
+            message = f"{place}: an item of {kind}, and those before are of {first}"
+            raise ConfigError(message, ("task",))
+        first = kind
+        items.append(item)
+    if not items:
+        raise ConfigError(f"the file '{path}' holds no items", ("task",))
+    return Task(path.stem, first, tuple(items))

@@ -1,35 +1,22 @@
-"""Store the text of corpora, one file per split, and read it in chunks.
+"""Split the documents of a corpus, write them to one file per split, and read these in chunks."""
 
-A stored note has the fingerprint and sizes of each corpus, so that a corpus that has not changed
-need not be read again.
-"""
-
-import contextlib
-import errno
-import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
-from llama_ablate.config.spec import digest
-from llama_ablate.data.corpus import SPLITS, UNCHANGED, Corpus
-from llama_ablate.data.readers import SEPARATOR, Document
-from llama_ablate.errors import ConfigError
+from llama_ablate.data.corpus import SPLITS, Corpus
+from llama_ablate.data.readers import SEPARATOR, cut, decoded
 from llama_ablate.files import disk
-from llama_ablate.files.fields import Count, Fingerprint, Positive, typed
-from llama_ablate.files.strict_json import read_json, sealed
-from llama_ablate.terminal import say
 
 _END = SEPARATOR.encode()
 _BLOCK = 1 << 20  # bytes that are read at a time; also the size of a chunk of documents
@@ -55,8 +42,7 @@ class Text:
     fingerprint: str
     sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
     longest: int  # UTF-8 bytes of the longest document
-    #: Hashes of the documents of each split; empty if the text was not read.
-    hashes: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
+    hashes: Mapping[str, NDArray[np.uint64]]  # of the documents of each split
 
     @property
     def cuts(self) -> bool:
@@ -81,9 +67,7 @@ class Text:
 
     def is_blank(self, split: str) -> bool:
         """Return whether a split contains only white space."""
-        return split not in self.sizes or all(
-            not piece.replace(SEPARATOR, "").strip() for piece in self.pieces(split)
-        )
+        return not np.any(self.hashes.get(split, 0))
 
     def chunks(self, split: str) -> Iterator[tuple[int, int]]:
         """Yield the byte range (start, stop) of each chunk of a split, to be encoded.
@@ -126,93 +110,69 @@ def write(
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
 
-        def write_pieces(split: str, pieces: Iterable[str]) -> Iterator[str]:
-            for piece in pieces:
-                sizes[split] += files[split].write(piece.encode())
-                update(sum(sizes.values()), corpus.size)
-                yield piece
-
-        for split, document in _placed(corpus):
-            if left_out.get(split) and hash_document(document.whole) in left_out[split]:
+        for split, whole, most in _placed(corpus):
+            hashed, before, text = hash_document(whole), sizes[split], cut(whole, most)
+            if hashed in left_out.get(split, ()):
                 continue
-            before = sizes[split]
-            sizes[split] += files[split].write(SEPARATOR.encode() if before else b"")
-            pieces = write_pieces(split, document.pieces)
-            document_hash = hash_document(pieces)
-            is_cut = document.whole is not document.pieces
-            hashes[split].append(hash_document(document.whole) if is_cut else document_hash)
+            for part in (_END if before else b"", text):
+                sizes[split] += files[split].write(part)
+            hashes[split].append(hashed)
             longest = max(longest, sizes[split] - before)
+            update(sum(sizes.values()), corpus.size)
     filled = {split: size for split, size in sizes.items() if size}
     arrays = {split: np.asarray(hashes[split], "<u8") for split in filled}
     return Text(folder, _fingerprint(folder, sizes), filled, longest, arrays)
 
 
-def hash_document(pieces: Iterable[str]) -> int:
+def hash_document(text: bytes) -> int:
     """Return a 64-bit hash of a text without white space; 0 if blank."""
     digest, is_blank = blake2b(digest_size=8), True
-    for piece in pieces:
-        text = "".join(piece.split())
-        is_blank = is_blank and not text
-        digest.update(text.encode("utf-8", "surrogatepass"))
+    for part in decoded(text):
+        letters = "".join(part.split())
+        is_blank = is_blank and not letters
+        digest.update(letters.encode())
     return 0 if is_blank else int.from_bytes(digest.digest(), "little")
 
 
-def _placed(corpus: Corpus) -> Iterator[tuple[str, Document]]:
-    """Yield the documents of a corpus that belong to a split, with the split's name.
+def _placed(corpus: Corpus) -> Iterator[tuple[str, bytes, int | None]]:
+    """Yield the split, the text and the largest size of each document that belongs to a split.
 
-    If the shares sum to less than 1, the remaining documents are left out. A document that falls
-    into a split with a share of 0 goes to train. Held-out documents are cut to the corpus'
-    `longest`.
+    A single document is split by position. If the shares sum to less than 1, the remaining text is
+    left out. A document that falls into a split with a share of 0 goes to train.
     """
     documents = iter(corpus.documents())
     first = list(islice(documents, corpus.peeked))
     shares = corpus.shares(len(first))
     end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
     if len(first) == 1 and first[0].split is None:
-        yield from _by_position(first[0], shares, end)
+        text = first[0].text
+        length = sum(map(len, decoded(text)))
+        stops = [int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)]
+        stops.append(int(length * end) if shares[2] else stops[-1])
+        bounds = [0, *(_bytes_of(text, stop) for stop in stops)]
+        for split, (start, stop) in zip(SPLITS, pairwise(bounds), strict=True):
+            if stop > start:
+                yield split, text[start:stop], None
         return
     for document in chain(first, documents):
         name = document.split
         if name is None:
-            if (share := _share(document)) >= end:
+            key = document.text if document.key is None else document.key.encode()
+            share = int.from_bytes(sha256(key).digest()[:6], "little") / 2**48
+            if share >= end:
                 continue
             name = SPLITS[(share >= shares[0]) + (share >= shares[0] + shares[1])]
             name = name if shares[SPLITS.index(name)] else "train"
-        cut = corpus.longest if name != "train" else None
-        yield name, document if cut is None else document.cut(cut)[0]
+        yield name, document.text, corpus.longest if name != "train" else None
 
 
-def _share(document: Document) -> float:
-    """Map a document to a number in [0, 1) by hashing its key or text."""
-    digest = sha256()
-    for piece in document.pieces if document.key is None else [document.key]:
-        digest.update(piece.encode())
-    return int.from_bytes(digest.digest()[:6], "little") / 2**48
-
-
-def _by_position(
-    document: Document, shares: Sequence[float], end: float
-) -> Iterator[tuple[str, Document]]:
-    """Split a single document by position; yield each part with the name of its split.
-
-    `end` is the share of the document after which its text is left out.
-    """
-    length = sum(map(len, document.pieces))
-    first, second = int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)
-    last = int(length * end) if shares[2] else second
-    bounds = (0, first), (first, second), (second, last)
-    for split, (start, stop) in zip(SPLITS, bounds, strict=True):
-        if stop > start:
-            yield split, Document(_between(document.pieces, start, stop))
-
-
-def _between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """Yield the part of a text between two character positions."""
-    at = 0
-    for piece in pieces:
-        if part := piece[max(0, start - at) : max(0, stop - at)]:
-            yield part
-        at += len(piece)
+def _bytes_of(text: bytes, characters: int) -> int:
+    """Return the number of bytes of the first characters of a text."""
+    size = 0
+    for part in decoded(text):
+        size += len(part[:characters].encode())
+        characters = max(0, characters - len(part))
+    return size
 
 
 def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
@@ -248,88 +208,3 @@ def _chunk(opened: BinaryIO, start: int) -> int:
 def _character(block: bytes) -> int:
     """Return the offset, in a block of UTF-8 bytes, of the last character's first byte."""
     return next(i for i in range(len(block) - 1, -1, -1) if block[i] & 0xC0 != 0x80)
-
-
-_READING = 2  # version of how corpora are read: raising it invalidates stored notes
-#: Error numbers of failed writes, whose errors name no file.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-
-@dataclass
-class _Remembered:
-    """Stored note about a text: the state of its corpus, its fingerprint and its sizes."""
-
-    state: str | None
-    fingerprint: Fingerprint
-    sizes: dict[str, Positive]
-    longest: Count
-
-
-_REMEMBERED = TypeAdapter(_Remembered)
-
-
-def recall(root: Path, entry: object, state: str | None) -> Text | None:
-    """Return the text of a corpus from its stored note, with sizes but without text files.
-
-    Return None if the corpus has changed or has no valid note.
-    """
-    file = _note(root, entry)
-    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-        remembered = typed(_REMEMBERED, read_json(file, _place(file)), file)
-        if state is not None and state in (remembered.state, UNCHANGED):
-            return Text(root, remembered.fingerprint, remembered.sizes, remembered.longest)
-    return None
-
-
-def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
-    """Store a note of a text's fingerprint and sizes, if its corpus has a `state`.
-
-    Without a state, a later change of the corpus could not be detected.
-    """
-    if state is not None:
-        file = _note(root, entry)
-        disk.make(file.parent)
-        if file.is_dir():
-            disk.remove_tree(file)
-        record = {"fingerprint": text.fingerprint, "sizes": text.sizes, "longest": text.longest}
-        disk.replace(file, sealed({"state": state, **record}, _place(file)))
-
-
-def _note(root: Path, entry: object) -> Path:
-    return root / "texts" / f"{digest([_READING, entry], 16)}.json"
-
-
-def _place(file: Path) -> str:
-    return "/".join(file.parts[-2:])
-
-
-@contextlib.contextmanager
-def working_folder(root: Path, name: str) -> Iterator[Path]:
-    """Yield an empty folder for making tokens, and lock `name` for other processes meanwhile.
-
-    Another process that needs the same name waits. Raises ConfigError if the cache cannot be
-    written.
-    """
-    try:
-        turns, parts = disk.below(root, "turns", name), root / "working"
-        for needed in (root / "tokens", turns, parts):
-            disk.make(needed)
-        disk.sweep(parts)
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(disk.locked(turns, wait=False))
-            except BlockingIOError:
-                say("waiting for another process, which prepares the same text")
-                stack.enter_context(disk.locked(turns))
-            except OSError:  # a file system without locks: the first process to finish wins
-                pass
-            yield stack.enter_context(disk.partial_folder(parts))
-    except OSError as error:
-        place = error.filename2 or error.filename
-        in_cache = place is not None and Path(os.fsdecode(place)).is_relative_to(root)
-        if not in_cache and (place is not None or error.errno not in _DISK):
-            raise
-        raise ConfigError(
-            f"the token cache '{root}' cannot be written ({error.strerror}); "
-            "set LLAMA_ABLATE_CACHE to a folder that can"
-        ) from None

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.data.readers import SEPARATOR
+from llama_ablate.data.readers import SEPARATOR, refusing
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError
 
@@ -35,41 +33,6 @@ _PART = 8_000  # characters of each part of a text in `split_text`
 #: Position at which byte-level BPE begins a new word, whatever the text before and after it.
 _WORD_START = re.compile(r"(?=[ \n])(?:(?<=[0-9A-Za-z])|(?<=[!-~])(?= ))", re.ASCII)
 _TRAINED_ON = 32_000_000  # bytes of text to train a tokenizer on: more would take gigabytes
-
-
-@contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Convert any error that a library raises in the `with` block to a ConfigError.
-
-    The error's message is `what` and the reason. A panic in Rust is not an Exception, and is
-    written to standard error before it is raised. So standard error is discarded during the block,
-    for all threads.
-    """
-    with _without_stderr():
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001  panics are not Exceptions
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigError(f"{what} ({reason})") from None
-
-
-@contextmanager
-def _without_stderr() -> Iterator[None]:
-    try:
-        stderr_copy = os.dup(2)
-    except OSError:  # standard error is closed already
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(stderr_copy, 2)
-        os.close(nowhere)
-        os.close(stderr_copy)
 
 
 def split_text(text: str) -> Iterator[str]:

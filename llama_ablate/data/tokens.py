@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,27 +17,26 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.config.experiment import Data
-from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import texts
-from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus, refuse_missing
+from llama_ablate.data import readers, texts
+from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import NOTHING, Text
 from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer, as_maker
 from llama_ablate.data.tokenizer_files import read_saved
-from llama_ablate.errors import ConfigError, Where
+from llama_ablate.errors import ConfigError, under
 from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS, _HASHES = "sums.json", "{}.hashes"
 _PIECES, _PIECE = 64, 4000  # parts and bytes sampled to test decoding, in up to a second
 _SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
-_TRIES = 3  # attempts to write tokens, which other processes may remove as damaged meanwhile
+_READING = 2  # version of how corpora are read: raising it invalidates notes of them
 
 
 class DamagedError(ConfigError):
@@ -47,8 +47,8 @@ class DamagedError(ConfigError):
 class Tokens:
     """Tokenized corpus, memory-mapped from its folder in the cache.
 
-    The files are verified when they are opened and whenever `check` is called; in between, `batch`
-    verifies its split again if the file's size or times have changed.
+    A file is verified when it is first opened, and again whenever its size or times have changed
+    since: by `check`, and by `batch` for the training split.
     """
 
     folder: Path
@@ -68,22 +68,37 @@ class Tokens:
         return np.memmap(self._files[name], kind_of(self.vocab), "r")
 
     def check(self) -> None:
-        """Verify the hashes of all files. Raises DamagedError for a mismatch."""
+        """Verify the hashes of files that have changed. Raises DamagedError for a mismatch."""
         for name in self._files:
             self._check(name)
 
     def _check(self, split: str) -> None:
         file = self._files[split]
         before = _state(file)  # a change while reading is noticed at the next check
-        size = self.counts[split] * kind_of(self.vocab).itemsize
+        whole = before[0] == self.counts[split] * kind_of(self.vocab).itemsize
+        if whole and self._checked.get(split) == before:
+            return
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if before[0] != size or digest != self.sums[f"{split}.bin"]:
+        if not whole or digest != self.sums[f"{split}.bin"]:
             raise DamagedError(
                 f"the tokens in '{self.folder}' have changed since they were "
                 "written: the next command makes them again"
             )
         self._checked[split] = before
+        with contextlib.suppress(OSError):  # a cache that only others may write
+            self._remember()
+
+    def _remember(self) -> None:
+        """Note the states of verified files, unless a write might leave a file in its state."""
+        if all(abs(time.time() - at[-1] / 1e9) > readers.RECENT_S for at in self._checked.values()):
+            disk.make(self._note.parent)
+            seen = {split: [self.sums[f"{split}.bin"], *at] for split, at in self._checked.items()}
+            disk.replace(self._note, json.dumps(seen).encode())
+
+    @property
+    def _note(self) -> Path:
+        return self.folder.parents[1] / "verified" / f"{self.folder.name}.json"
 
     @cached_property
     def _files(self) -> dict[str, FileIO]:
@@ -97,8 +112,11 @@ class Tokens:
         return {name: cast("FileIO", file.raw) for name, file in files.items()}  # unbuffered
 
     @cached_property
-    def _checked(self) -> dict[str, tuple[int, ...]]:
-        """Size and times of each split's file at its last verification."""
+    def _checked(self) -> dict[str, list[int]]:
+        """Size and times of each split's file at its last verification, by any process."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            seen = json.loads(disk.read(self._note)).items()
+            return {split: at for split, (of, *at) in seen if of == self.sums[f"{split}.bin"]}
         return {}
 
     @property
@@ -107,8 +125,7 @@ class Tokens:
 
         Raises DamagedError if the file has changed since it was opened.
         """
-        if _state(self._files["train"]) != self._checked.get("train"):
-            self._check("train")
+        self._check("train")
         return self._train
 
     @cached_property
@@ -169,8 +186,12 @@ class Tokens:
     def floor(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the lowest possible loss in nats, (N, T - 1) for windows (N, T)."""
         assert self.source is not None
+        return self.source.floor(symbols_of(self._characters, windows))
+
+    @property
+    def _characters(self) -> str:
         assert isinstance(self.tokenizer, Chars)
-        return self.source.floor(symbols_of(self.tokenizer.characters, windows))
+        return self.tokenizer.characters
 
     def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the next tokens that windows (N, T) determine, (N, T - 1); -1 elsewhere.
@@ -179,10 +200,8 @@ class Tokens:
         """
         if self.source is None:
             return None
-        assert isinstance(self.tokenizer, Chars)
-        characters = self.tokenizer.characters
-        symbols = self.source.answers(symbols_of(characters, windows))
-        every = symbols_of(characters, np.arange(len(characters)))
+        symbols = self.source.answers(symbols_of(self._characters, windows))
+        every = symbols_of(self._characters, np.arange(self.vocab))
         return np.where(symbols < 0, -1, np.searchsorted(every, symbols))
 
     def batch(
@@ -207,25 +226,6 @@ class Tokens:
         starts = starts if rows is None else starts[rows]
         index = starts[:, None] + np.arange(context + 1)
         return np.asarray(ids[index], np.int64)
-
-
-def check_corpora(source: Experiment) -> None:
-    """Refuse missing corpora without reading them, before slow imports.
-
-    Raises ConfigError, with file, line and column, for an unregistered corpus or tokenizer, and for
-    local files that are missing, empty or compressed.
-    """
-    experiment = source.experiment
-    texts: list[tuple[Where, Data]]
-    texts = [(("texts", i), data) for i, data in enumerate(experiment.texts)]
-    for where, data in texts or [(("data",), experiment.data)]:
-        try:
-            corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
-            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
-            with _at(*where, "corpus"):
-                refuse_missing(corpus)
-        except ConfigError as error:
-            raise source.locate(error) from None
 
 
 #: Folders of the tokens that this process has prepared, by the hash of corpus and tokenizer.
@@ -268,24 +268,60 @@ def prepare(
         return load(trusted_folders[request])
     source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
-    remembered = texts.recall(root, entry, source.state)
-    if remembered and (tokens := _opened(root, _key(remembered, maker, made_by))):
-        prepared_folders[request] = tokens.folder
-        return tokens
-    for _ in range(_TRIES):
-        with texts.working_folder(root, request) as folder:
-            with _at("data", "corpus"), Bar("reading the text", "B") as bar:
+    note = root / "texts" / f"{digest([_READING, _FORMAT, request], 16)}.json"
+    tokens = _noted(root, note, source.state)
+    if tokens is None:
+        with _working_folder(root, request) as folder:
+            with under(("data", "corpus")), Bar("reading the text", "B") as bar:
                 text = texts.write(source, folder, bar.update, left_out)
-            _check_splits(text, corpus.name)
-            texts.remember(root, entry, source.state, text)
+            for split in SPLITS[:2]:
+                if text.is_blank(split):
+                    message = f"the {split} split of '{corpus.name}' would be empty"
+                    raise ConfigError(message, ("data", "corpus"))
             key = _key(text, maker, made_by)
-            prepared_folders[request] = root / "tokens" / key
-            if tokens := _opened(root, key):
-                return tokens
-            _write(root / "tokens" / key, text, maker, folder, corpus.entry())
-        with contextlib.suppress(DamagedError):
-            return load(root / "tokens" / key)
-    return load(root / "tokens" / key)
+            tokens = _opened(root, key)
+            if tokens is None:
+                _write(root / "tokens" / key, text, maker, folder, corpus.entry())
+                tokens = load(root / "tokens" / key)
+            if source.state is not None:  # else a later change could not be noticed
+                disk.make(note.parent)
+                if note.is_dir():
+                    disk.remove_tree(note)
+                stated = {"state": source.state, "tokens": key}
+                disk.replace(note, sealed(stated, note.name))
+    prepared_folders[request] = tokens.folder
+    return tokens
+
+
+def _noted(root: Path, note: Path, state: str | None) -> Tokens | None:
+    """Return the tokens that a note names; None if the corpus has changed or has no valid note."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        stated = read_json(note, note.name)
+        if state is not None and stated["state"] == state:
+            return _opened(root, stated["tokens"])
+    return None
+
+
+@contextlib.contextmanager
+def _working_folder(root: Path, name: str) -> Iterator[Path]:
+    """Yield an empty folder for making tokens, and lock `name` for other processes meanwhile.
+
+    Raises ConfigError if the cache cannot be written.
+    """
+    try:
+        turns, parts = disk.below(root, "turns", name), root / "working"
+        for needed in (root / "tokens", turns, parts):
+            disk.make(needed)
+        disk.sweep(parts)
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # without locks, the first process to finish wins
+                stack.enter_context(disk.locked(turns))
+            yield stack.enter_context(disk.partial_folder(parts))
+    except OSError as error:
+        raise ConfigError(
+            f"the token cache '{root}' cannot be written ({error.strerror}); "
+            "set LLAMA_ABLATE_CACHE to a folder that can"
+        ) from None
 
 
 def _key(text: Text, maker: Maker, made_by: Entry) -> str:
@@ -300,7 +336,7 @@ def _opened(root: Path, key: str) -> Tokens | None:
 
     Damaged tokens, and tokens of an older version, are removed.
     """
-    folder = root / "tokens" / key
+    folder = disk.below(root, "tokens", key)
     with contextlib.suppress(DamagedError):
         tokens = load(folder)
         if tokens.lost is not None and _HASHES.format("train") in tokens.sums:
@@ -310,29 +346,14 @@ def _opened(root: Path, key: str) -> Tokens | None:
     return None
 
 
-def _check_splits(text: Text, name: str) -> None:
-    for split in SPLITS[:2]:
-        if text.is_blank(split):
-            raise ConfigError(f"the {split} split of '{name}' would be empty", ("data", "corpus"))
-
-
-def _state(file: FileIO) -> tuple[int, ...]:
-    """Return the size and times of a file, which any write changes."""
+def _state(file: FileIO) -> list[int]:
+    """Return the size, the place and the times of a file, which any write changes."""
     stat = os.fstat(file.fileno())
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-@contextlib.contextmanager
-def _at(*where: str | int) -> Iterator[None]:
-    """Add a key's path in the experiment file to ConfigErrors raised in the `with` block."""
-    try:
-        yield
-    except ConfigError as error:
-        raise error.under(*where) from None
+    return [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:
-    with _at("data", key):
+    with under(("data", key)):
         return registry.build(choice)
 
 
@@ -368,7 +389,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
     partial = disk.below(folder, "tokens")
     file, sums, counts, lost = partial / "tokenizer.json", dict[str, str](), dict[str, int](), ""
     disk.make(partial)
-    with _at("data", "tokenizer"):
+    with under(("data", "tokenizer")):
         say("making the tokenizer")
         sums[file.name] = disk.write(file, maker.make(text).to_json().encode("utf-8"))
         tokenizer = read_saved(file.read_text("utf-8"))
@@ -377,7 +398,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
             for split, size in text.sizes.items():
                 with contextlib.closing(disk.Writer(partial / f"{split}.bin")) as out:
                     counts[split] = 0
-                    for chunk in encode(text, split, file):
+                    for chunk in encode(text, split, tokenizer):
                         out.write(chunk.ids)
                         counts[split] += len(chunk.ids)
                         lost = lost or chunk.lost

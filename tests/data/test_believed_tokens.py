@@ -60,7 +60,7 @@ class Cache:
 def quick(monkeypatch):
     """Make chunks of a document, and leave flushing to the system."""
     monkeypatch.setattr(texts, "_BLOCK", 20)
-    monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.readers.RECENT_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

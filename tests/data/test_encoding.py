@@ -9,7 +9,7 @@ import tokenizers
 from llama_ablate.data import encoding, texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS, Pieces
+from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
 from llama_ablate.errors import ConfigError
 from tests.texts import corpus_of
 
@@ -43,36 +43,29 @@ def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypa
     monkeypatch.setattr(texts, "_BLOCK", 2000)
     monkeypatch.setattr(texts, "_MAX_DOCUMENT", 5000)
     text = texts.write(corpus_of(whole, "held out"), tmp_path)
-    (tmp_path / "tokenizer.json").write_text(model.to_json(), "utf-8")
-    chunks = list(encoding.encode(text, "train", tmp_path / "tokenizer.json"))
+    chunks = list(encoding.encode(text, "train", model))
     assert len(chunks) > 20
     assert np.concatenate([chunk.ids for chunk in chunks]).tolist() == model.encode(whole).tolist()
 
 
-def test_processes_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeypatch):
+def test_threads_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeypatch):
     documents = [f"document {i} é " * (i % 50) + "the end" for i in range(2000)]
     text = texts.write(corpus_of("\0".join(documents), "held out"), tmp_path)
     model = Pieces(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
-    file = tmp_path / "tokenizer.json"
-    file.write_text(model.to_json(), "utf-8")
     monkeypatch.setattr(texts, "_BLOCK", 20_000)
-    alone = list(encoding.encode(text, "train", file))
-    monkeypatch.setattr(encoding, "_PER_PROCESS", 100)
-    monkeypatch.setattr(encoding, "_cores", lambda: 2)
-    together = list(encoding.encode(text, "train", file))
+    monkeypatch.setattr(encoding, "_cores", lambda: 1)
+    alone = list(encoding.encode(text, "train", model))
+    monkeypatch.setattr(encoding, "_cores", lambda: 4)
+    together = list(encoding.encode(text, "train", model))
     assert len(alone) > 20
     for a, b in zip(alone, together, strict=True):
         assert (a.start, a.stop, a.ids.tolist()) == (b.start, b.stop, b.ids.tolist())
 
 
-def test_what_a_process_refuses_is_told_as_if_it_were_this_one(tmp_path, monkeypatch):
+def test_what_a_thread_refuses_is_told_as_if_it_were_this_one(tmp_path):
     text = texts.write(corpus_of("abc" * 1000, "abc"), tmp_path)
-    file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps({"kind": "chars", "characters": "ab"}), "utf-8")
-    for per_process in (100, 10**9):
-        monkeypatch.setattr(encoding, "_PER_PROCESS", per_process)
-        with pytest.raises(ConfigError, match="the character 'c' is not in the vocabulary"):
-            list(encoding.encode(text, "train", file))
+    with pytest.raises(ConfigError, match="the character 'c' is not in the vocabulary"):
+        list(encoding.encode(text, "train", Chars("ab")))
 
 
 def corpus(tmp_path):
@@ -83,7 +76,7 @@ def corpus(tmp_path):
 
 def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     entry = corpus(tmp_path)
-    monkeypatch.setattr("llama_ablate.data.readers._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.readers.RECENT_S", 0.0)
     first = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path)
     monkeypatch.setattr(texts, "write", lambda *_: pytest.fail("it was read"))
     assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) == first
@@ -100,10 +93,9 @@ def test_an_unknown_token_anywhere_is_found_and_one_that_stands_for_itself_is_no
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
     words.decoder = tokenizers.decoders.WordPiece(prefix="##")
-    file = tmp_path / "tokenizer.json"
-    file.write_text(Pieces(words).to_json(), "utf-8")
+    model = Pieces(words)
     written = texts.write(corpus_of("a b " * 60_000 + "c" + " a b" * 60_000, "a"), tmp_path)
-    found = [chunk.lost for chunk in encoding.encode(written, "train", file) if chunk.lost]
+    found = [chunk.lost for chunk in encoding.encode(written, "train", model) if chunk.lost]
     assert found == ["'a b a b c a b a b a b a ' becomes 'a b a b <unk> a b a b a '"]
     written = texts.write(corpus_of("a <unk> b", "a"), tmp_path)
-    assert [chunk.lost for chunk in encoding.encode(written, "train", file)] == [""]
+    assert [chunk.lost for chunk in encoding.encode(written, "train", model)] == [""]

@@ -85,9 +85,9 @@ def test_a_run_reports_how_far_it_is_above_the_floor_and_below_it_is_a_leak(
     assert record["test_excess_nats"] == pytest.approx(by_hand)
     assert record["test_excess_se_nats"] > 0
 
-    for file in root.glob("runs/*/metrics/excess_loss.json"):
+    for file in root.glob("runs/*/record.json"):
         values = unsealed(file)
-        rows = {row["name"]: row for row in values["rows"]}
+        rows = {row["name"]: row for row in values["metrics"]["excess_loss"]["rows"]}
         rows["test_excess_nats"]["value"] = -4 * rows["test_excess_se_nats"]["value"]
         file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
     assert any("something leaks" in warning for warning in warnings(Frames.of(Results.open(root))))

@@ -69,9 +69,9 @@ def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
 
 
 def test_a_limit_takes_the_first_bytes_and_cuts_the_last_document_between_characters():
-    documents = [Document(("ab", "cd")), Document(("éé", "é")), Document(("never read",))]
+    documents = [Document(text.encode()) for text in ("abcd", "ééé", "never read")]
     for most, expected in ((4, ["abcd"]), (3, ["abc"]), (7, ["abcd", "é"]), (8, ["abcd", "éé"])):
-        found = ["".join(one.pieces) for one in limited(documents, most)]
+        found = [one.text.decode() for one in limited(documents, most)]
         assert found == expected
     assert list(limited(documents, None)) == documents
 

@@ -1,14 +1,11 @@
 import base64
-import hashlib
 import json
-import os
 import struct
 
 import pytest
 import tokenizers
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data import tokenizer_files
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
@@ -163,10 +160,11 @@ def test_line_ends_of_windows_change_no_list_of_ranks(tmp_path):
         ("tokenizer.model", b"\x80\x04\x95pickle", "it is no SentencePiece model"),
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "some single byte has none"),
         ("tokenizer.model", RANKS + b"YWI= 400\n", "its ranks are not 0, 1, 2"),
-        ("tokenizer.bin", struct.pack("<i", 5) + b"\0\0\0", "it is cut off at byte 4"),
-        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "piece 0 does not end within"),
+        ("tokenizer.model", RANKS + b"YWI=\n", "some line is not 'base64 rank'"),
+        ("tokenizer.bin", struct.pack("<i", 5) + b"\0\0\0", "it is damaged at piece 0"),
+        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "it is damaged at piece 0"),
     ],
-    ids=["empty", "no model", "pickle", "few bytes", "a gap", "cut", "negative piece"],
+    ids=["empty", "no model", "pickle", "few bytes", "a gap", "no rank", "cut", "negative piece"],
 )
 def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
@@ -204,7 +202,9 @@ def slow_tokenizer(tmp_path):
 TOO_OFTEN = "the tokenizer cannot encode this text (Onig: Regex search error: retry-limit-in-match"
 
 
-def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_tokenizer, capfd):
+def test_a_tokenizer_that_panics_ends_a_plan_in_one_line_behind_what_rust_writes(
+    experiment_file, slow_tokenizer, capfd
+):
     tokenizer = f"{{name: file, path: '{slow_tokenizer}'}}"
     text = slow_tokenizer.with_name("text.txt")
     text.write_text("the cat sat on the mat " * 100 + "!", "utf-8")
@@ -212,62 +212,27 @@ def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_t
     file = experiment_file(data=f"{{corpus: {corpus}, tokenizer: {tokenizer}}}")
     assert main(["plan", str(file)]) == 2
     out, err = capfd.readouterr()  # what Rust writes goes past sys.stderr
-    assert (out, err.count("\n")) == ("", 1)
-    assert f"data.tokenizer: {TOO_OFTEN}" in err
-    assert "tiny.yaml:3:" in err
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert f"data.tokenizer: {TOO_OFTEN}" in last
+    assert "tiny.yaml:3:" in last
 
 
-def test_what_a_command_writes_after_a_panic_is_seen(slow_tokenizer, capfd):
-    with pytest.raises(ConfigError):
-        read(slow_tokenizer).encode("the cat sat on the mat " * 100 + "!")
-    os.write(2, b"seen")
-    assert capfd.readouterr().err == "seen"
+def test_a_tokenizer_by_name_is_tiktokens_and_told_where_it_cannot_be_loaded(monkeypatch):
+    import tiktoken
 
-
-def test_a_folder_with_gpt2s_two_files_is_the_tokenizer_of_its_tokenizer_json(
-    gpt2_tokenizer, tmp_path
-):
-    whole = json.loads(gpt2_tokenizer.read_text("utf-8"))["model"]
-    (tmp_path / "vocab.json").write_text(json.dumps(whole["vocab"]), "utf-8")
-    with pytest.raises(ConfigError, match=r"holds no tokenizer: neither.*both vocab.json and"):
-        read(tmp_path)
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"]]
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges), "utf-8")
-    two, one = read(tmp_path), read(gpt2_tokenizer)
-    text = f"the cat's mat, été {SNEAKY}"
-    assert two.encode(text).tolist() == one.encode(text).tolist()
-    assert (two.vocab, two.special, two.end) == (one.vocab, one.special, one.end)
-    assert read_saved(two.to_json()).encode(text).tolist() == one.encode(text).tolist()
-    (tmp_path / "merges.txt").write_text("x")
-    with pytest.raises(ConfigError, match="cannot be read: they are no vocab"):
-        read(tmp_path)
-    (tmp_path / "tokenizer.json").write_bytes(gpt2_tokenizer.read_bytes())
-    assert read(tmp_path).vocab == one.vocab
-
-
-def test_a_tokenizer_by_name_is_read_from_the_caches_and_told_where_it_is_in_none(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "ranks"))
-    with pytest.raises(ConfigError, match=r"'gpt2' is not cached: .*hf download .*CACHE_DIR"):
-        TOKENIZERS.build(TOKENIZERS.resolve("gpt2")).make(None)
     with pytest.raises(ConfigError, match=r"the tokenizer of 'a/b' is not cached: `hf download"):
         TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b"}))
     with pytest.raises(ConfigError, match=r"'a/b/c' is no name of the hub"):
         TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b/c"}))
-    maker = TOKENIZERS.build(TOKENIZERS.resolve("cl100k_base"))
-    with pytest.raises(ConfigError, match=r"cl100k_base\.tiktoken is 9b5ad71b2ce5302211f9c61530b3"):
-        maker.make(None)
     ranks = {bytes([b]): b for b in range(256)} | {b"th": 256, b"the": 258}
-    lines = b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "ranks" / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4").write_bytes(lines)
-    with pytest.raises(ConfigError, match=r"is not the file of 'cl100k_base': remove it, load it"):
-        maker.make(None)
-    small = tokenizer_files._Encoding(
-        LLAMA3_SPLIT, {"<|endoftext|>": 257}, hashlib.sha256(lines).hexdigest()
+    small = tiktoken.Encoding(
+        "x", pat_str=LLAMA3_SPLIT, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 257}
     )
-    monkeypatch.setitem(tokenizer_files._ENCODINGS, "cl100k_base", small)
+    maker = TOKENIZERS.build(TOKENIZERS.resolve("cl100k_base"))
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: {"cl100k_base": small}[name])
+    with pytest.raises(ConfigError, match="tiktoken cannot load 'p50k_base'"):
+        TOKENIZERS.build(TOKENIZERS.resolve("p50k_base")).make(None)
     made = maker.make(None)
     ids = made.encode("the cat<|endoftext|>").tolist()
     assert ids[:2] == [258, ord(" ")]
@@ -276,6 +241,10 @@ def test_a_tokenizer_by_name_is_read_from_the_caches_and_told_where_it_is_in_non
     again = read_saved(made.to_json())
     assert again.encode("the cat").tolist() == ids[:5]
     assert again.special == made.special
+    lines = b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+    saved = json.loads(made.to_json())  # as it was when the file of ranks was read
+    assert base64.b64decode(saved["model"]) == lines
+    assert (saved["pattern"], saved["special"]) == (LLAMA3_SPLIT, {"<|endoftext|>": 257})
 
 
 def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypatch):
@@ -290,25 +259,3 @@ def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypat
     for named in ("gpt2", entry):
         tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(named)).make(None)
         assert tokenizer.to_json() == read(gpt2_tokenizer).to_json()
-
-
-@pytest.mark.parametrize("kind", ["sha1", "sha256"])
-def test_a_tokenizer_of_the_hub_that_has_changed_in_its_cache_is_refused(
-    gpt2_tokenizer, tmp_path, monkeypatch, kind
-):
-    import huggingface_hub
-
-    content = gpt2_tokenizer.read_bytes()
-    head = b"blob %d\0" % len(content) if kind == "sha1" else b""  # as git has it
-    blob = tmp_path / "blobs" / hashlib.new(kind, head + content).hexdigest()
-    link = tmp_path / "snapshots" / "tokenizer.json"
-    for path in (blob, link):
-        path.parent.mkdir()
-    blob.write_bytes(content)
-    link.symlink_to(blob)
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: str(link))
-    maker = TOKENIZERS.build(TOKENIZERS.resolve("gpt2"))
-    assert maker.make(None).to_json() == read(gpt2_tokenizer).to_json()
-    blob.write_bytes(content.replace(b'"vocab"', b'"vocaB"'))
-    with pytest.raises(ConfigError, match=r"tokenizer\.json' has changed since it was loaded"):
-        maker.make(None)

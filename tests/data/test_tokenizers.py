@@ -1,5 +1,6 @@
 """Every kind of tokenizer against the library that its format is of."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import sys
 import pytest
 import tokenizers
 
+from llama_ablate import errors
 from llama_ablate.commands.cli import main
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokenizer_files import read, read_saved
 from llama_ablate.errors import ConfigError
 from tests.in_process import own_registries, run_in_process
@@ -31,19 +34,24 @@ def test_the_ids_of_2000_texts_are_those_of_the_formats_own_library(kind, tmp_pa
     assert [getattr(again, name) for name in known] == [getattr(ours, name) for name in known]
 
 
+_BPE = {"model_type": "bpe", "remove_extra_whitespaces": False}
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"model_type": "word"}, "of whole words"),
-        ({"user_defined_symbols": ["cat"]}, "with user-defined symbols"),
-        ({"treat_whitespace_as_suffix": True}, "with spaces behind words"),
-        ({"normalization_rule_name": "nmt_nfkc"}, "that replaces characters"),
+        {"model_type": "unigram"},
+        {"model_type": "word"},
+        {"model_type": "bpe", "byte_fallback": True},  # which shortens runs of spaces
+        _BPE | {"user_defined_symbols": ["cat"]},
+        _BPE | {"treat_whitespace_as_suffix": True},
+        _BPE | {"normalization_rule_name": "nmt_nfkc"},
     ],
-    ids=["words", "symbols", "suffixes", "normalised"],
+    ids=["unigram", "words", "short spaces", "symbols", "suffixes", "normalised"],
 )
-def test_a_model_whose_rules_are_not_known_is_refused_with_the_remedy(options, message, tmp_path):
+def test_a_model_with_other_rules_than_llamas_is_refused_with_the_remedy(options, tmp_path):
     file = sentencepiece_file(tmp_path, **options)
-    with pytest.raises(ConfigError, match=f"{message}: such a model is not read; give its tokeniz"):
+    with pytest.raises(ConfigError, match="other rules than Llama's is not read; give its tokeniz"):
         read(file)
 
 
@@ -79,11 +87,11 @@ def test_a_plugins_tokenizer_works_from_plan_to_export(experiment_file, tmp_path
     assert exported.decode(exported.encode("the mat.").ids) == "the mat."
 
 
-def test_files_are_read_without_the_libraries_of_their_formats(tmp_path):
-    """With core dependencies alone: nothing imports tiktoken, sentencepiece or transformers."""
+def test_files_are_read_without_optional_packages_except_sentencepieces_own(tmp_path):
+    """With core dependencies alone: nothing imports tiktoken or transformers."""
     texts = ["the cat", "an \u00e9 \U0001f642"]
     expected = {}
-    for kind in ("ranks of Llama 3", "SentencePiece of Llama 2", "llama2.c"):
+    for kind in ("ranks of Llama 3", "llama2.c"):
         ours, _ = KINDS[kind](tmp_path)
         expected[ours.to_json()] = [ours.encode(text).tolist() for text in texts]
     (tmp_path / "expected.json").write_text(json.dumps([texts, list(expected.items())]))
@@ -95,3 +103,16 @@ def test_files_are_read_without_the_libraries_of_their_formats(tmp_path):
         "for saved, ids in rows)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "expected.json"], check=True)
+
+
+@pytest.mark.parametrize("package", ["sentencepiece", "tiktoken"])
+def test_a_package_that_is_not_installed_is_named_with_its_command(package, tmp_path, monkeypatch):
+    file = sentencepiece_file(tmp_path, model_type="bpe")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == package else find(name))
+    makers = {
+        "sentencepiece": lambda: read(file),
+        "tiktoken": lambda: TOKENIZERS.build(TOKENIZERS.resolve("o200k_base")).make(None),
+    }
+    with pytest.raises(ConfigError, match=f"needs the package '{package}': pip install {package}"):
+        makers[package]()
