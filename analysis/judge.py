@@ -2,10 +2,11 @@
 
     python analysis/judge.py session.yaml --ledger ledger
 
-`docs/loop.md` has a session file. A candidate is accepted if it is better at each gate, by the
-interval of the comparison at the level of the gate. LORD++ grants the levels, so that of all
-acceptances at most the stated share is expected to be false. The ledger is a file of JSON lines to
-which lines are only added; the same command goes on where an interrupted one stopped.
+`docs/loop.md` has a session file. A candidate is accepted if it is better than the best at each
+gate, by the interval at the level that LORD++ grants: of all acceptances at most the stated share
+is then expected to be false. An acceptance is false if the candidate does not help on the text that
+was tested. The ledger is a file of JSON lines to which lines are only added, one a candidate; after
+an interruption the same command continues, and repeats no finished run.
 
 The code of a candidate runs with the rights of the user, and must be trusted.
 """
@@ -13,7 +14,9 @@ The code of a candidate runs with the rights of the user, and must be trusted.
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,11 @@ from typing import Any
 import pandas as pd
 
 import llama_ablate as la
-from llama_ablate.config import experiment, plugins
 from llama_ablate.config.marked_yaml import load
-from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 
-TABLE_ERROR = 0.05  # two-sided error of a comparison table, of which a gate spends a share
-MAX_LEVEL = TABLE_ERROR / 2  # of one gate, one-sided
-SEEDS_APART = 1000  # distance between the first seeds of two gates
+MAX_LEVEL = 0.025  # of a gate, one-sided
+MAX_SEEDS = 1000  # of a gate
 #: What each verdict of a comparison means for a candidate; all others are inconclusive.
 VERDICTS = {
     "better": "accepted",
@@ -37,6 +37,9 @@ VERDICTS = {
     "diverged": "rejected",
     "collapsed": "rejected",
 }
+#: Function that compares a candidate with the best at a gate, and returns the candidate's row of a
+#: comparison whose intervals have a two-sided level.
+Compare = Callable[[int, float], Mapping[str, Any]]
 
 
 def weights(most: int) -> list[float]:
@@ -81,129 +84,134 @@ class Terms:
     Raises ConfigError for terms that cannot be tested.
     """
 
-    #: Seeds of each gate, and the largest number of candidates.
-    seeds: int
+    #: Largest number of candidates, and number of seeds of each gate.
     candidates: int
+    seeds: int = 8
     #: Share of false acceptances that is expected at most.
     error: float = 0.05
     #: Changes of `model` for a second gate; without them there is one gate.
     size: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 < self.seeds <= SEEDS_APART or self.candidates < 1 or not 0 < self.error < 1:
-            limits = f"2 to {SEEDS_APART} seeds, 1 candidate or more, an error between 0 and 1"
+        if not 1 < self.seeds <= MAX_SEEDS or self.candidates < 1 or not 0 < self.error < 1:
+            limits = f"1 candidate or more, 2 to {MAX_SEEDS} seeds, an error between 0 and 1"
             raise ConfigError(f"judge: needs {limits}")
 
-    @property
-    def gates(self) -> tuple[int, ...]:
-        """Numbers of the gates."""
-        return (1, 2) if self.size else (1,)
-
     def level(self, test: int, accepted: Sequence[int]) -> float:
-        """Compute the one-sided level of each gate of a candidate.
+        """Compute the one-sided level of each gate of a test.
 
         The gates have different seeds, so that a change that helps at neither passes all of them
-        with at most the product of their levels: each of two has the root.
+        with at most the product of their levels: each of two gates has the root.
         """
         granted = lord(test, accepted, weights(self.candidates), self.error, self.error / 2)
-        return min(granted ** (1 / len(self.gates)), MAX_LEVEL)
+        return min(granted ** (0.5 if self.size else 1.0), MAX_LEVEL)
+
+    def test(self, number: int, accepted: Sequence[int], compare: Compare) -> dict[str, Any]:
+        """Test a candidate at each gate until one does not accept it; return the outcome."""
+        level = self.level(number, accepted)
+        for gate in (1, 2) if self.size else (1,):
+            row = compare(gate, 2 * level)
+            verdict = VERDICTS.get(row["verdict"], "inconclusive")
+            if verdict != "accepted":
+                break
+        numbers = {key: float(row[key]) for key in ("difference", "low", "high")}
+        outcome = {"verdict": verdict, "why": row["verdict"], "gate": gate, "level": level}
+        return {**outcome, "n": int(row["n"]), **numbers}
 
 
 class Ledger:
-    """Ledger of a session: a file of JSON lines, each of which is an event."""
+    """Ledger of a session: a file of JSON lines, the terms first, then a line a candidate."""
 
     def __init__(self, root: Path, stated: Mapping[str, Any]) -> None:
-        """Open the ledger, or begin it.
+        """Open the ledger, or begin it. An incomplete last line is removed.
 
         Raises ConfigError if the ledger began with another experiment or other terms.
         """
-        self.root = root
-        self._file = root / "ledger.jsonl"
-        self.begun: dict[int, dict[str, Any]] = {}
-        self.ended: dict[int, dict[str, Any]] = {}
+        self.root, self._file = root, root / "ledger.jsonl"
         root.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_text("utf-8").splitlines() if self._file.exists() else []
-        events = [json.loads(line) for line in lines]
-        if not events:
-            self._append({"opened": dict(stated)})
-        elif events[0]["opened"] != json.loads(json.dumps(stated)):
+        content = self._file.read_bytes() if self._file.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if content != whole:
+            sys.stderr.write(f"note: {self._file} ended in half a line, which is removed\n")
+            os.truncate(self._file, len(whole))
+        try:
+            first, *self.lines = map(json.loads, whole.splitlines()) if whole else [{}]
+        except ValueError as error:
+            raise ConfigError(f"{self._file}: damaged, some line is not JSON ({error})") from None
+        if not whole:
+            self._write(stated)
+        elif first != json.loads(json.dumps(stated)):
             raise ConfigError(f"'{root}' began with another experiment, or with other terms")
-        for event in events[1:]:
-            (self.ended if "verdict" in event else self.begun)[event["number"]] = event
 
     @property
     def accepted(self) -> list[int]:
         """Numbers of the accepted candidates."""
-        return [n for n, event in self.ended.items() if event["verdict"] == "accepted"]
+        return [line["number"] for line in self.lines if line["verdict"] == "accepted"]
 
     @property
     def best(self) -> dict[str, Any]:
-        """Changes of the best so far, from the baseline of the session, without other draws."""
+        """Changes of the best so far, from the baseline of the session."""
         best: dict[str, Any] = {}
         for number in self.accepted:
-            best = merge(best, self.begun[number]["changes"])
-        return {key: value for key, value in best.items() if key != "draws"}
+            best = merge(best, self.lines[number - 1]["changes"])
+        return best
 
-    def begin(self, event: dict[str, Any]) -> None:
-        """Record that a candidate has begun, with its level."""
-        self.begun[event["number"]] = event
-        self._append(event)
+    @property
+    def plugins(self) -> list[str]:
+        """Files of code of the accepted candidates."""
+        return [file for number in self.accepted for file in self.lines[number - 1]["plugins"]]
 
-    def end(self, event: dict[str, Any]) -> None:
-        """Record the verdict on a candidate."""
-        self.ended[event["number"]] = event
-        self._append(event)
+    def add(self, line: dict[str, Any]) -> None:
+        """Add the line of a candidate."""
+        self._write(line)
+        self.lines.append(line)
 
     def table(self) -> pd.DataFrame:
         """Return a row for each candidate."""
-        rows = [{**event, **self.ended.get(n, {})} for n, event in self.begun.items()]
-        columns = ["number", "label", "level", "verdict", "why", "n", "difference", "low", "high"]
-        return pd.DataFrame(rows, columns=columns)
+        columns = ["number", "label", "verdict", "why", "gate", "level", "n"]
+        return pd.DataFrame(self.lines, columns=[*columns, "difference", "low", "high"])
 
-    def _append(self, event: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def judge(file: Path, root: Path, workers: int | None = None, device: str = "auto") -> Ledger:
     """Judge the candidates of a session file that have no verdict yet; return the ledger.
 
-    Raises ConfigError for a mistake in the file, and for a candidate that differs from the one that
-    the ledger has in its place. A mistake in a new candidate spends no error.
+    Raises ConfigError for a mistake in the file, which spends no error, and for a candidate that
+    differs from the one that the ledger has in its place.
     """
-    stated = load(file).values  # noqa: PD011  no frame's
-    candidates = stated.pop("candidates", [])
+    stated = dict(load(file).values)  # noqa: PD011  no frame's
+    candidates = [_read(candidate) for candidate in stated.pop("candidates", [])]
     try:
         terms = Terms(**stated.pop("judge"))
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: needs 'judge' with seeds and candidates: {error}") from None
+        raise ConfigError(f"{file}: needs 'judge' with its candidates: {error}") from None
     ledger = Ledger(root, {"experiment": stated, "terms": asdict(terms)})
-    code: list[str] = []  # plug-ins of the accepted candidates
     for number, candidate in enumerate(candidates[: terms.candidates], 1):
-        begun = {"number": number, **_read(candidate)}
-        known = ledger.begun.get(number, begun)
-        if any(known[key] != begun[key] for key in begun):
-            what = f"candidate {number} was '{known['label']}': add new ones at the end"
-            raise ConfigError(f"{file}: {what}")
-        files = [*code, *begun["plugins"]]
-        if number not in ledger.ended:
-            level = known.get("level", terms.level(number, ledger.accepted))
-            gates = [_gate(stated, terms, ledger.best, begun, gate, level) for gate in terms.gates]
-            if number not in ledger.begun:
-                plugins.load([Path(name) for name in files])
-                for gate in gates:
-                    make(experiment.from_mapping(gate))  # raises for a mistake in the candidate
-                ledger.begin({**begun, "level": level})
-            for gate in gates:
-                opened = la.run(
-                    gate, results=root / "runs", workers=workers, device=device, plugins=files
-                )
-                found = _find(opened.comparison(), begun["label"])
-                if found["verdict"] != "accepted":
-                    break
-            ledger.end({"number": number, "experiment": gate["name"], **found})
-        if number in ledger.accepted:
-            code = files
+        if number <= len(ledger.lines):
+            known = ledger.lines[number - 1]
+            if any(known[key] != candidate[key] for key in candidate):
+                what = f"candidate {number} was '{known['label']}': add new ones at the end"
+                raise ConfigError(f"{file}: {what}")
+            continue
+        arms = [
+            {"label": "best", **ledger.best},
+            {"label": candidate["label"], **merge(ledger.best, candidate["changes"])},
+        ]
+
+        def compare(gate: int, level: float, number: int = number, arms: Any = arms) -> Any:
+            experiment = _gate(stated, terms, arms, number, gate)
+            code = [*ledger.plugins, *candidate["plugins"]]
+            where = {"results": root / "runs", "workers": workers, "device": device}
+            rows = la.run(experiment, plugins=code, **where).comparison(level=level)
+            return rows[rows["variant"] == arms[1]["label"]].iloc[0]
+
+        outcome = terms.test(number, ledger.accepted, compare)
+        ledger.add({"number": number, **candidate, **outcome})
     return ledger
 
 
@@ -211,48 +219,24 @@ def _read(candidate: Mapping[str, Any]) -> dict[str, Any]:
     """Return label, changes and plug-ins of a candidate."""
     changes = {key: candidate[key] for key in candidate if key not in ("label", "plugin")}
     label = candidate.get("label") or ", ".join(f"{key}={value}" for key, value in changes.items())
-    return {
-        "label": str(label)[:80],
-        "changes": changes,
-        "plugins": [candidate["plugin"]] if "plugin" in candidate else [],
-    }
+    plugins = [candidate["plugin"]] if "plugin" in candidate else []
+    return {"label": str(label)[:80], "changes": changes, "plugins": plugins}
 
 
 def _gate(
-    stated: Mapping[str, Any],
-    terms: Terms,
-    best: Mapping[str, Any],
-    begun: Mapping[str, Any],
-    gate: int,
-    level: float,
+    stated: Mapping[str, Any], terms: Terms, arms: Sequence[Any], number: int, gate: int
 ) -> dict[str, Any]:
-    """Return the experiment of a gate, which compares a candidate with the best on fresh seeds."""
-    arms = [{"label": "best", **best}, {"label": begun["label"], **merge(best, begun["changes"])}]
+    """Return the experiment of a gate, which compares two arms on seeds of their own."""
+    first = MAX_SEEDS * (2 * number + gate)
+    entries = {"design": "list", "baseline": "best", "entries": arms}
     return {
-        **stated,
-        "name": f"{begun['number']:04d} gate {gate}",
-        "model": {**stated.get("model", {}), **(terms.size if gate > 1 else {})},
-        "variants": {
-            **stated.get("variants", {}),
-            "design": "list",
-            "baseline": "best",
-            "entries": arms,
-        },
-        "seeds": {
-            "looks": [terms.seeds],
-            "spend": [2 * level / TABLE_ERROR],
-            "first": SEEDS_APART * (2 * begun["number"] + gate),
-        },
         "controls": {"aa": []},
+        **stated,
+        "name": f"{number:04d} gate {gate}",
+        "model": {**stated.get("model", {}), **(terms.size if gate > 1 else {})},
+        "variants": {**stated.get("variants", {}), **entries},
+        "seeds": [*range(first, first + terms.seeds)],
     }
-
-
-def _find(rows: pd.DataFrame, label: str) -> dict[str, Any]:
-    """Return the verdict on a candidate with its interval, from the rows of a gate."""
-    (row,) = rows[rows["variant"] == label].to_dict("records")
-    measured = {key: float(row[key]) for key in ("difference", "low", "high", "alpha")}
-    verdict = VERDICTS.get(row["verdict"], "inconclusive")
-    return {"verdict": verdict, "why": row["verdict"], "n": int(row["n"]), **measured}
 
 
 def main() -> None:
@@ -267,6 +251,8 @@ def main() -> None:
         ledger = judge(options.session, options.ledger, options.workers, options.device)
     except ConfigError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted; the same command goes on from here\n")
     print(ledger.table().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     best = ", ".join(f"{key}={value}" for key, value in ledger.best.items())
     print(f"best: the baseline{' with ' if best else ''}{best}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.findings import union as unions
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns
@@ -114,13 +115,18 @@ class OpenedResults:
         """
         return OpenedResults(self.frames.only(self.frames.named(table)), self._results)
 
-    def comparison(self, table: str | None = None) -> pd.DataFrame:
+    def comparison(self, table: str | None = None, *, level: float = ALPHA) -> pd.DataFrame:
         """Return a data frame of variants: loss, difference from the baseline, and costs.
 
-        The frame has the rows of one comparison table, or by default of all tables. Raises
-        ConfigError if no table has the name.
+        The frame has the rows of one comparison table, or by default of all tables. `level` is the
+        two-sided error level that the intervals of a table's rows share; verdicts follow from the
+        intervals. Raises ConfigError if no table has the name, and for a level that is not between
+        0 and 1.
         """
-        return columns.comparison(self.frames if table is None else self.only(table).frames)
+        if not 0 < level < 1:
+            raise ConfigError(f"level {level}: must be between 0 and 1, such as 0.05")
+        frames = self.frames if table is None else self.only(table).frames
+        return columns.comparison(frames.at_level(level))
 
     def section(self, name: str) -> pd.DataFrame:
         """Return the numbers of a report section, such as `hypotheses`, as one data frame.

@@ -11,6 +11,12 @@ Where = tuple[str | int, ...]
 
 _LISTED = 40  # most names that an error message lists
 _COMPARED = 200  # most compared characters of the input: the comparison takes quadratic time
+#: Names of earlier versions that are gone, and what to do instead.
+_GONE = {
+    "judge": "analysis/judge.py judges candidates (docs/loop.md)",
+    "--follow": "`run --track NAME` sends curves while runs train, `track` finished runs",
+    "--no-page": "`run` writes the page when training has ended",
+}
 _OTHER_WORDS = Path(__file__).parent / "config" / "other_words.yaml"
 
 
@@ -89,7 +95,8 @@ def nearest(
     The nearest match of `value` is the same name with other capitals or punctuation, a name for
     which `value` is another project's word, or the name with the most similar letters. Names in
     `elsewhere`, such as `train.lr`, are not listed, but may be the nearest match. A long list is
-    cut to the nearest names and a count of the others. `otherwise` is added if nothing is near.
+    cut to the nearest names and a count of the others. For a name of an earlier version the end
+    says what to do instead. `otherwise` is added if nothing is near.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
@@ -98,6 +105,8 @@ def nearest(
     """
     names = sorted(allowed)
     text = str(value)[:_COMPARED]
+    if text in _GONE and text not in names:
+        return f"; '{text}' is gone: {_GONE[text]}"
     meant = " or ".join(f"'{name}'" for name in _meant(text, [*names, *elsewhere]))
     hint = f"; did you mean {meant}?" if meant else otherwise
     if len(names) <= _LISTED:

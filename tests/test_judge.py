@@ -1,19 +1,28 @@
-"""The levels of a session of candidates, in closed form, and a whole tiny session."""
+"""The levels of a session of candidates, simulated ledgers, and a whole tiny session."""
 
 import json
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from analysis.judge import Terms, judge, lord, merge, weights
+from analysis.judge import Ledger, Terms, judge, lord, merge, weights
 from llama_ablate.errors import ConfigError
+from llama_ablate.evidence import simultaneous, verdict
 
 from .in_process import in_process
 
-PAGE = Path(__file__).parents[1] / "docs" / "loop.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "loop.md"
 #: The example of Bioconductor's onlineFDR: p values, and the levels that its documentation prints.
 P = [
     *(2.90e-08, 0.06743, 0.01514, 0.08174, 0.00171, 3.60e-05, 0.79149, 0.27201),
@@ -33,10 +42,10 @@ data: {corpus: {name: files, path: TEXT}, tokenizer: bytes}
 train: {steps: 60, batch: 8, lr: 1.0e-2, precision: float32, kernel: math, evals: 2}
 margin: 0.02 nats
 measure: [perplexity]
-judge: {seeds: 4, candidates: 20, size: {dim: 20}}
+judge: {candidates: 20, seeds: 4, size: {dim: 20}}
 candidates:
 - {train.lr: 6.0e-3}
-- {label: faster, train.lr: 2.5e-2, draws: both}
+- {label: faster, train.lr: 2.5e-2}
 """
 
 
@@ -59,10 +68,51 @@ def test_without_an_acceptance_all_levels_together_are_the_first_wealth(most):
 
 @pytest.mark.parametrize("test", [1, 20, 900])
 def test_the_levels_of_two_gates_multiply_to_that_of_one_at_most(test):
-    one = Terms(4, 1000).level(test, [])
-    two = Terms(4, 1000, size={"dim": 32}).level(test, [])
+    one = Terms(1000).level(test, [])
+    two = Terms(1000, size={"dim": 32}).level(test, [])
     assert one == pytest.approx(0.025 * weights(1000)[test - 1])
     assert two == pytest.approx(min(one**0.5, 0.025))
+
+
+def simulate(terms, ledgers, share, effect):
+    """Return how many ledgers have a false acceptance, and the share of helpful ones accepted.
+
+    A candidate helps by `effect` deviations of a seed's difference, on the text that is tested.
+    """
+    any_false, power = 0, []
+    for seed in range(ledgers):
+        draw, accepted, false = np.random.default_rng(seed), [], 0
+        helps = draw.random(terms.candidates) < share
+
+        for number, is_helpful in enumerate(helps, 1):
+
+            def compare(_gate, level, mean=-effect * is_helpful, draw=draw):
+                differences = mean + draw.standard_normal(terms.seeds)
+                row = simultaneous({"": [*differences]}, alpha=level)[""]
+                numbers = {"difference": row.mean, "low": row.low, "high": row.high, "n": row.n}
+                return {**numbers, "verdict": verdict(row, 0.5)}
+
+            if terms.test(number, accepted, compare)["verdict"] == "accepted":
+                accepted.append(number)
+                false += not is_helpful
+        any_false += false > 0
+        power.append((len(accepted) - false) / max(helps.sum(), 1))
+    return any_false, float(np.mean(power))
+
+
+def test_where_nothing_helps_no_ledger_in_twenty_accepts_anything(volume):
+    count = volume(20, 300, 300)
+    any_false, _ = simulate(Terms(100, size={"dim": 1}), count, 0.0, 0.0)
+    low = stats.binomtest(any_false, count).proportion_ci(0.95, "exact").low
+    print(f"nothing helps: {any_false} of {count} ledgers accept, lower bound {low:.3f}")
+    assert low <= 0.05
+
+
+def test_most_of_what_helps_is_accepted(volume):
+    count = volume(10, 300, 300)
+    _, power = simulate(Terms(100, size={"dim": 1}), count, 0.1, 1.5)
+    print(f"effects of 1.5 deviations: power {power:.2f} in {count} ledgers")
+    assert power >= 0.7
 
 
 def test_a_changed_component_drops_the_options_of_the_one_before():
@@ -83,29 +133,32 @@ def session(tmp_path):
     return file
 
 
-def test_a_session_rejects_accepts_goes_on_and_repeats_nothing(session, tmp_path):
-    root = tmp_path / "ledger"
+def test_a_killed_session_goes_on_to_the_same_ledger_and_repeats_nothing(session, tmp_path):
     with in_process():
-        first = judge(session, root, device="cpu")
-        assert [event["verdict"] for event in first.ended.values()] == ["rejected", "accepted"]
-        assert first.best == {"train.lr": 0.025}
-        assert [event["experiment"] for event in first.ended.values()] == [
-            "0001 gate 1",
-            "0002 gate 2",
-        ]
-        alphas = {event["alpha"] for event in first.ended.values()}
-        assert alphas == {2 * event["level"] for event in first.begun.values()} == {0.05}
-        lines = (root / "ledger.jsonl").read_text().splitlines()
-        curves = {path: path.stat() for path in root.rglob("curve.csv")}
-        # Interrupted after its runs: only the last line is written again.
-        (root / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines[:-1]))
-        again = judge(session, root, device="cpu")
-    assert (root / "ledger.jsonl").read_text().splitlines() == lines
-    assert len(curves) == 8 + 16
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("curve.csv")} == {
-        path: stat.st_mtime_ns for path, stat in curves.items()
-    }
-    assert list(again.table()["label"]) == ["train.lr=0.006", "faster"]
+        whole = judge(session, tmp_path / "whole", device="cpu")
+    assert [line["verdict"] for line in whole.lines] == ["rejected", "accepted"]
+    assert [line["gate"] for line in whole.lines] == [1, 2]
+    assert whole.best == {"train.lr": 0.025}
+    root, script = tmp_path / "ledger", ROOT / "analysis" / "judge.py"
+    words = [sys.executable, str(script), str(session), "--ledger", str(root), "--device", "cpu"]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    while not {*root.glob("runs/0002-gate-1/runs/*")}:  # in the first gate of the second candidate
+        assert process.poll() is None, "the session ended before its kill"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    with (root / "ledger.jsonl").open("a") as ledger:
+        ledger.write('{"number": 2, "lab')  # a line that a full disk cut off
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("curve.csv")}
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ended in half a line" in done.stderr
+    assert "best: the baseline with train.lr=0.025" in done.stdout
+    paths = root / "ledger.jsonl", tmp_path / "whole" / "ledger.jsonl"
+    assert paths[0].read_text() == paths[1].read_text()
+    after = {path: path.stat().st_mtime_ns for path in root.rglob("curve.csv")}
+    assert before.items() <= after.items()
+    assert len(after) == 8 + 16
 
 
 @pytest.mark.parametrize(
@@ -113,33 +166,34 @@ def test_a_session_rejects_accepts_goes_on_and_repeats_nothing(session, tmp_path
     [
         (("train.lr: 6.0e-3", "norm: no_such"), "no_such"),
         (("label: faster, ", "train.lrr: 1, "), "lrr"),
-        (("seeds: 4, ", ""), "needs 'judge' with seeds and candidates"),
-        (("seeds: 4", "seeds: 1"), "needs 2 to 1000 seeds"),
+        (("candidates: 20, ", ""), "needs 'judge' with its candidates"),
+        (("seeds: 4", "seeds: 1"), "2 to 1000 seeds"),
         (("steps: 60", "stepss: 60"), "stepss"),
     ],
 )
-def test_a_mistake_is_told_and_spends_nothing(session, tmp_path, change, message, monkeypatch):
-    monkeypatch.setattr("analysis.judge._find", lambda *_: {"verdict": "inconclusive"})
-    monkeypatch.setattr("analysis.judge.la.run", lambda *_, **__: SimpleResults())
-    session.write_text(session.read_text().replace(*change))
-    with pytest.raises(ConfigError, match=message):
+def test_a_mistake_is_told_and_spends_nothing(session, tmp_path, change, message):
+    session.write_text(session.read_text().replace(*change).replace("steps: 60", "steps: 2"))
+    with in_process(), pytest.raises(ConfigError, match=message):
         judge(session, tmp_path / "ledger")
     file = tmp_path / "ledger" / "ledger.jsonl"
-    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    begun = [event for event in events if "level" in event]
-    assert len(begun) == sum("verdict" in event for event in events)
+    lines = file.read_text().splitlines() if file.exists() else []
+    assert len(lines) <= (2 if "lrr" in message else 1)
 
 
-class SimpleResults:
-    """Results without rows."""
+class OneRow:
+    """Results in which the candidate is better."""
 
-    def comparison(self):
-        """Return nothing."""
+    def __init__(self, experiment):
+        self.label = experiment["variants"]["entries"][1]["label"]
+
+    def comparison(self, level):
+        """Return a row of the candidate, whose interval has a level."""
+        row = {"variant": self.label, "verdict": "better", "n": 4, "difference": -level}
+        return pd.DataFrame([{**row, "low": -1.0, "high": -level / 2}])
 
 
 def test_terms_and_judged_candidates_stay(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.judge._find", lambda *_: {"verdict": "accepted"})
-    monkeypatch.setattr("analysis.judge.la.run", lambda *_, **__: SimpleResults())
+    monkeypatch.setattr("analysis.judge.la.run", lambda experiment, **_: OneRow(experiment))
     root = tmp_path / "ledger"
     judge(session, root)
     text = session.read_text()
@@ -153,9 +207,17 @@ def test_terms_and_judged_candidates_stay(session, tmp_path, monkeypatch):
     ledger = judge(session, root)
     assert ledger.accepted == [1, 2, 3]
     assert ledger.best == {"train.lr": 0.025, "norm": "layernorm"}
-    levels = [event["level"] for event in ledger.begun.values()]
-    terms = Terms(4, 20, size={"dim": 20})
-    assert levels == [terms.level(1, []), terms.level(2, [1]), terms.level(3, [1, 2])]
+    terms = Terms(20, 4, size={"dim": 20})
+    levels = [terms.level(1, []), terms.level(2, [1]), terms.level(3, [1, 2])]
+    assert [line["level"] for line in ledger.lines] == levels
+    assert [-line["difference"] / 2 for line in ledger.lines] == pytest.approx(levels)
+    assert list(ledger.table()["label"]) == ["train.lr=0.006", "faster", "norm=layernorm"]
+
+
+def test_a_damaged_line_is_told(tmp_path):
+    (tmp_path / "ledger.jsonl").write_text(json.dumps({"experiment": {}}) + "\nnothing\n")
+    with pytest.raises(ConfigError, match="damaged, some line is not JSON"):
+        Ledger(tmp_path, {"experiment": {}})
 
 
 def test_the_example_of_the_page_runs(tmp_path):
@@ -164,4 +226,4 @@ def test_the_example_of_the_page_runs(tmp_path):
     (tmp_path / "session.yaml").write_text(text)
     with in_process():
         ledger = judge(tmp_path / "session.yaml", tmp_path / "ledger", device="cpu")
-    assert len(ledger.ended) == 3
+    assert len(ledger.lines) == 3

@@ -7,7 +7,6 @@ import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -113,8 +112,6 @@ def _done(command: str, options: Options) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
-        if "LLAMA_ABLATE_ENDS_WITH_STDIN" in os.environ:  # started by another command
-            import_module("llama_ablate.launch.processes").leave_after(sys.stdin.read)
         if command != "help":  # help needs no plug-ins, and stays quick
             plugins.load(options.plugins)
         answer: Answer = COMMANDS[command].run(options)

@@ -268,6 +268,10 @@ class Frames:
         """Return frames that contain only the given table."""
         return replace(self, tables=(table,))
 
+    def at_level(self, level: float) -> "Frames":
+        """Return frames whose comparisons have intervals at another two-sided error level."""
+        return replace(self, tables=tuple(replace(table, level=level) for table in self.tables))
+
     @property
     def by_name(self) -> dict[str, TableFrames]:
         """The tables by their names."""

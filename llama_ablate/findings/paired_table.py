@@ -27,6 +27,7 @@ from llama_ablate.evidence import (
     Standing,
     bound_bias,
 )
+from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import tuning
@@ -114,6 +115,8 @@ class PairedTable(ABC):
     curve: Curves
     #: Labels of variants in hypotheses that are about no row of the comparison.
     asked: Collection[str]
+    #: Two-sided error level that the intervals of the comparison's rows share.
+    level: float = field(default=ALPHA, kw_only=True)
 
     @property
     def margin(self) -> float | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Difference, Standing
+from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.evidence.sequential import State, spending, standings
 from llama_ablate.findings import comparison, tuning
 from llama_ablate.findings.paired_table import PairedTable
@@ -43,7 +44,8 @@ def find_standings(table: PairedTable) -> dict[str, Standing[Difference]]:
     arms = [v.id for v in plan.variants if not v.baseline and v.id not in plan.repeated]
     # The repeated baseline does not continue over looks: its number of seeds is fixed.
     enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
-    shares = experiment.spend or spending(looks)
+    spent = experiment.spend or spending(looks)
+    shares = [share * table.level / ALPHA for share in spent]
     if len(looks) == 1:
         rows = comparison.differences(table, {}, dict.fromkeys(arms, shares[0]))
         return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}

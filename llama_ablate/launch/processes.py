@@ -31,8 +31,6 @@ _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dyna
 #: Exit code of a process that refuses its task; the last line of its log states the reason.
 REFUSED = 2
 
-#: Environment variable of a command that ends when its standard input closes.
-
 #: Seconds for a stopped process to write a checkpoint. Slurm's limit (KillWait) is 30 by default.
 GRACE_S = 20.0
 
