@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def judge(file: Path, root: Path, workers: int | None = None, device: str = "aut
     Raises ConfigError for a mistake in the file, which spends no error, and for a candidate that
     differs from the one that the ledger has in its place.
     """
-    stated = dict(load(file).values)  # noqa: PD011  no frame's
+    stated = dict(load(file).values)
     candidates = [_read(candidate) for candidate in stated.pop("candidates", [])]
     try:
         terms = Terms(**stated.pop("judge"))
@@ -198,18 +199,9 @@ def judge(file: Path, root: Path, workers: int | None = None, device: str = "aut
                 what = f"candidate {number} was '{known['label']}': add new ones at the end"
                 raise ConfigError(f"{file}: {what}")
             continue
-        arms = [
-            {"label": "best", **ledger.best},
-            {"label": candidate["label"], **merge(ledger.best, candidate["changes"])},
-        ]
-
-        def compare(gate: int, level: float, number: int = number, arms: Any = arms) -> Any:
-            experiment = _gate(stated, terms, arms, number, gate)
-            code = [*ledger.plugins, *candidate["plugins"]]
-            where = {"results": root / "runs", "workers": workers, "device": device}
-            rows = la.run(experiment, plugins=code, **where).comparison(level=level)
-            return rows[rows["variant"] == arms[1]["label"]].iloc[0]
-
+        compare = partial(
+            _compare, stated, terms, ledger, candidate, workers=workers, device=device
+        )
         outcome = terms.test(number, ledger.accepted, compare)
         ledger.add({"number": number, **candidate, **outcome})
     return ledger
@@ -223,20 +215,38 @@ def _read(candidate: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": str(label)[:80], "changes": changes, "plugins": plugins}
 
 
-def _gate(
-    stated: Mapping[str, Any], terms: Terms, arms: Sequence[Any], number: int, gate: int
-) -> dict[str, Any]:
-    """Return the experiment of a gate, which compares two arms on seeds of their own."""
+def _compare(
+    stated: Mapping[str, Any],
+    terms: Terms,
+    ledger: Ledger,
+    candidate: Mapping[str, Any],
+    gate: int,
+    level: float,
+    **machine: Any,
+) -> Mapping[str, Any]:
+    """Train the best and a candidate on the seeds of a gate; return the candidate's row."""
+    number = len(ledger.lines) + 1
     first = MAX_SEEDS * (2 * number + gate)
-    entries = {"design": "list", "baseline": "best", "entries": arms}
-    return {
+    changed = {"label": candidate["label"], **merge(ledger.best, candidate["changes"])}
+    entries = [{"label": "best", **ledger.best}, changed]
+    experiment = {
         "controls": {"aa": []},
         **stated,
         "name": f"{number:04d} gate {gate}",
         "model": {**stated.get("model", {}), **(terms.size if gate > 1 else {})},
-        "variants": {**stated.get("variants", {}), **entries},
+        "variants": {
+            **stated.get("variants", {}),
+            "design": "list",
+            "baseline": "best",
+            "entries": entries,
+        },
         "seeds": [*range(first, first + terms.seeds)],
     }
+    code = [*ledger.plugins, *candidate["plugins"]]
+    opened = la.run(experiment, results=ledger.root / "runs", plugins=code, **machine)
+    rows = opened.comparison(level=level)
+    row: Mapping[str, Any] = rows[rows["variant"] == candidate["label"]].iloc[0]
+    return row
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Every command that README and the pages show runs: long ones as plans, page by page."""
 
+import itertools
 import json
 import re
 import shlex
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.commands.cli import main
+from llama_ablate.commands.cli import main, parser
 
 from .in_process import in_process, own_registries, run_in_process
 
@@ -77,8 +78,12 @@ def write_files(page, desk):
 def harmless(words):
     """Return a command that trains nothing in place of one that does."""
     if words[0] == "run":
-        gone = {"--device", "auto"}
-        return ["plan", *(word for word in words[1:] if word not in gone)]
+        plan_parser = parser().parse_args(["plan", "FILE"]).parser
+        kept, options = ["plan"], set(plan_parser.known())
+        for before, word in itertools.pairwise(words):
+            flags = [at.partition("=")[0] for at in (before, word) if at.startswith("--")]
+            kept += [word] * ({*flags} <= options)
+        return kept
     return [word for word in words if word != "--watch"]
 
 

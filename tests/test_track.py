@@ -1,16 +1,22 @@
 """What is sent to trackers: all of a run, and never at its cost."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
 
+import llama_ablate as la
 from llama_ablate.errors import ConfigError
+from llama_ablate.files.slugs import slug
+from llama_ablate.launch import worker
 from llama_ablate.results import Results, Store
 from llama_ablate.track import SINKS, TrackedRun
 from llama_ablate.track.sinks import Sinks, checked
@@ -60,13 +66,16 @@ def committed(store, id_="r1", variant="v1", **numbers):
 
 @pytest.fixture
 def kept(monkeypatch):
-    """A sink that keeps what it is sent, and can fail."""
+    """A sink that keeps what it is sent, and can fail or hang."""
     for name in ("_components", "_schemas"):
         monkeypatch.setattr(SINKS, name, dict(getattr(SINKS, name)))
     seen = SimpleNamespace(runs={}, points={}, ended={}, fails="", tried=0)
+    seen.hangs, seen.goes_on = False, threading.Event()
 
     def fail(place):
         seen.tried += 1
+        if seen.hangs:
+            seen.goes_on.wait(30)
         if seen.fails == place:
             raise ConnectionError("the network\nis gone")
 
@@ -104,32 +113,44 @@ def test_a_run_is_named_by_experiment_variant_and_seed_and_has_its_recipe():
 
 
 def test_each_point_is_sent_once_and_only_finite_numbers(kept, tmp_path):
-    sinks = Sinks(["kept"], tmp_path, TrackedRun.of(plan(), "r1"), pytest.fail)
+    sinks = Sinks(["kept"], tmp_path, TrackedRun.of(plan(), "r1"))
     sinks.send([])
     sinks.send(CURVE[:1])
     sinks.send([*CURVE[:1], {**CURVE[1], "lr": float("nan")}])
-    assert [step for step, _ in kept.points["r1"]] == [1, 2]
-    assert kept.points["r1"][1][1] == {"tokens": 64, "train_loss_nats": 2.0}
     sinks.finish(record(metrics={"perplexity": measured(test_loss_nats=1.5)}))
-    step, metrics = kept.points["r1"][-1]
+    *points, (step, metrics) = kept.points["r1"]
+    assert [at for at, _ in points] == [1, 2]
+    assert points[1][1] == {"tokens": 64, "train_loss_nats": 2.0}
     assert step == RECORD.steps_done
     assert metrics["final/test_loss_nats"] == 1.5
     assert metrics["final/train_s"] == RECORD.train_s
     assert kept.ended == {"r1": "ok"}
+    assert not sinks.failures
 
 
 @pytest.mark.parametrize("place", ["open", "log", "finish"])
-def test_a_sink_that_fails_is_told_once_and_left(kept, tmp_path, place):
-    told, kept.fails = [], place
-    run = TrackedRun.of(plan(), "r1")
-    sinks = Sinks(["kept"], tmp_path, run, lambda *words: told.append(words))
+def test_a_sink_that_fails_is_left_with_its_reason(kept, tmp_path, place):
+    kept.fails = place
+    sinks = Sinks(["kept"], tmp_path, TrackedRun.of(plan(), "r1"))
     sinks.send(CURVE[:1])
     sinks.send(CURVE)
     sinks.finish(record())
-    ((name, reason),) = told
-    assert name == "kept"
-    assert reason.endswith("ConnectionError: the network")
+    assert sinks.failures["kept"].endswith("ConnectionError: the network")
     assert kept.tried == {"open": 1, "log": 2, "finish": 6}[place]
+
+
+def test_a_sink_that_hangs_takes_no_time_from_training(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr("llama_ablate.track.sinks._PATIENCE_S", 0.2)
+    kept.hangs = True
+    sinks = Sinks(["kept"], tmp_path, TrackedRun.of(plan(), "r1"))
+    before = time.monotonic()
+    for count in range(1, 4):
+        sinks.send(CURVE[:count])
+    assert time.monotonic() - before < 0.1
+    sinks.finish(record())
+    assert 0.2 <= time.monotonic() - before < 2
+    assert sinks.failures == {"kept": "no answer within 0 s"}
+    kept.goes_on.set()
 
 
 @pytest.fixture
@@ -143,26 +164,54 @@ def grid(tmp_path):
     return file
 
 
-def test_runs_send_their_curves_and_metrics_while_they_train(kept, grid, tmp_path):
+def test_runs_send_their_curves_and_metrics_while_they_train_and_the_comparison(
+    kept, grid, tmp_path
+):
     assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
+    opened = la.open(tmp_path / "results" / "tracked")
     results = Results.open(tmp_path / "results" / "tracked")
-    assert {*kept.ended} == {*results.plan.runs}
+    assert {*kept.ended} == {*results.plan.runs, "comparison"}
     for run_id, finished in results.finished.items():
         *points, (last, metrics) = kept.points[run_id]
         assert [step for step, _ in points] == [int(p["step"]) for p in finished.curve()]
         assert last == 6
         assert metrics["final/validation_loss_nats"] > 0
+    sent = {key: value for _, row in kept.points["comparison"] for key, value in row.items()}
+    for row in opened.comparison().to_dict("records"):
+        assert sent[f"{slug(row['variant'])}/loss"] == row["loss"]
+
+
+def test_a_run_that_resumes_sends_its_whole_curve(kept, grid, tmp_path, monkeypatch):
+    asked = itertools.count()
+    stops = itertools.chain([lambda: next(asked) >= 4], itertools.repeat(lambda: False))
+    monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
+    assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
+    assert next(asked) > 4
+    for run_id, finished in Results.open(tmp_path / "results" / "tracked").finished.items():
+        *points, _ = kept.points[run_id]
+        assert [step for step, _ in points] == [int(p["step"]) for p in finished.curve()]
 
 
 @pytest.mark.row("R29", "damage: a tracker that fails")
-def test_a_failing_sink_changes_no_run_and_is_one_note(kept, grid, tmp_path, capsys):
+def test_a_failing_sink_changes_no_run_is_not_tried_again_and_is_one_note(
+    kept, grid, tmp_path, capsys
+):
     kept.fails = "log"
     assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
     root = tmp_path / "results" / "tracked"
     assert len(Results.open(root).finished) == 3  # with the A/A control
+    assert kept.tried == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if "--track" in line]
     again = f"llama-ablate track '{root}' --to kept sends the finished runs again"
     assert notes == [f"note: --track kept: ConnectionError: the network; {again}"]
+
+
+def test_a_sink_that_is_not_installed_stops_no_run(kept, grid, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(SINKS.get("kept"), "package", "no_such_package")
+    assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
+    assert not kept.tried
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "--track" in line]
+    assert "pip install no_such_package; the runs train without it" in note
 
 
 def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(store, kept, answer):
@@ -170,7 +219,7 @@ def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(stor
     words = ("track", store.root, "--to", "kept")
     assert answer(*words, "--to", "kept", "--json") == {"sent": {"kept": 1}}
     assert [step for step, _ in kept.points["r1"]] == [1, 2, 3, 3]
-    assert kept.ended == {"r1": "ok"}
+    assert kept.ended == {"r1": "ok", "comparison": "ok"}
     kept.fails = "log"
     error = answer(*words, code=2)
     assert error == "llama-ablate: --to kept: ConnectionError: the network; 0 runs were sent"
@@ -192,10 +241,9 @@ def test_a_link_in_what_a_tracker_keeps_of_a_run_is_its_own_and_any_other_is_ref
         (store.track / name).unlink()
 
 
-def test_a_sink_that_is_not_installed_is_told_before_anything(monkeypatch):
-    monkeypatch.setattr(SINKS.get("wandb"), "package", "no_such_package")
-    with pytest.raises(ConfigError, match=r"--track wandb needs .*: pip install no_such_package$"):
-        checked(["wandb"], "--track")
+def test_an_unknown_sink_is_told_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"--track wandv: .*did you mean 'wandb'"):
+        checked(["wandv"], "--track")
 
 
 # ---------------------------------------------------------------- the trackers themselves
@@ -221,20 +269,22 @@ def sent(store, name, **environment):
     committed(store, test_loss_nats=1.5)
     for _ in range(2):
         done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == f"{store.root}: 1 runs sent to {name}"
+        assert done.stdout.splitlines()[0] == f"{store.root}: 1 runs sent to {name}"
     Results(store.root).refuse_links()
 
 
 def in_tensorboard(store):
-    """Return what TensorBoard reads, by run: its scalars, and its config."""
+    """Return what TensorBoard reads, by run: its scalars, and a hyperparameter."""
     code = """
 import json, sys, warnings
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+from tensorboard.plugins.hparams import metadata
 many, found = EventMultiplexer().AddRunsFromDirectory(sys.argv[1]).Reload(), {}
 for name, tags in many.Runs().items():
     scalars = {t: [(e.step, e.value) for e in many.Scalars(name, t)] for t in tags["scalars"]}
-    (config,) = many.Tensors(name, "config/text_summary")
-    found[name] = [scalars, json.loads(config.tensor_proto.string_val[0])]
+    content = many.SummaryMetadata(name, metadata.SESSION_START_INFO_TAG).plugin_data.content
+    start = metadata.parse_session_start_info_plugin_data(content)
+    found[name] = [scalars, start.hparams["model.dim"].number_value]
 print(json.dumps(found))
 """
     return read_by(code, store.track / "tensorboard")
@@ -243,14 +293,15 @@ print(json.dumps(found))
 @pytest.mark.full
 @needs("tensorboard")
 @pytest.mark.row("R29", "sent twice to TensorBoard, and read by it")
-def test_tensorboard_reads_one_run_with_its_curve_metrics_and_config(store):
+def test_tensorboard_reads_one_run_with_its_curve_metrics_and_hyperparameters(store):
     sent(store, "tensorboard")
-    ((name, (scalars, config)),) = in_tensorboard(store).items()
-    assert name == "rope/rope-s0--r1"
+    found = in_tensorboard(store)
+    assert {*found} == {"rope/rope-s0--r1", "comparison/comparison--comparison"}
+    scalars, dim = found["rope/rope-s0--r1"]
     assert [step for step, _ in scalars["train_loss_nats"]] == [1, 2, 3]
     assert scalars["train_loss_nats"][2][1] == pytest.approx(4 / 3)
     assert scalars["final/test_loss_nats"] == [[3, 1.5]]
-    assert config["model"] == {"dim": 8}
+    assert dim == 8
 
 
 @pytest.mark.full
@@ -287,7 +338,7 @@ for entry in entries(open(sys.argv[1], "rb").read()):
 print(json.dumps(found))
 """
     sent(store, "wandb", WANDB_MODE="offline")
-    (file,) = store.track.glob("wandb/offline-run-*/*.wandb")
+    (file,) = store.track.glob("wandb/offline-run-*-r1/*.wandb")
     found = read_by(code, file)
     assert (found["id"], found["project"]) == ("r1", "my-test")
     assert (found["group"], found["name"]) == ("rope", "rope s0")
@@ -306,7 +357,9 @@ import json
 from mlflow import MlflowClient
 client = MlflowClient()
 experiment = client.get_experiment_by_name("my test")
-(run,) = client.search_runs([experiment.experiment_id])
+runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+assert {*runs} == {"rope s0", "comparison"}
+run = runs["rope s0"]
 curve = client.get_metric_history(run.info.run_id, "train_loss_nats")
 steps = sorted(point.step for point in curve)
 print(json.dumps([run.info.run_name, run.info.status, steps, run.data.metrics, run.data.params,

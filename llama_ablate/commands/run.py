@@ -159,11 +159,10 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     from llama_ablate.commands.shared import notes
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, snapshot
-    from llama_ablate.track.sinks import checked
 
     launch = options.launch
     launch.check()
-    sinks = checked(launch.track, "--track")
+    sinks = _installed_sinks(launch.track)
     say("planning")
     processes.warm()  # start the fork server, whose imports run parallel to those below
     from llama_ablate.design import forecast
@@ -190,11 +189,12 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
     try:
-        plan, compute, settings = _write_plan(launch, source, plan, store, device)
+        plan, compute, settings = _write_plan(launch, source, plan, store, device, sinks)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
             snapshot.remove_empty(store.root)
         raise
+    notes.take_failures(store, sinks)  # of an earlier command
     ids = [run.id for run in plan.runs]
     say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
     _verify(store, ids, redo)
@@ -209,8 +209,42 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             measurement.measure(store, plan, compute, progress.measure)
         else:
             notes.note("speeds are measured of all variants together: run without --only for them")
-    notes.failed_sinks(store, sinks)
+    _send_results(store, sinks)
     return report.write(Results(store.root), f"llama-ablate run {options.file}")
+
+
+def _installed_sinks(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the sinks of `--track` whose packages are installed; print a note for each other."""
+    from llama_ablate.commands.shared import notes
+    from llama_ablate.track.sinks import SINKS, checked
+
+    installed = []
+    for name in checked(names, "--track"):
+        try:
+            if package := getattr(SINKS.get(name), "package", ""):
+                require(package, f"--track {name}")
+            installed.append(name)
+        except ConfigError as error:
+            notes.note(f"{error.message}; the runs train without it")
+    return tuple(installed)
+
+
+def _send_results(store: "Store", sinks: Sequence[str]) -> None:
+    """Send trackers what only one process may send at the end; print a note for each failure."""
+    from llama_ablate.commands.shared import notes
+    from llama_ablate.results import Results
+    from llama_ablate.track.replay import replay, send_comparison
+    from llama_ablate.track.sinks import SINKS
+
+    failures = notes.take_failures(store, sinks)
+    results = Results(store.root)
+    late = [name for name in sinks if getattr(SINKS.get(name), "at_end", False)]
+    failures |= replay(results, late)[1] if late else {}
+    if able := [name for name in sinks if name not in failures]:
+        failures |= send_comparison(results, able)
+    for name, reason in failures.items():
+        again = f"llama-ablate track '{store.root}' --to {name} sends the finished runs again"
+        notes.note(f"--track {name}: {reason}; {again}")
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
@@ -279,7 +313,12 @@ def _work(
 
 
 def _write_plan(
-    launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
+    launch: LaunchOptions,
+    source: "ExperimentFile",
+    plan: "Plan",
+    store: "Store",
+    device: str,
+    sinks: tuple[str, ...],
 ) -> "tuple[Plan, Compute, Settings]":
     """Choose device, precision and kernel, and write the plan to the results folder.
 
@@ -310,7 +349,6 @@ def _write_plan(
         )
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
     plan = plan.paced(measurement.measure_step_times(store, compute))
-    sinks = tuple(dict.fromkeys(launch.track))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded(), sinks)
     document = plan.document(compute, settings)
     # On a cluster the number of concurrent runs is unknown beforehand: at most, all runs.

@@ -37,7 +37,7 @@ from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myse
 from llama_ablate.results.live import LiveNote
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement
-from llama_ablate.track.sinks import Sinks, TrackedRun
+from llama_ablate.track.sinks import SINKS, Sinks, TrackedRun
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, configure_process, trim_memory
 from llama_ablate.training.loop import Point, Progress, Trained, train
@@ -179,20 +179,27 @@ def _run(
     if not store.commit(record, trained.curve, write_weights, lease):
         return None
     if sinks:
-        sinks.send(trained.curve)
-        sinks.finish(record)
+        _close_sinks(sinks, store, trained, record)
     return trained.outcome
 
 
 def _open_sinks(store: Store, run_id: str) -> Sinks:
-    """Open the sinks of a run; a failure of a sink is a line of its log."""
+    """Open the sinks of a run, without those that failed in an earlier run."""
+    names = [
+        name
+        for name in store.plan.settings.track
+        if not (getattr(SINKS.get(name), "at_end", False) or store.track_log(name).exists())
+    ]
+    return Sinks(names, store.track, TrackedRun.of(store.plan, run_id))
 
-    def fail(name: str, reason: str) -> None:
+
+def _close_sinks(sinks: Sinks, store: Store, trained: Trained, record: Record) -> None:
+    """Send the end of a run to its sinks, and note each failure in the sink's log."""
+    sinks.send(trained.curve)
+    sinks.finish(record)
+    for name, reason in sinks.failures.items():
         with suppress(OSError), os.fdopen(disk.append(store.track_log(name)), "a") as log:
             log.write(f"{reason}\n")
-
-    run = TrackedRun.of(store.plan, run_id)
-    return Sinks(store.plan.settings.track, store.track, run, fail)
 
 
 def _check_prefixes(model: Decoder, tokens: Tokens, compute: Compute) -> None:

@@ -1,42 +1,78 @@
 """Interface and registry of sinks, which send runs to experiment trackers."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError, require
+from llama_ablate.files.strict_json import to_line
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import in_one_line
 
+_PATIENCE_S = 10.0  # longest wait for the sinks of a run that has ended
+_MAX_REASON = 200  # characters of a tracker's error message
+
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """Planned run with the names and the config that trackers show."""
+    """Run with the names and the config that trackers show."""
 
-    #: The run id, the experiment's name, the variant's label, and label with seed.
+    #: The run id, which is the same whenever the run is sent.
     id: str
+    #: The experiment's name.
     project: str
+    #: The variant's label.
     group: str
+    #: Label and seed; also the table if there are several, and the values of a tuned point.
     name: str
-    #: Seed, spec and train config as plain, nested values.
+    #: Spec, train config, seeds, ids, text and sizes as plain, nested values.
     config: Mapping[str, Any]
+
+    @property
+    def flat(self) -> dict[str, str | int | float | bool]:
+        """The config with dotted keys; lists are JSON text."""
+        return dict(_flat("", self.config))
 
     @classmethod
     def of(cls, plan: PlanDocument, run_id: str) -> "TrackedRun":
         """Build the names and the config of a run from its plan."""
         run, table = plan.runs[run_id], plan.table_of(run_id)
         variant = table.variant(run.variant)
-        train = run.train_config(plan.experiment.train).model_dump(mode="json")
-        config = {"table": table.name, "seed": run.seed, "model": variant.model, "train": train}
-        return cls(run_id, plan.experiment.name, variant.label, plan.run_name(run), config)
+        text = table.text_of(variant)
+        config = {
+            "experiment": plan.experiment.name,
+            "table": table.name,
+            "run": run.id,
+            "variant": variant.id,
+            "label": variant.label,
+            "baseline": variant.baseline,
+            "seed": run.seed,
+            "tuned": run.tuned,
+            "steps": run.steps,
+            "tokens": table.tokens_per_run,
+            "parameters": variant.parameters,
+            "non_embedding": variant.non_embedding,
+            "text": {"corpus": text.corpus, "fingerprint": text.fingerprint, "vocab": text.vocab},
+            "model": variant.model,
+            "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
+        }
+        return cls(run.id, plan.experiment.name, variant.label, plan.run_name(run), config)
 
 
 class Sink(Protocol):
-    """Sender of one run to a tracker, which replaces what the tracker has of the run."""
+    """Sender of one run to a tracker, which replaces what the tracker has of the run.
+
+    A sink is made and called in a thread of its own. Two class attributes are optional: `viewer`
+    says how to view the runs, with `{folder}` for the folder of the sink's files; `at_end` says
+    that runs are sent by one process when all have ended.
+    """
 
     #: The module that has to be installed; "" for none.
     package: str
@@ -53,52 +89,82 @@ SINKS = Registry("sink", sizes=["folder", "run"], interface=Sink)
 
 
 def checked(names: Sequence[str], flag: str) -> list[str]:
-    """Validate the sinks that a command-line flag names; return each name once.
+    """Return the sinks that a command-line flag names, each once.
 
-    Raises ConfigError for an unknown sink, and for a sink whose package is not installed.
+    Raises ConfigError for an unknown sink.
     """
     for name in names:
         try:
             SINKS.resolve(name)
         except ConfigError as error:
             raise ConfigError(f"{flag} {name}: {error.message}") from None
-        if package := getattr(SINKS.get(name), "package", ""):
-            require(package, f"{flag} {name}")
     return list(dict.fromkeys(names))
 
 
 class Sinks:
-    """Sinks of one run. A sink that fails is left, after a call of `fail` with name and reason."""
+    """Open sinks of one run, each in a thread, so that they neither fail nor slow the run."""
 
-    def __init__(
-        self, names: Sequence[str], folder: Path, run: TrackedRun, fail: Callable[[str, str], None]
-    ) -> None:
-        self._fail, self._sent = fail, 0
-        self._open: dict[str, Any] = dict.fromkeys(names)
-        self._each(lambda name, _: SINKS.build(SINKS.resolve(name), folder=folder, run=run))
+    def __init__(self, names: Sequence[str], folder: Path, run: TrackedRun) -> None:
+        #: Reason of the failure of each sink that failed, by name.
+        self.failures: dict[str, str] = {}
+        self._sent = 0
+        self._queues: dict[str, SimpleQueue[Callable[[Any], object] | None]] = {}
+        self._threads: dict[str, Thread] = {}
+        for name in names:
+            self._queues[name] = SimpleQueue()
+            thread = Thread(target=self._serve, args=(name, folder, run), daemon=True)
+            self._threads[name] = thread
+            thread.start()
 
     def send(self, curve: Sequence[Mapping[str, float]]) -> None:
         """Send the points of a learning curve that are new since the last call."""
         new, self._sent = curve[self._sent :], len(curve)
         for point in new:
-            self._log(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
+            self.log(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send the finite numbers among values."""
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        self._put(lambda sink: sink.log(step, finite))
 
     def finish(self, record: Record) -> None:
-        """Send final metrics and outcome, and close the run."""
+        """Send the final metrics and the outcome of a run, and close the run."""
         numbers = {"train_s": record.train_s, **record.numbers}
-        self._log(record.steps_done, {f"final/{name}": value for name, value in numbers.items()})
-        self._each(lambda _, sink: sink.finish(record.outcome))
+        self.log(record.steps_done, {f"final/{name}": value for name, value in numbers.items()})
+        self.close(record.outcome)
 
-    def _log(self, step: int, values: Mapping[str, float]) -> None:
-        finite = {key: value for key, value in values.items() if math.isfinite(value)}
-        self._each(lambda _, sink: sink.log(step, finite))
+    def close(self, outcome: str) -> None:
+        """Send an outcome, and wait for the sinks: ten seconds for all of them together."""
+        self._put(lambda sink: sink.finish(outcome))
+        self._put(None)
+        end = time.monotonic() + _PATIENCE_S
+        for name, thread in self._threads.items():
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                self.failures[name] = f"no answer within {_PATIENCE_S:.0f} s"
 
-    def _each(self, call: Callable[[str, Any], Any]) -> None:
-        """Call a function with the name of each sink and the sink, which its result replaces."""
-        for name, sink in [*self._open.items()]:
-            try:
-                self._open[name] = call(name, sink) or sink
-            except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
-                del self._open[name]
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._fail(name, in_one_line(said)[:200])
+    def _put(self, call: Callable[[Any], object] | None) -> None:
+        for queue in self._queues.values():
+            queue.put(call)
+
+    def _serve(self, name: str, folder: Path, run: TrackedRun) -> None:
+        """Make a sink, and pass it the calls from its queue until it fails."""
+        try:
+            if package := getattr(SINKS.get(name), "package", ""):
+                require(package, name)
+            sink = SINKS.build(SINKS.resolve(name), folder=folder, run=run)
+            while call := self._queues[name].get():
+                call(sink)
+        except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
+            first = next(iter(str(error).strip().splitlines()), "")
+            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            self.failures[name] = in_one_line(f"{kind}{first}")[:_MAX_REASON]
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            is_plain = isinstance(value, str | int | float | bool)
+            yield f"{prefix}{key}", value if is_plain else to_line(value)

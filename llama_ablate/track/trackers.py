@@ -1,15 +1,17 @@
 """Sinks for TensorBoard, Weights & Biases and MLflow, whose packages are imported when used."""
 
+import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
-from llama_ablate.files.strict_json import to_line
 from llama_ablate.track.sinks import SINKS, TrackedRun
+
+#: MLflow's limits: parameters and metrics of one call, and characters of a parameter.
+_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 6000
 
 
 @SINKS.register("tensorboard")
@@ -17,14 +19,18 @@ class TensorBoard:
     """TensorBoard event files below `track/tensorboard`, in a folder for each run."""
 
     package = "tensorboard"
+    viewer = "tensorboard --logdir {folder}/tensorboard"
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
         place = disk.below(folder, "tensorboard", slug(run.group), f"{slug(run.name)}--{run.id}")
         disk.remove_tree(place)
-        self._writer: Any = SummaryWriter(str(place))
-        self._writer.add_text("config", to_line(run.config))
+        writer: Any = SummaryWriter(str(place))
+        self._writer = writer
+        for summary in hparams(dict(run.flat), {}):  # type: ignore[no-untyped-call]
+            writer.file_writer.add_summary(summary)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers as scalars, and flush the file."""
@@ -43,23 +49,33 @@ class WandB:
     """Weights & Biases run with our run's id; WANDB_MODE=offline needs `wandb sync`."""
 
     package = "wandb"
+    viewer = "your page at W&B; offline: wandb sync {folder}/wandb/offline-run-*"
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         import wandb
 
         for earlier in (folder / "wandb").glob(f"offline-run-*-{run.id}"):
-            disk.remove_tree(earlier)
+            disk.remove_tree(earlier)  # offline, runs cannot be resumed
         disk.make(folder)
-        names: Any = {"project": slug(run.project, 128), "group": run.group[:128], "name": run.name}
-        # Several runs of one process; no links, which a results folder refuses.
-        settings = wandb.Settings(silent=True, console="off", symlink=False, reinit="create_new")
         self._run = wandb.init(
-            **names,
+            project=slug(run.project, 128),  # names of projects have no spaces and slashes
             id=run.id,
+            name=run.name,
+            group=run.group[:128],
             config=dict(run.config),
             dir=folder,
             resume="allow",
-            settings=settings,
+            reinit="create_new",  # several runs of one process
+            allow_val_change=True,
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                symlink=False,  # a link in a results folder is refused
+                disable_git=True,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
+            ),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -77,11 +93,16 @@ class MLflow:
     """MLflow run, in the server or database in MLFLOW_TRACKING_URI, tagged with our run's id."""
 
     package = "mlflow"
+    viewer = "mlflow ui, of the server or database in MLFLOW_TRACKING_URI"
+    at_end = True  # a database of SQLite has one writer
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         del folder  # the user's settings of MLflow decide where runs are stored
+        for name in ("mlflow", "alembic"):  # they log every table of a new database
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._client = client = MlflowClient()
         existing = client.get_experiment_by_name(run.project)
         experiment = existing.experiment_id if existing else client.create_experiment(run.project)
@@ -89,13 +110,18 @@ class MLflow:
             client.delete_run(earlier.info.run_id)
         tags = {"llama_ablate.run": run.id, "variant": run.group}
         self._id = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
-        for key, value in pd.json_normalize(dict(run.config)).iloc[0].items():
-            client.log_param(self._id, str(key), str(value)[:6000])
+        params = [Param(key, str(value)[:_MAX_CHARACTERS]) for key, value in run.flat.items()]
+        for first in range(0, len(params), _MAX_PARAMS):
+            client.log_batch(self._id, params=params[first : first + _MAX_PARAMS])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send numbers."""
-        for key, value in values.items():
-            self._client.log_metric(self._id, key, value, step=step)
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(key, value, now, step) for key, value in values.items()]
+        for first in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(self._id, metrics[first : first + _MAX_METRICS])
 
     def finish(self, outcome: str) -> None:
         """Send the outcome as a tag, and end the run."""

@@ -18,15 +18,15 @@ def note(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
-def failed_sinks(store: Store, sinks: Sequence[str]) -> None:
-    """Print a note for each sink that failed in a run, and forget the failures."""
+def take_failures(store: Store, sinks: Sequence[str]) -> dict[str, str]:
+    """Return why sinks failed in runs, by sink, and remove the logs that say so."""
+    failures = {}
     for name in sinks:
         log = store.track_log(name)
         if log.is_file():
-            reason = disk.read(log).decode(errors="replace").splitlines()[0]
-            again = f"llama-ablate track '{store.root}' --to {name} sends the finished runs again"
-            note(f"--track {name}: {reason}; {again}")
+            failures[name] = disk.read(log).decode(errors="replace").splitlines()[0]
             disk.remove(log)
+    return failures
 
 
 def left_out(store: Store, planned: set[str]) -> None:
