@@ -128,7 +128,7 @@ a fraction confounds two factors | design/variants.py | evidence/test_factorial.
 a rate at which runs diverged may be chosen | findings/tuning.py | report/test_tuning.py
     return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
 two variants may have one label | design/variants.py | test_mistakes.py
-    (variant.label, variant) is not variant -> (variant.label, variant) is None
+    labels.setdefault(variant.label, variant) is variant -> labels.setdefault(variant.id, variant) is variant
 equal FLOPs give the dearer variant more steps | design/table.py | test_plan.py
     (self.baseline) / self._cost(variant) -> (variant) / self._cost(self.baseline)
 rows are not corrected for their number | evidence/intervals.py | evidence/test_intervals.py
@@ -197,6 +197,8 @@ a wrong option ends with exit code 1 | commands/cli.py | test_mistakes.py
     self.exit(2, f"{self.prog} -> self.exit(1, f"{self.prog}
 what JSON has no number for is text | commands/shared/answer.py | test_cli.py
     nulls=True -> nulls=False
+each point is sent to a tracker twice | track/sinks.py | test_track.py
+    curve[self._sent :], len(curve) -> curve[max(0, self._sent - 1) :], len(curve)
 """
 
 

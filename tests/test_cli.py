@@ -66,7 +66,9 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     passes = 6 * 4 * 16 / said["data"]["tokens"]["train"]
     assert f"tokens a parameter: {share:.2g}, with embeddings, of the baseline" in out
     assert f"passes over the text: {passes:.2g}" in out
-    assert said["predicted_s"] > 0
+    parts = [said[f"{part}_s"] for part in ("training", "evaluation", "measuring")]
+    assert min(parts) >= 0
+    assert said["predicted_s"] == pytest.approx(sum(parts))
     assert (said["runs"], said["workers"]) == (4, cores())
     assert sorted(tmp_path.iterdir()) == before
 
@@ -79,6 +81,14 @@ def test_plan_takes_tokens_with_a_suffix_and_the_options_of_run(experiment_file,
     steps, tokens = planned["steps"], planned["tokens_per_run"]
     assert abs(tokens - 1500) <= tokens / steps / 2
     assert not Path("elsewhere").exists()
+
+
+def test_plan_says_what_a_bare_name_resets(experiment_file, answer):
+    model = "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: swiglu}"
+    out = answer("plan", experiment_file(model=model), "--device", "cpu")
+    (note,) = [line for line in out.splitlines() if line.startswith("note:")]
+    assert "tiny.yaml:2:65: model.feedforward: 'swiglu' has its default here" in note
+    assert "multiple_of: 8, not 32" in note
 
 
 def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, answer):

@@ -35,13 +35,16 @@ class PlanOptions(ExperimentOptions):
 def run(options: PlanOptions) -> Answer:
     """Show an experiment's variants, sizes and runs, and forecast time, disk and memory."""
     from llama_ablate.config import experiment
+    from llama_ablate.data import tokens
 
     say(f"reading {options.file}")
     source = experiment.load(options.file, options.sets)
+    tokens.check_corpora(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.design import checks, forecast
     from llama_ablate.design.plan import make
+    from llama_ablate.design.variants import find_reset_options
     from llama_ablate.launch import local
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
@@ -70,7 +73,10 @@ def run(options: PlanOptions) -> Answer:
     with source.located():  # errors for an equivalence that cannot be shown
         more, margin, promised = _precision(document, options)
     jobs = machine.describe_jobs(device, parallel.data, len(document.runs))
+    resets = find_reset_options(plan.experiment.model, source.base_model)
+    values["notes"] = [str(source.locate(error)) for error in resets]
     output = forecast_tables.list_forecast(predicted, margin)
+    output += [f"note: {note}" for note in values["notes"]]
     output += filter(None, [short and f"warning: {short}", promised, jobs])
     return Answer(output, {**values, **more, "jobs": jobs})
 

@@ -1,6 +1,9 @@
 """The command `report`: write the report of finished runs, or files for a paper."""
 
+import math
 import sys
+import time
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,15 @@ if TYPE_CHECKING:
 
 HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/first"
+_EVERY_S = 60.0  # seconds between two reports of results that are watched
+_TRIES = 3  # consecutive failures before an error: files may move while they are read
+
+
+def _interval(text: str) -> float:
+    """Parse a number of seconds above 0. Raises ValueError for any other text."""
+    if not 0 < (seconds := float(text)) < math.inf:
+        raise ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,13 @@ class ReportOptions(ResultsOptions):
         "figures as PDF, 3.25 and 6.75 inches wide",
     )
     out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
+    watch: float | None = option(
+        None,
+        f"write the report every SECONDS (default: {_EVERY_S:.0f}) until all runs have ended",
+        "SECONDS",
+        _interval,
+        const=_EVERY_S,
+    )
     wide: bool = option(False, WIDE)
 
 
@@ -39,12 +58,37 @@ def run(options: ReportOptions) -> Answer:
     """Write the report of finished runs; with `--paper`, files for a paper."""
     from llama_ablate.results import Results
 
+    if options.paper and options.watch:
+        raise ConfigError("--paper is written once: leave out --watch")
     if options.paper:
         return _paper(options)
     if options.others or options.out:
         given = f"'{options.others[0]}'" if options.others else "--out"
         raise ConfigError(f"{given}: allowed with --paper alone; a report is of one DIR, in it")
+    if options.watch:
+        return _watch(options.folder, options.watch)
     return write(Results.open(options.folder))
+
+
+def _watch(folder: Path, seconds: float) -> Answer:
+    """Write the report at intervals until all runs have ended; return the last report."""
+    from llama_ablate.commands.status import find_asked, list_needed
+    from llama_ablate.results import Results
+
+    failed = 0
+    while True:
+        try:
+            results = Results.open(folder)
+            outcomes = {run.outcome for run in list_needed(results, find_asked(results))}
+            answer = write(results)
+            if outcomes.isdisjoint(("pending", "running")):
+                return answer
+            failed = 0
+        except (ConfigError, OSError):
+            failed += 1
+            if failed == _TRIES:
+                raise
+        time.sleep(seconds)
 
 
 def _paper(options: ReportOptions) -> Answer:

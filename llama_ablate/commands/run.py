@@ -157,12 +157,14 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     """
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
+    from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, snapshot
 
     launch = options.launch
     launch.check()
     sinks = _installed_sinks(launch.track)
+    tokens.check_corpora(source)
     say("planning")
     processes.warm()  # start the fork server, whose imports run parallel to those below
     from llama_ablate.design import forecast

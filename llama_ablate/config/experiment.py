@@ -8,7 +8,7 @@ and refuses unknown components.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class ExperimentFile:
     marked: Marked
     #: Text of the file, after one comment line for each override.
     text: str
+    #: The `model` section of the file's base, without the file's own keys.
+    base_model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentFile":
@@ -111,7 +113,7 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile
         if text.startswith("base="):
             _override(marked, text)  # before the other overrides, which change the base's values
     own_name = marked.values.get("name", path.stem)
-    marked = _over_base(marked, path, (path,))
+    marked, base_model = _over_base(marked, path, (path,))
     marked.values["name"] = own_name  # never the base's name: each experiment has separate results
     for text in sets:
         _override(marked, text)
@@ -121,7 +123,7 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile
         both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
         raise marked.locate(both)
     overrides = "".join(f"# --set {text}\n" for text in sets)
-    return ExperimentFile(experiment, marked, overrides + marked.text)
+    return ExperimentFile(experiment, marked, overrides + marked.text, base_model)
 
 
 def presets() -> dict[str, str]:
@@ -146,8 +148,10 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
         return Preset.check(recipe.values)
 
 
-def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
-    """Return an experiment file merged over its base.
+def _over_base(
+    marked: Marked, path: Path, seen: tuple[Path, ...]
+) -> tuple[Marked, Mapping[str, Any]]:
+    """Merge an experiment file over its base; return the result and the base's `model`.
 
     The marks (line and column of each value) are merged, too. `seen` are the files whose bases are
     being merged, so that a file that is based on itself is refused. Raises ConfigError for a base
@@ -171,7 +175,7 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         if circular or not there:
             message = f"'{name}' is based on itself" if circular else f"there is no file '{file}'"
             raise marked.locate(ConfigError(message, ("base",)))
-        base = _over_base(load_yaml(file), file, (*seen, file))
+        base, _ = _over_base(load_yaml(file), file, (*seen, file))
     else:
         message = (
             f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, presets_by_name)}"
@@ -188,7 +192,9 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
     stated_places = {where for group in _ONE_OF for where in group if _holds(marked.values, where)}
     _drop_others(values, stated_places)
-    return Marked(values, marks | marked.marks, marked.text)
+    model = base.values.get("model")
+    merged_marks = Marked(values, marks | marked.marks, marked.text)
+    return merged_marks, model if isinstance(model, dict) else {}
 
 
 def _override(marked: Marked, text: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.config.registry import Registry
+from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data import readers
 from llama_ablate.data.readers import COLUMN, SEPARATOR, Document, Size, parse_size
 from llama_ablate.errors import ConfigError, nearest
@@ -184,6 +184,14 @@ def _named(
         if os.path.realpath(file) == os.path.realpath(same):
             raise ConfigError(f"'{split}' and '{other}' are one file, '{named[split]}'", (other,))
     return {split: [file] for split, file in files.items()}
+
+
+def refuse_missing(choice: Choice) -> None:
+    """Raise ConfigError for missing local files of a corpus, without reading their text."""
+    if choice.name == "files":
+        named = _named(*(choice[option] for option in ("path", *SPLITS)))
+        readers.check([file for of in named.values() for file in of])
+        parse_size(choice["limit"])
 
 
 def _expand(path: str) -> list[Path]:

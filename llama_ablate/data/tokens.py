@@ -17,17 +17,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.experiment import Data
+from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
 from llama_ablate.data import readers, texts
-from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
+from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import NOTHING, Text
 from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer, as_maker
 from llama_ablate.data.tokenizer_files import read_saved
-from llama_ablate.errors import ConfigError, under
+from llama_ablate.errors import ConfigError, Where, under
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import Bar, say
@@ -226,6 +228,25 @@ class Tokens:
         starts = starts if rows is None else starts[rows]
         index = starts[:, None] + np.arange(context + 1)
         return np.asarray(ids[index], np.int64)
+
+
+def check_corpora(source: Experiment) -> None:
+    """Refuse missing corpora without reading them, before slow imports.
+
+    Raises ConfigError, with file, line and column, for an unregistered corpus or tokenizer, and for
+    local files that are missing, empty or compressed.
+    """
+    experiment = source.experiment
+    texts: list[tuple[Where, Data]]
+    texts = [(("texts", i), data) for i, data in enumerate(experiment.texts)]
+    for where, data in texts or [(("data",), experiment.data)]:
+        try:
+            corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
+            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
+            with under((*where, "corpus")):
+                refuse_missing(corpus)
+        except ConfigError as error:
+            raise source.locate(error) from None
 
 
 #: Folders of the tokens that this process has prepared, by the hash of corpus and tokenizer.

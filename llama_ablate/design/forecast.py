@@ -15,15 +15,17 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
 from llama_ablate.model.counts import build_meta_model, count
+from llama_ablate.model.mixers.attention import Attention
 from llama_ablate.model.mixture import MixtureOfExperts
-from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable
+from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import LOGITS, split_evenly
 
 _BYTES = 4  # per parameter: weights are stored in float32
-#: Seconds to start a process that measures speeds, and for each of its turns.
-_PROCESS_S, _TURN_S = 4.0, 0.5
+#: Seconds to start a process that measures, for a turn of a paired speed measurement, and for a
+#: turn of an unpaired speed measurement.
+_PROCESS_S, _TURN_S, _SHORT_TURN_S = 4.0, 0.5, 0.1
 _RECORD = 32 << 10  # bytes of a record, its curve and metrics, with room to spare
 #: Largest ratio between measured peak memory and the closed-form estimate, in either direction, on
 #: the benchmark's specs.
@@ -41,8 +43,6 @@ _ACTIVATION_BYTES = {
 _SCORE_BYTES = 10
 #: Bytes for each logit: itself, its softmax and its gradient.
 _LOGIT_BYTES = 12
-#: Metrics that read held-out text once.
-_READING = ("perplexity", "excess_loss", "calibration", "loss_by_position")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ class Cost:
     runs: int
     #: NaN if a component does not count its FLOPs.
     training_flops: float
+    #: Seconds in which all workers together train, and evaluate held-out text for curves and
+    #: metrics.
+    training_s: float
+    evaluation_s: float
+    #: Seconds in which one process measures the timed metrics of all variants in turn.
+    measuring_s: float
     predicted_s: float
 
 
@@ -59,8 +65,10 @@ class Cost:
 class Forecast:
     """Forecast of the compute, time, memory and disk space of a plan.
 
-    The time is the FLOPs of training and evaluation, divided by the measured speed of a probe,
-    which is a training step of one layer. It is only an order of magnitude.
+    The time is computed from the measured speed of a probe, which is a training step of one layer.
+    It includes evaluation: the points of the learning curve, and the metrics of each run on
+    held-out text. Real runs also start and save, so the predicted time is only an order of
+    magnitude.
     """
 
     plan: PlanDocument
@@ -75,6 +83,11 @@ class Forecast:
     #: Memory of the largest worker.
     memory: Memory
 
+    @property
+    def seeds(self) -> int:
+        """Largest number of seeds per variant."""
+        return len(self.plan.experiment.seed_list)
+
     def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
         """Return the forecast as plain values, for JSON.
 
@@ -87,11 +100,11 @@ class Forecast:
         ]
         first = ("data", "match", "steps", "tokens_per_run", "variants")
         return {
-            "name": experiment.name,
-            "question": experiment.question,
+            "name": self.plan.experiment.name,
+            "question": self.plan.experiment.question,
             **asdict(self.most),
             "least": asdict(self.least),
-            "seeds": len(experiment.seed_list),
+            "seeds": self.seeds,
             "workers": self.workers,
             "disk_bytes": self.disk_bytes,
             "memory": asdict(self.memory),
@@ -106,36 +119,70 @@ def forecast(
 ) -> Forecast:
     """Forecast the cost of a plan at the measured speed of `compute`."""
     train = plan.experiment.train
-    names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
-    reads = sum(name in _READING for name in names)
     flops: dict[str, float] = {}
-    work: dict[str, float] = {}  # of training and evaluation; predicts the time
+    #: FLOPs that predict the time, of training and of reading held-out text.
+    work: dict[str, float] = {}
+    reading: dict[str, float] = {}
+    slower = _float32_times(compute)
+    is_cut = train.accumulate > 1 or plan.experiment.parallel.data > 1
     for table in plan.tables:
         variants = {variant.id: variant for variant in table.variants}
+        read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
             variant, batch = variants[run.variant], run.train.get("batch", train.batch)
             tokens = run.steps * batch * variant.model["context"]
-            text = table.text_of(variant).tokens
-            heldout = sum(size for split, size in text.items() if split != "train")
-            evaluated = reads * heldout + train.evals * min(CURVE_TOKENS, heldout)
-            flops[run.id] = variant.flops * tokens
-            work[run.id] = variant.work * (tokens + evaluated / 3)
+            # Balancing experts over the whole step needs another forward pass, a third of a step.
+            passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
+            flops[run.id] = passes * variant.flops * tokens
+            work[run.id] = passes * variant.work * tokens
+            reading[run.id] = slower * variant.work / 3 * read[variant.id]
+
+    measuring_s = measuring_seconds(plan)
 
     def cost(runs: Collection[str]) -> Cost:
         per_s = compute.flops_per_s * max(1, min(workers, len(runs)))
-        seconds = sum(work[run] for run in runs) / per_s + measuring_seconds(plan)
-        return Cost(len(runs), sum(flops[run] for run in runs), seconds)
+        training_s, evaluation_s = (sum(of[run] for run in runs) / per_s for of in (work, reading))
+        predicted_s = training_s + evaluation_s + measuring_s
+        total_flops = sum(flops[run] for run in runs)
+        return Cost(len(runs), total_flops, training_s, evaluation_s, measuring_s, predicted_s)
 
     least, most = map(cost, plan.run_bounds)
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
 
 
 def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate how long it takes to measure paired speeds, in seconds."""
+    """Estimate how long it takes to measure the timed metrics, in seconds.
+
+    In a turn, a process times one variant.
+    """
     choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
     paired = sum(is_paired(choice) for choice in choices)
-    turns = ROUNDS * len(plan.variant_ids) * paired
-    return PROCESSES * (_PROCESS_S + turns * _TURN_S) * bool(paired)
+    turns = ROUNDS * len(plan.variant_ids)
+    seconds = PROCESSES * (_PROCESS_S + turns * paired * _TURN_S) * bool(paired)
+    is_decoded = any(choice.name == "decode_speed" and not is_paired(choice) for choice in choices)
+    return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded
+
+
+def evaluated(plan: PlanDocument, text: PlannedText) -> int:
+    """Count the held-out tokens that a run evaluates for its learning curve and metrics."""
+    *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
+    points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
+    modes = max(1, len(plan.experiment.evaluation.documents))
+    names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
+    reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
+    reads |= {"loss_by_position": last}
+    return points + modes * sum(reads.get(name, 0) for name in names)
+
+
+def _float32_times(compute: ComputeSettings) -> float:
+    """Return the ratio of step times in float32 and in the training precision.
+
+    Evaluation runs in float32. Return 1 if the times were not measured.
+    """
+    tried = dict(compute.tried_s)
+    chosen = tried.get(f"{compute.precision} {compute.kernel}")
+    whole_s = tried.get(f"float32 {compute.kernel}")
+    return whole_s / chosen if whole_s and chosen else 1.0
 
 
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
@@ -152,8 +199,9 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     best = {(t.name, run.variant) for t in plan.tables for run in t.runs if run.id in to_come}
 
     def checkpoint(run: PlannedRun) -> int:
-        kept = weights[run.variant]
-        return kept + (2 * kept if run.optimizer_bytes is None else run.optimizer_bytes)
+        weight_bytes = weights[run.variant]
+        state = 2 * weight_bytes if run.optimizer_bytes is None else run.optimizer_bytes
+        return weight_bytes + state
 
     largest = sorted(map(checkpoint, runs), reverse=True)[:workers]
     working = 3 * sum(largest) + _RECORD * len(runs)
@@ -184,9 +232,10 @@ def estimate_peak_bytes(
         resident += weights + optimizer_bytes
     tokens = train.batch // train.accumulate // compute.ranks * spec.context
     precision = train.precision.replace("auto", compute.precision)
-    dropped = spec.layers * spec.heads * spec.context if spec.dropout.attention else 0
-    per_token = _activations(spec) * _ACTIVATION_BYTES[compute.device, precision]
-    activations = tokens * (per_token + dropped * _SCORE_BYTES)
+    activations = tokens * (
+        _activations(spec) * _ACTIVATION_BYTES[compute.device, precision]
+        + _dropped_scores(spec) * _SCORE_BYTES
+    )
     at_once = max(tokens, BATCH_TOKENS[compute.device])
     rows = split_evenly(at_once, max(1, LOGITS[compute.device] // spec.vocab))
     logits = rows * spec.vocab * _LOGIT_BYTES
@@ -212,6 +261,19 @@ def _activations(spec: ModelSpec) -> float:
     return total
 
 
+def _dropped_scores(spec: ModelSpec) -> int:
+    """Count the attention scores per token to which dropout applies; 0 without such dropout."""
+    if not spec.dropout.attention:
+        return 0
+    model, times = build_meta_model(spec)
+    return sum(
+        layers * spec.heads * min(spec.context, mixer.window or spec.context)
+        for layers, block in zip(times.values(), model.blocks, strict=True)
+        for mixer in block.modules()
+        if isinstance(mixer, Attention)
+    )
+
+
 def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
     """Return the largest predicted memory of a run, and the variant that needs it.
 
@@ -220,9 +282,13 @@ def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
     """
     estimates = []
     for table in plan.tables:
-        most = max(table.variants, key=lambda v: table.counts[v.id].parameters)
-        slowest = max(table.variants, key=lambda v: table.counts[v.id].work)
-        for variant in (table.baseline, most, slowest):
+        counts = table.counts
+        likely = {
+            table.baseline,
+            max(table.variants, key=lambda v: counts[v.id].parameters),
+            max(table.variants, key=lambda v: counts[v.id].work),
+        }
+        for variant in likely:
             changes = {**table.train, **variant.train}
             train = plan.experiment.train.with_changes(changes)
             state = table.optimizer_bytes(variant, changes)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from llama_ablate.config import labels
 from llama_ablate.config import spec as specs
 from llama_ablate.config.experiment import About, Data, Experiment, Model, Train, preset
-from llama_ablate.config.labels import COMPONENT_KEYS, UNCHANGED, entry_text
+from llama_ablate.config.labels import COMPONENT_KEYS, UNCHANGED, entry_text, format_value
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.registry import Registry, laid_over
 from llama_ablate.config.spec import (
@@ -665,6 +665,38 @@ def count_windows(model: Model, change: Change) -> int:
             change.where,
         )
     return model.context // int(change.value)
+
+
+def find_reset_options(model: Model, base: Mapping[str, Any]) -> list[ConfigError]:
+    """Find components in `model` that reset options of the base to their defaults.
+
+    `base` is the `model` section of the file's base. An entry in a file replaces the whole
+    component of the base, so an option that the entry does not give has the component's default.
+    The errors are returned, not raised.
+    """
+    lost = []
+    for slot in (*SLOTS, *RULES):
+        entry, new_entry = base.get(slot, ()), getattr(model, slot)
+        if not (_is_single(entry) and _is_single(new_entry)):
+            continue
+        before, after = (REGISTRIES[slot].resolve(each_entry) for each_entry in (entry, new_entry))
+        if before.name != after.name:
+            continue
+        given = new_entry if isinstance(new_entry, Mapping) else {}
+        gone = [
+            f"{key}: {format_value(after[key])}, not {format_value(value)}"
+            for key, value in before.options
+            if value != after[key] and key not in given
+        ]
+        if gone:
+            what = f"'{after.name}' has its default here, not what the base has ({'; '.join(gone)})"
+            lost.append(ConfigError(what, ("model", slot)))
+    return lost
+
+
+def _is_single(entry: Any) -> bool:
+    """Return whether an entry is a single component, not a pattern."""
+    return isinstance(entry, str) or (isinstance(entry, Mapping) and "name" in entry)
 
 
 def resolve_train(train: Train) -> Train:

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, block_flops, build, init_weights
 from llama_ablate.model.dropout import Dropout
@@ -279,6 +280,17 @@ def counted_flops(
     return None
 
 
+def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Check that tensors in `ctx.shared` have the shape (B, T, ...) of the new tokens."""
+    contexts: list[Context] = []
+    with model.blocks[-1].register_forward_hook(lambda _b, given, _out: contexts.append(given[1])):
+        model(tokens_BT)
+    for name, tensor in contexts[0].shared.items():
+        if tensor.shape[:2] != tokens_BT.shape:
+            return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
+    return None
+
+
 def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Check that every name in a module's `no_weight_decay` names a parameter of the module."""
     del tokens_BT
@@ -366,6 +378,7 @@ LAWS: tuple[Law, ...] = (
     documents_apart,
     counted_bytes,
     counted_flops,
+    shares_by_token,
     exempts_what_it_has,
     drops_sublayers,
     every_parameter_learns,

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -159,6 +160,11 @@ class PlannedVariant(StoredPart):
     def active(self) -> int:
         """Number of parameters that a token uses: all except the parameters of skipped experts."""
         return self.parameters if self.active_parameters is None else self.active_parameters
+
+    @property
+    def balances_by_loss(self) -> bool:
+        """Expert balancing: true if a loss over the whole step balances the experts."""
+        return '"balance": "loss"' in json.dumps(self.model.get("feedforward"))
 
     @property
     def flops(self) -> float:

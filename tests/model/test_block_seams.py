@@ -104,6 +104,14 @@ def test_a_feed_forward_network_may_keep_state_which_is_under_the_laws(enter):
     assert "bytes for a sequence of length 1 in float32, and keeps" in said
 
 
+class Careless(PreNorm):
+    """Leave in ctx.shared what is of no token."""
+
+    def forward(self, x_BTD, ctx, state=None):
+        ctx.shared["mean"] = x_BTD.mean((0, 1))
+        return super().forward(1.5 * x_BTD, ctx, state)
+
+
 class ById(PreNorm):
     """Add a number of each token's id, which the decoder leaves in ctx.shared."""
 
@@ -111,5 +119,12 @@ class ById(PreNorm):
         return super().forward(x_BTD + ctx.shared["tokens"][..., None].sin(), ctx, state)
 
 
-def test_a_block_may_use_what_the_decoder_shares_of_each_token(enter):
-    assert enter(BLOCKS, ById) == "obeys"
+@pytest.mark.parametrize(
+    ("component", "said"),
+    [
+        (Careless, "leaves 'mean' of shape (32,) in ctx.shared"),
+        (ById, "obeys"),
+    ],
+)
+def test_a_block_may_share_what_is_of_each_token_alone(enter, component, said):
+    assert said in enter(BLOCKS, component)

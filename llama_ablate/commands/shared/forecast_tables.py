@@ -1,6 +1,8 @@
 """Output of `plan` for a terminal: planned training, model sizes, and predicted time."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -9,6 +11,8 @@ from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 
+_WEIGHT_CHOICES = {"none": "no weights kept", "best": "those of the best", "all": "all"}
+
 
 def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     """Return a forecast for a terminal as a list of paragraphs and tables.
@@ -16,17 +20,7 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
     `margin` is a text on the experiment's equivalence margin.
     """
     experiment, compute = forecast.plan.experiment, forecast.compute
-    first = forecast.plan.tables[0]
-    tokens, _, documents = first.text.size(HELD_OUT)
-    per_parameter = written.plain(first.tokens_per_run / first.baseline.parameters, 2)
-    opening = (
-        f"{experiment.name}: {experiment.question}".rstrip(": "),
-        f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",
-        f"passes over the text: {written.plain(first.passes(first.baseline), 2)}",
-        f"held out: {documents:,} documents, {tokens:,} tokens",
-        f"margin: {margin}",
-    )
-    parts: list[str | pd.DataFrame] = ["\n".join(opening)]
+    parts: list[str | pd.DataFrame] = [_opening(forecast, margin)]
     for table in forecast.plan.tables:
         parts += [f"{table.name}:"] * bool(table.name)
         lines = [
@@ -37,8 +31,12 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
-    disk = (f"{tables.size(n)} ({kept})" for kept, n in forecast.disk_bytes.items())
-    where = "of the GPU " if compute.device == "cuda" else ""
+    sizes = (
+        f"{tables.size(n)} with {_WEIGHT_CHOICES[choice]}"
+        for choice, n in forecast.disk_bytes.items()
+    )
+    unknown = math.isnan(forecast.most.training_flops)
+    by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
         "* baseline. FLOPs: forward, at the training context. Bytes: in 16-bit numbers, of the "
         "state of one sequence of so many tokens; bytes/token: what one further token adds.",
@@ -46,14 +44,45 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"{_range(forecast, lambda cost: written.number(cost.training_flops, '.3g'))} "
         "training FLOPs",
         f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
-        f"{forecast.workers} worker(s) on {compute.device}, {compute.precision}, {compute.kernel} "
-        f"kernel{', compiled' * compute.compiled} ({compute.flops_per_s / 1e9:,.0f} GFLOP/s a "
-        "worker, measured; where FLOPs are not provided, two for each parameter)",
-        f"disk: up to {', '.join(disk)}, by the weights to keep",
-        f"memory: about {tables.size(forecast.memory.bytes)} {where}a worker, most for "
-        f"'{forecast.memory.variant}' (closed form, to a factor of 1.5)",
+        f"{forecast.workers} "
+        f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
+        f"{', compiled' * compute.compiled} "
+        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
+        f"of it: training {_parts(forecast, 'training_s')}, held-out text "
+        f"{_parts(forecast, 'evaluation_s')}, measuring speeds {_parts(forecast, 'measuring_s')}",
+        f"disk: up to {', '.join(sizes)}",
+        f"memory: {_memory(forecast)}",
     ]
     return [*parts, "\n".join(lines)]
+
+
+def _opening(forecast: Forecast, margin: str) -> str:
+    """Summarize a plan in five lines: question, training, text, held-out text and margin."""
+    experiment, planned = forecast.plan.experiment, forecast.plan.tables
+
+    def over(values: Iterable[float], digits: int = 2) -> str:
+        """Format the range of values over comparison tables, or the value that all share."""
+        return written.ends(values, partial(written.plain, digits=digits))
+
+    held_out = [table.text.size(HELD_OUT) for table in planned]
+    per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)
+    passes = over(table.passes(table.baseline) for table in planned)
+    tokens, _, documents = (over(of, 9) for of in zip(*held_out, strict=True))
+    lines = [
+        f"{experiment.name}: {experiment.question}".rstrip(": "),
+        f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",
+        f"passes over the text: {passes}",
+        f"held out: {documents} documents, {tokens} tokens",
+        f"margin: {margin}",
+    ]
+    return "\n".join(lines)
+
+
+def _memory(forecast: Forecast) -> str:
+    """Describe the largest predicted memory of a worker, and the variant that needs it."""
+    where = "of the GPU " if forecast.compute.device == "cuda" else ""
+    size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
+    return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
 
 
 def _text(text: PlannedText) -> str:
@@ -65,26 +94,28 @@ def _text(text: PlannedText) -> str:
     return "; ".join(parts)
 
 
+def _bytes(count: int | None) -> str:
+    return written.number(count, ",")
+
+
 def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
-    rows = []
-    for v in table.variants:
-        row = {
-            "variant": f"{v.label} *" if v.baseline else v.label,
-            "parameters": f"{v.parameters:,}",
-            "active": f"{v.active:,}",
-            "non-embedding": f"{v.non_embedding:,}",
-            "FLOPs/token": written.number(v.flops_per_token, ","),
-            f"bytes/token at {contexts[0]:,}": written.number(v.kv_bytes_per_token, ","),
-        }
-        for context in contexts:
-            size = written.number(v.state_growth.get(context), ",")
-            row[f"state bytes at {context:,}"] = size
-        if table.match != "none":
-            row |= {"residual": f"{v.residual:+.2%}", "solved": v.solved or "own sizes"}
-        rows.append(row)
-    cells = pd.DataFrame(rows)
-    dense = all(v.active == v.parameters for v in table.variants)
-    return cells.drop(columns="active") if dense else cells
+    variants = table.variants
+    dense = all(v.active == v.parameters for v in variants)
+    columns = {
+        "variant": [f"{v.label} *" if v.baseline else v.label for v in variants],
+        "parameters": [f"{v.parameters:,}" for v in variants],
+        **({} if dense else {"active": [f"{v.active:,}" for v in variants]}),
+        "non-embedding": [f"{v.non_embedding:,}" for v in variants],
+        "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
+        f"bytes/token at {contexts[0]:,}": [_bytes(v.kv_bytes_per_token) for v in variants],
+    }
+    for context in contexts:
+        sizes = [_bytes(v.state_growth.get(context)) for v in variants]
+        columns[f"state bytes at {context:,}"] = sizes
+    if table.match != "none":
+        columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
+        columns["solved"] = [v.solved or "own sizes" for v in variants]
+    return pd.DataFrame(columns)
 
 
 def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
@@ -92,8 +123,13 @@ def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 
+def _parts(forecast: Forecast, name: str) -> str:
+    """Format a part of the predicted time, such as `training_s`, as a range."""
+    return _range(forecast, lambda cost: _duration(getattr(cost, name)))
+
+
 def _duration(seconds: float) -> str:
-    minutes = seconds / 60
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"

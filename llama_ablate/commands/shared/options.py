@@ -41,13 +41,16 @@ def option(
     *,
     flag: str | None = None,
     nargs: str | None = None,
+    const: Any = None,
 ) -> Any:
     """Declare a field for the option `--name VALUE`, or for another `flag`.
 
-    The default `...` makes the option required. `read` converts the text of a value, and raises
+    The default `...` makes the option required. `const` is the value of a flag that is given alone,
+    and makes the flag's value optional. `read` converts the text of a value, and raises
     ArgumentTypeError or ValueError; by default, the field's type converts it.
     """
     about = {"help": help_, "metavar": metavar, "read": read, "flag": flag, "nargs": nargs}
+    about["const"] = const
     return field(default=MISSING if default is ... else default, metadata=about)
 
 
@@ -73,6 +76,7 @@ class _Option:
         self.choices = get_args(kind) if get_origin(kind) is Literal else ()
         words = f"{{{','.join(self.choices)}}}" if self.choices else None
         self.name, self.help, self.nargs = own.name, about["help"], about["nargs"]
+        self.const = about["const"]
         self.flag = f"--{own.name.replace('_', '-')}" if about["flag"] is None else about["flag"]
         self.metavar: str | None = about["metavar"] or words
         self.reader: Any = about["read"] or (str if self.choices else kind)
@@ -111,6 +115,8 @@ def add_to(parser: ArgumentParser, cls: type) -> None:
             keywords |= {"metavar": declared.metavar, "type": declared.read, "choices": choices}
             if declared.is_repeated and declared.flag:
                 keywords["action"] = "append"
+            if declared.const is not None:
+                keywords |= {"nargs": "?", "const": declared.const}
         action = parser.add_argument(declared.flag or declared.name, help=declared.help, **keywords)
         action.required = declared.is_required
 
