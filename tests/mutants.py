@@ -90,7 +90,7 @@ a smaller last part counts as a whole | training/token_losses.py | training/test
 the end of a split is not evaluated | training/evaluation.py | training/test_evaluation.py
     rest := predictions - full -> rest := not cut and predictions - full
 validation text is trained on | data/texts.py | data/test_texts.py
-    yield split, text[start:stop], None -> yield split, text[:stop], None
+    Pieces(_between, pieces, start, stop) -> Pieces(_between, pieces, 0, stop)
 all seeds read the same batches | data/tokens.py | data/test_tokens.py
     np.random.Philox(key=[seed, k]) -> np.random.Philox(key=[0, k])
 a model learns to repeat its input | training/losses.py | training/test_losses.py
@@ -100,7 +100,7 @@ a separator begins a document | data/tokens.py | data/test_tokens.py
 an end stands behind the last document too | data/tokenizer.py | data/test_tokenizer_files.py
     np.concatenate(parts[:-1]) -> np.concatenate(parts)
 white space hides that a held-out document is trained on | data/texts.py | data/test_overlap.py
-    letters = "".join(part.split()) -> letters = part
+    letters = "".join(piece.decode().split()) -> letters = piece.decode()
 the first source is read alone | data/batches.py | test_data_axes.py
     np.searchsorted(ends[:-1] -> np.searchsorted(ends[1:]
 a token of three bytes is stored in two | data/encoding.py | data/test_encoding.py
@@ -128,7 +128,7 @@ a fraction confounds two factors | design/variants.py | evidence/test_factorial.
 a rate at which runs diverged may be chosen | findings/tuning.py | report/test_tuning.py
     return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
 two variants may have one label | design/variants.py | test_mistakes.py
-    labels.setdefault(variant.label, variant) is variant -> labels.setdefault(variant.id, variant) is variant
+    labels.setdefault(variant.label, variant) is -> labels.setdefault(variant.id, variant) is
 equal FLOPs give the dearer variant more steps | design/table.py | test_plan.py
     (self.baseline) / self._cost(variant) -> (variant) / self._cost(self.baseline)
 rows are not corrected for their number | evidence/intervals.py | evidence/test_intervals.py

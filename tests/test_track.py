@@ -135,7 +135,7 @@ def test_a_sink_that_fails_is_left_with_its_reason(kept, tmp_path, place):
     sinks.send(CURVE[:1])
     sinks.send(CURVE)
     sinks.finish(record())
-    assert sinks.failures["kept"].endswith("ConnectionError: the network")
+    assert "ConnectionError: the network" in sinks.failures["kept"]
     assert kept.tried == {"open": 1, "log": 2, "finish": 6}[place]
 
 
@@ -203,7 +203,7 @@ def test_a_failing_sink_changes_no_run_is_not_tried_again_and_is_one_note(
     assert kept.tried == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if "--track" in line]
     again = f"llama-ablate track '{root}' --to kept sends the finished runs again"
-    assert notes == [f"note: --track kept: ConnectionError: the network; {again}"]
+    assert notes == [f"note: --track kept: ConnectionError: the network is gone; {again}"]
 
 
 def test_a_sink_that_is_not_installed_stops_no_run(kept, grid, tmp_path, capsys, monkeypatch):
@@ -222,7 +222,9 @@ def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(stor
     assert kept.ended == {"r1": "ok", "comparison": "ok"}
     kept.fails = "log"
     error = answer(*words, code=2)
-    assert error == "llama-ablate: --to kept: ConnectionError: the network; 0 runs were sent"
+    assert (
+        error == "llama-ablate: --to kept: ConnectionError: the network is gone; 0 runs were sent"
+    )
 
 
 def test_a_link_in_what_a_tracker_keeps_of_a_run_is_its_own_and_any_other_is_refused(

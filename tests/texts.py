@@ -40,7 +40,7 @@ def read(corpus):
 def corpus_of(train, validation, test=""):
     """Return the corpus of three texts: one document each, or several between SEPARATORs."""
     documents = [
-        Document(text.encode(), split)
+        Document((text.encode(),), split)
         for split, whole in zip(SPLITS, (train, validation, test), strict=True)
         if whole
         for text in whole.split(SEPARATOR)

@@ -3,33 +3,33 @@
 import itertools
 import math
 import os
-import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data import readers
 from llama_ablate.data.readers import COLUMN, SEPARATOR, Document, Size, parse_size
 from llama_ablate.errors import ConfigError, nearest
 
+if TYPE_CHECKING:
+    import datasets
+
 CORPORA = Registry("corpus")
+#: `Corpus.state` of a corpus that cannot be read now: notes of an earlier reading remain valid.
+UNCHANGED = ""
 SPLITS = ("train", "validation", "test")
 #: Without stated splits: the smallest number of documents in each held-out split, and the largest
 #: share of all documents that a split may take to have so many. The number matters because the
 #: standard error of a loss comes from the differences between documents.
 MIN_HELD_OUT, _MAX_HELD_OUT = 50, 0.25
+_MAX_FILES = 200_000  # files and folders that a path may match: more than data sets have
 _ROWS_READ = 256  # rows of a hub data set that are read at a time
 _SHUFFLED = 1000  # size of the buffer for shuffling a streamed data set, in rows
-
-
-#: Folders of the standard library that are not read: they have half of all files.
-_LEFT_OUT = re.compile(
-    "tests?|idle_test|(site|dist)-packages|encodings|_bundled|__pycache__|config|pydoc_data|lib2to3"
-)
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,22 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
     `splits: [0.9, 0.05, 0.05]` states other shares.
     """
     root = Path(sysconfig.get_path("stdlib"))
+    left_out = {
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "encodings",
+        "_bundled",
+        "__pycache__",
+        "config",
+        "pydoc_data",
+        "lib2to3",
+    }
     names = []
     for folder, inside, files in os.walk(root):
-        inside[:] = [name for name in inside if not _LEFT_OUT.fullmatch(name)]
+        inside[:] = set(inside) - left_out  # do not descend into these: they have half of all files
         names += [Path(folder, file).relative_to(root) for file in files if file.endswith(".py")]
     names = sorted(name for name in names if not name.name.startswith("_sysconfigdata"))
     if len(names) < 100:
@@ -127,7 +140,7 @@ def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
             keys.add(key)
             paragraphs.append(paragraph)
         if (rest := "\n\n".join(paragraphs)).strip():
-            yield Document(rest.replace(SEPARATOR, "").encode(), key=name)
+            yield Document((rest.replace(SEPARATOR, "").encode(),), key=name)
 
 
 @CORPORA.register("files")
@@ -183,7 +196,7 @@ def _named(
     for (split, file), (other, same) in itertools.combinations(files.items(), 2):
         if os.path.realpath(file) == os.path.realpath(same):
             raise ConfigError(f"'{split}' and '{other}' are one file, '{named[split]}'", (other,))
-    return {split: [file] for split, file in files.items()}
+    return {split: [files[split]] if split in files else [] for split in SPLITS}
 
 
 def refuse_missing(choice: Choice) -> None:
@@ -197,19 +210,30 @@ def refuse_missing(choice: Choice) -> None:
 def _expand(path: str) -> list[Path]:
     """List the files of a path: a single file, a folder, or a pattern.
 
-    Raises ConfigError for a path that matches no file, or that cannot be read.
+    Raises ConfigError for a path that matches no file, that cannot be read, or that matches too
+    many files.
     """
-    with readers.refusing(f"'{path}' cannot be read"):
+    try:
         root = Path(path).expanduser()
+        is_pattern = any(c in path for c in "*?[") and "\0" not in path  # no name holds a NUL
+        if not (root.is_dir() or is_pattern):
+            return [root]
         if root.is_dir():
             next(root.iterdir(), None)  # raises where it may not be read, as a walk does not
             paths = (p for p in root.rglob("*") if not p.name.startswith("."))
-        elif any(c in path for c in "*?["):
+        else:
             anchor = Path(root.anchor)
             paths = anchor.glob(str(root.relative_to(anchor)))
-        else:
-            return [root]
-        files = sorted(p for p in paths if p.is_file())
+        named = list(itertools.islice(paths, _MAX_FILES + 1))
+    except OSError as error:
+        reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
+        raise ConfigError(reason, ("path",)) from None
+    except (RuntimeError, ValueError) as error:  # '~' of an unknown user, pattern `**x`
+        raise ConfigError(f"'{path}': {error}", ("path",)) from None
+    if len(named) > _MAX_FILES:
+        message = f"more than {_MAX_FILES:,} files and folders"
+        raise ConfigError(f"'{path}' names {message}: name a smaller folder", ("path",))
+    files = sorted(p for p in named if p.is_file())
     if not files:
         what = "the folder '{}' holds no files" if root.is_dir() else "no file matches '{}'"
         raise ConfigError(what.format(path), ("path",))
@@ -245,55 +269,132 @@ def hub(
     if shuffle is not None and shuffle < 0:
         raise ConfigError(f"shuffle {shuffle}: must be a seed of 0 or more", ("shuffle",))
     most, is_local = parse_size(limit), Path(dataset).is_dir()
-    if not is_local and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
-        raise ConfigError(f"there is no folder '{dataset}'", ("dataset",))
+    try:
+        check_reachable(dataset)
+        builder = _builder(dataset, subset, revision, data_files)
+    except ConfigError as error:
+        if error.where:
+            raise
+        return Corpus(partial(_refuse, error), splits, state=UNCHANGED)
 
     def read() -> Iterator[Document]:
-        import datasets
+        loaded = _loaded(builder, dataset, as_stream=streaming or is_local)
+        for name, rows in _chosen(loaded, dataset, split).items():
+            texts = _texts(rows, column, dataset, shuffle)
+            yield from readers.limited((Document((text,), name) for text in texts), most)
 
-        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
-        if not sys.stderr.isatty():
-            datasets.disable_progress_bars()
-        chosen = list(data_files) if isinstance(data_files, tuple) else data_files
-        name = f"the data set '{dataset}'"
-        with readers.refusing(f"{name} could not be loaded"):
-            loaded = datasets.load_dataset(
-                dataset,
-                subset,
-                revision=revision,
-                data_files=chosen,
-                streaming=streaming or is_local,
-            )
-            for into, rows in _chosen(dict(loaded), name, split).items():
-                texts = readers.texts_of(_values(rows, column, name, shuffle), column, name)
-                yield from readers.limited((Document(text, into) for text in texts), most)
-
-    # A data set of the hub is known by its name and revision, so that its text is read once.
-    state = None if is_local else ""
+    state = None if is_local else str(builder.cache_dir)
     return Corpus(read, splits, held_out=0.05, state=state, size=most, longest=parse_size(longest))
 
 
-def _chosen(loaded: dict[str, Any], name: str, split: str | None) -> dict[str | None, Any]:
+def _refuse(error: ConfigError) -> Iterator[Document]:
+    """Raise an error when documents are read, not before, since their tokens may be cached."""
+    raise error
+    yield
+
+
+def check_reachable(dataset: str) -> None:
+    """Raise ConfigError if the Hugging Face hub cannot be reached.
+
+    Without this check, the hub's library would retry for 30 s. A local folder needs no hub, nor
+    does a session with HF_HUB_OFFLINE. Raises ConfigError also for a missing local folder.
+    """
+    from datasets.config import HF_HUB_OFFLINE
+    from huggingface_hub import constants, get_session
+
+    if HF_HUB_OFFLINE or Path(dataset).is_dir():
+        return  # the library reads its cache, or local files
+    if dataset.startswith((".", "/", "~")) or dataset.count("/") > 1:
+        raise ConfigError(f"there is no folder '{dataset}'", ("dataset",))
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # noqa: BLE001  its type depends on the library's version
+        raise ConfigError(
+            f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
+            f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
+            "before"
+        ) from None
+
+
+def _builder(
+    dataset: str, subset: str | None, revision: str | None, data_files: str | Sequence[str] | None
+) -> "datasets.DatasetBuilder":
+    """Return the builder of a data set, from the hub or its local cache.
+
+    Raises ConfigError if the data set cannot be loaded.
+    """
+    import datasets
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
+    chosen = list(data_files) if isinstance(data_files, tuple) else data_files
+    try:
+        return datasets.load_dataset_builder(dataset, subset, revision=revision, data_files=chosen)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "OfflineMode" in reason:
+            reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
+        elif names := _subsets(dataset, revision, reason):
+            given = "needs 'subset'" if subset is None else f"has no subset '{subset}'"
+            message = f"the data set '{dataset}' {given}{nearest(subset or '', names)}"
+            raise ConfigError(message, ("subset",) if subset else ("dataset",)) from error
+        where = ("data_files",) if chosen and "data files" in reason else ()
+        message = f"the data set '{dataset}' could not be loaded: {reason}"
+        raise ConfigError(message, where) from error
+
+
+def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
+    """List a data set's subsets, if the error message `reason` is about a missing subset."""
+    import datasets
+
+    if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
+        return []
+    try:
+        return list(datasets.get_dataset_config_names(dataset, revision=revision))
+    except Exception:  # noqa: BLE001  then the caller reports the first error
+        return []
+
+
+def _loaded(
+    builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
+) -> "dict[str, Any]":
+    """Return the rows of each split, streamed or downloaded, by split name."""
+    import datasets
+
+    try:
+        if as_stream:
+            return dict(builder.as_streaming_dataset())
+        if sys.stderr.isatty():
+            datasets.enable_progress_bars()
+        else:
+            datasets.disable_progress_bars()
+        builder.download_and_prepare()
+        return dict(builder.as_dataset())
+    except Exception as error:
+        raise _failed(dataset, error) from error
+
+
+def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str | None, Any]:
     """Return rows by split name; the key None has rows to be divided into splits.
 
     Raises ConfigError if there is no such `split`, or if the data set's splits are ambiguous.
     """
     if split is not None:
         if split not in loaded:
-            raise ConfigError(f"{name} has no split '{split}'{nearest(split, loaded)}", ("split",))
+            message = f"the data set '{dataset}' has no split '{split}'{nearest(split, loaded)}"
+            raise ConfigError(message, ("split",))
         return {None: loaded[split]}
     if "train" in loaded and "validation" in loaded:
-        return {of: loaded[of] for of in SPLITS if of in loaded}
+        return {name: loaded[name] for name in SPLITS if name in loaded}
     if len(loaded) == 1:
         return {None: next(iter(loaded.values()))}
     raise ConfigError(
-        f"{name} has no train and validation splits of its own: needs 'split', "
+        f"the data set '{dataset}' has no train and validation splits of its own: needs 'split', "
         f"one of {', '.join(sorted(loaded))}"
     )
 
 
-def _values(rows: Any, column: str, name: str, shuffle: int | None) -> Iterator[Any]:
-    """Yield the values of a column, in random order if `shuffle` is a seed.
+def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[bytes]:
+    """Yield the texts of a column, in random order if `shuffle` is a seed.
 
     A streamed data set is shuffled by files, and by rows within a buffer.
     """
@@ -302,8 +403,23 @@ def _values(rows: Any, column: str, name: str, shuffle: int | None) -> Iterator[
     if shuffle is not None:
         is_stream = isinstance(rows, datasets.IterableDataset)
         rows = rows.shuffle(seed=shuffle, **({"buffer_size": _SHUFFLED} if is_stream else {}))
-    chosen = ""
-    for batch in rows.iter(_ROWS_READ):
-        texts = [key for key, of in batch.items() if isinstance(of[0], str)]
-        chosen = chosen or readers.find_column(column, texts, batch, name)
-        yield from batch[chosen]
+    name, chosen = f"'{dataset}'", ""
+
+    def values() -> Iterator[Any]:
+        nonlocal chosen
+        for batch in rows.iter(_ROWS_READ):
+            texts = [key for key, of in batch.items() if isinstance(of[0], str)]
+            chosen = chosen or readers.find_column(column, texts, batch, name)
+            yield from batch[chosen]
+
+    try:
+        yield from readers.texts_of(values(), column, name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _failed(dataset, error) from error
+
+
+def _failed(dataset: str, error: Exception) -> ConfigError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ConfigError(f"the data set '{dataset}' could not be loaded: {reason}")

@@ -5,6 +5,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import lzma
 import re
@@ -23,10 +24,11 @@ from llama_ablate.errors import ConfigError, nearest
 
 SEPARATOR = "\0"  # character between documents, which text files may not contain
 COLUMN = "text"
-_BLOCK = 1 << 20  # bytes of a text that are decoded at a time
+_BLOCK = 1 << 20  # bytes of a file that are read at a time
 _ROWS_READ = 256  # rows of a table that are read at a time
 RECENT_S = 2.0  # seconds: file times may not distinguish two writes this close together
-_MAX_FIELD = 1 << 26  # characters of a field of CSV
+_MAX_LINE = 1 << 26  # bytes of a row of JSON, and of a field of CSV
+_MAX_JSON = 1 << 28  # bytes of a JSON document that is read as a whole
 #: Functions that open compressed files, by the extension of the file name.
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 #: First bytes of files, with the extension that the name of such a file must have; "" if such
@@ -89,32 +91,39 @@ def refusing(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} ({reason})") from None
 
 
+class Pieces:
+    """Pieces of a text, read anew by each iteration: a text may be larger than the memory."""
+
+    def __init__(self, read: Callable[..., Iterator[bytes]], *given: Any) -> None:
+        self._read, self._given = read, given
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._read(*self._given)
+
+
 @dataclass(frozen=True)
 class Document:
-    """Document of a corpus: UTF-8 text, with a split or a key.
+    """Document of a corpus: UTF-8 text in pieces of whole characters, with a split or a key.
 
-    If `split` is None, the hash of `key` determines the split; if `key` is None, too, the hash of
-    the text determines the split.
+    The pieces can be iterated repeatedly. If `split` is None, the hash of `key` determines the
+    split; if `key` is None, too, the hash of the text determines the split.
     """
 
-    text: bytes
+    pieces: Iterable[bytes]
     split: str | None = None
     key: str | None = None
 
 
-def cut(text: bytes, most: int | None) -> bytes:
-    """Return the first `most` bytes of a text, or less, without a broken character."""
-    if most is None or len(text) <= most:
-        return text
-    while text[most] & 0xC0 == 0x80:
-        most -= 1
-    return text[:most]
-
-
-def decoded(text: bytes) -> Iterator[str]:
-    """Yield a text in parts. Raises UnicodeDecodeError for bytes that are not UTF-8."""
-    blocks = (text[at : at + _BLOCK] for at in range(0, len(text), _BLOCK))
-    return codecs.iterdecode(blocks, "utf-8")
+def cut(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Yield the first `most` bytes of a text, or less, without a broken character."""
+    for piece in pieces:
+        if len(piece) > most:
+            while piece[most] & 0xC0 == 0x80:
+                most -= 1
+            yield piece[:most]
+            return
+        yield piece
+        most -= len(piece)
 
 
 def limited(documents: Iterable[Document], most: int | None) -> Iterator[Document]:
@@ -126,10 +135,13 @@ def limited(documents: Iterable[Document], most: int | None) -> Iterator[Documen
         if most is None:
             yield document
             continue
-        yield replace(document, text=cut(document.text, most))
-        most -= len(document.text)
-        if most <= 0:
+        sizes = itertools.accumulate(map(len, document.pieces))
+        is_longer = next((True for size in sizes if size >= most), False)
+        if is_longer:
+            yield replace(document, pieces=Pieces(cut, document.pieces, most))
             return
+        yield document
+        most -= sum(map(len, document.pieces))
 
 
 def read(files: Sequence[Path], column: str) -> Iterator[Document]:
@@ -140,13 +152,23 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
     extension.
     """
     for file in files:
-        name, (kind, values) = f"the file '{file}'", _VALUES.get(_suffix(file), _TEXT)
-        with (
-            refusing(f"{name} cannot be read as {kind}"),
-            _OPENERS.get(file.suffix, open)(file, "rb") as opened,
-        ):
-            for text in texts_of(values(opened, column, name), column, name):
-                yield Document(text)
+        if kind := _ROWS.get(_suffix(file)):
+            name = f"the file '{file}'"
+            with _reading(file, kind[0]) as opened:
+                for text in texts_of(kind[1](opened, column, name), column, name):
+                    yield Document((text,))
+        else:
+            yield Document(Pieces(_text, file))
+
+
+@contextmanager
+def _reading(file: Path, kind: str) -> Iterator[Any]:
+    """Open a file for reading, and decompress it. Raises ConfigError if it cannot be read."""
+    with (
+        refusing(f"the file '{file}' cannot be read as {kind}"),
+        _OPENERS.get(file.suffix, open)(file, "rb") as opened,
+    ):
+        yield opened
 
 
 def check(files: Iterable[Path]) -> None:
@@ -173,7 +195,7 @@ def check(files: Iterable[Path]) -> None:
 
 def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
     """Raise ConfigError if the files of a folder or a pattern have several formats."""
-    kinds = {_VALUES.get(_suffix(file), _TEXT)[0]: file.name for file in files}
+    kinds = {_ROWS.get(_suffix(file), ("text",))[0]: file.name for file in files}
     if len(kinds) > 1:
         examples = ", ".join(f"{kind} ('{file}')" for kind, file in sorted(kinds.items()))
         message = f"'{named}' holds files of several kinds: {examples}"
@@ -208,10 +230,9 @@ def state(files: Iterable[Path]) -> str | None:
 def texts_of(values: Iterable[Any], column: str, name: str) -> Iterator[bytes]:
     """Yield the non-empty texts of a column. Raises ConfigError for values that are not text."""
     for value in values:
-        if not isinstance(value, str | bytes):
+        if not isinstance(value, str):
             raise ConfigError(f"{name}: '{column}' holds {type(value).__name__}, not text")
-        text = value if isinstance(value, bytes) else value.encode()
-        if text := text.replace(SEPARATOR.encode(), b""):
+        if text := value.replace(SEPARATOR, "").encode():
             yield text
 
 
@@ -234,16 +255,34 @@ def _suffix(file: Path) -> str:
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
-def _text(opened: Any, _column: str, name: str) -> Iterator[bytes]:
-    """Yield the text of a UTF-8 file. Raises ConfigError if it is blank, binary or UTF-16."""
-    text = opened.read().removeprefix(codecs.BOM_UTF8)
-    if text.startswith(_UTF16):
-        raise ConfigError(f"{name} is UTF-16 text: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    if (nul := text.find(b"\0")) >= 0:
-        raise ConfigError(f"{name} is binary, not text (a NUL at byte {nul})")
-    if not sum(bool(part.strip()) for part in decoded(text)):
+def _text(file: Path) -> Iterator[bytes]:
+    """Yield the text of a UTF-8 file. Raises ConfigError if it is blank, binary or not UTF-8."""
+    name, rest, start, blank = f"the file '{file}'", b"", 0, True
+    with _reading(file, "text") as opened:
+        while data := opened.read(_BLOCK):
+            data = rest + data
+            if not start:
+                data = data.removeprefix(codecs.BOM_UTF8)
+            if not start and data.startswith(_UTF16):
+                how = "save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+                raise ConfigError(f"{name} is UTF-16 text: {how}")
+            if (nul := data.find(b"\0")) >= 0:
+                raise ConfigError(f"{name} is binary, not text (a NUL at byte {start + nul})")
+            try:
+                text, used = codecs.utf_8_decode(data, "strict", False)
+            except UnicodeDecodeError as error:
+                raise _not_utf8(name, start + error.start) from None
+            blank = blank and not text.strip()
+            yield data[:used]
+            rest, start = data[used:], start + used
+    if rest:
+        raise _not_utf8(name, start)
+    if blank:
         raise ConfigError(f"{name} holds nothing but white space")
-    yield text
+
+
+def _not_utf8(name: str, byte: int) -> ConfigError:
+    return ConfigError(f"{name} is not UTF-8 text (byte {byte}): save it as UTF-8")
 
 
 def _json_lines(opened: Any, column: str, name: str) -> Iterator[Any]:
@@ -251,7 +290,9 @@ def _json_lines(opened: Any, column: str, name: str) -> Iterator[Any]:
 
 
 def _lines(opened: Any) -> Iterator[Any]:
-    for number, line in enumerate(opened, 1):
+    for number, line in enumerate(iter(lambda: opened.readline(_MAX_LINE), b""), 1):
+        if len(line) == _MAX_LINE:
+            raise ConfigError(f"line {number} is longer than {_MAX_LINE >> 20} MiB")
         try:
             if line.strip():
                 yield json.loads(line)
@@ -261,7 +302,12 @@ def _lines(opened: Any) -> Iterator[Any]:
 
 def _json(opened: Any, column: str, name: str) -> Iterator[Any]:
     """Yield the values of a column from JSON rows in a list, a single row, or JSON Lines."""
-    data = opened.read()
+    data = opened.read(_MAX_JSON + 1)
+    if len(data) > _MAX_JSON:
+        raise ConfigError(
+            f"it has more than {_MAX_JSON >> 20} MiB, and JSON is read as a whole: write a row a "
+            "line, and end its name in .jsonl"
+        )
     try:
         value = json.loads(data)
     except json.JSONDecodeError as error:
@@ -273,9 +319,9 @@ def _json(opened: Any, column: str, name: str) -> Iterator[Any]:
 
 def _csv(opened: Any, column: str, name: str) -> Iterator[Any]:
     """Yield the values of a CSV column; tabs in the first line mean TSV."""
-    csv.field_size_limit(_MAX_FIELD)
+    csv.field_size_limit(_MAX_LINE)
     with io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
-        delimiter = "\t" if "\t" in text.readline(_MAX_FIELD) else ","
+        delimiter = "\t" if "\t" in text.readline(_MAX_LINE) else ","
         text.seek(0)
         rows = csv.DictReader(text, delimiter=delimiter, restval="", strict=True)
         yield from _column_of(rows, column, name)
@@ -317,8 +363,8 @@ def _table(opened: Any, column: str, name: str) -> Iterator[Any]:
         yield from (value.as_py() for value in batch.column(chosen))
 
 
-#: Readers of files and names of their formats, by the extension of the file name.
-_VALUES: dict[str, tuple[str, Callable[[Any, str, str], Iterator[Any]]]] = {
+#: Formats of files with rows and functions that read them, by the extension of the file name.
+_ROWS: dict[str, tuple[str, Callable[[Any, str, str], Iterator[Any]]]] = {
     ".jsonl": ("JSON", _json_lines),
     ".json": ("JSON", _json),
     ".csv": ("CSV", _csv),
@@ -326,4 +372,3 @@ _VALUES: dict[str, tuple[str, Callable[[Any, str, str], Iterator[Any]]]] = {
     ".parquet": ("Parquet", _table),
     ".arrow": ("Arrow", _table),
 }
-_TEXT = "text", _text

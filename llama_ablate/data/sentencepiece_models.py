@@ -1,55 +1,110 @@
-"""Convert SentencePiece BPE models (arXiv:1808.06226) to tokenizers of the library `tokenizers`.
+"""Tokenizers of SentencePiece models (arXiv:1808.06226), and of llama2.c's `tokenizer.bin`.
 
-Models of Llama 1 and 2, which the optional package `sentencepiece` reads, and llama2.c's
-`tokenizer.bin` are supported. A model that would then have other ids is refused.
+The optional package `sentencepiece` reads models of every kind.
 """
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
 
 from llama_ablate.data.readers import refusing
-from llama_ablate.data.tokenizer import SPACE, Pieces, list_merges
+from llama_ablate.data.tokenizer import SPACE, Ids, Pieces, Tokenizer, list_merges
 from llama_ablate.errors import ConfigError, require
 
 _CONTROL = ("<s>", "</s>")
 
 
-def from_sentencepiece(data: bytes, saved: str) -> Pieces:
-    """Return the tokenizer of a SentencePiece model, given the content of its file.
+class SentencePiece(Tokenizer):
+    """SentencePiece model of any kind, by whose package texts are encoded and decoded.
 
-    `saved` is the JSON from which `read_saved` restores the tokenizer. Raises ConfigError for other
-    content, and for a model that is not BPE as Llama's: ids of the converted tokenizer are compared
-    with the model's own on all pieces.
+    `saved` is the JSON from which `read_saved` restores the tokenizer. Raises ConfigError for
+    content that is no model.
     """
-    require("sentencepiece", "a SentencePiece tokenizer.model")
-    import sentencepiece
 
-    with refusing("it is no SentencePiece model"):
-        model = sentencepiece.SentencePieceProcessor(model_proto=data)
-        ids = range(model.get_piece_size())
-        texts = [model.id_to_piece(i) for i in ids]
-    control = [texts[i] for i in ids if model.is_control(i)]
-    other = {i for i in ids if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
-    made = _from_pieces(
-        texts,
-        {texts[i]: model.get_score(i) for i in ids if i not in other},
-        control,
-        saved,
-        unknown=model.unk_id(),
-        byte_fallback=any(model.is_byte(i) for i in ids),
-        prefixed=model.encode_as_pieces("x")[0].startswith(SPACE),
-    )
-    plain = [texts[i].replace(SPACE, " ") for i in ids if i not in other]
-    probes = [way.join(plain[at::97]) for at in range(97) for way in ("", "\ufb01  ")]
-    if any(
-        ids.tolist() != model.encode(p)
-        for p, ids in zip(probes, made.encode_many(probes), strict=True)
-    ):
-        raise ConfigError(
-            "a SentencePiece model with other rules than Llama's is not read; give its "
-            "tokenizer.json"
+    def __init__(self, data: bytes, saved: str) -> None:
+        require("sentencepiece", "a SentencePiece tokenizer.model")
+        import sentencepiece
+
+        with refusing("it is no SentencePiece model"):
+            self.model = sentencepiece.SentencePieceProcessor(model_proto=data)
+            ids = range(self.model.get_piece_size())
+            self.pieces = [self.model.id_to_piece(i) for i in ids]
+        self.special = {self.pieces[i]: i for i in ids if self.model.is_control(i)}
+        self.bos, self.unknown = self.special.get(_CONTROL[0]), self.model.unk_id()
+        self._saved = saved
+
+    @property
+    def vocab(self) -> int:
+        """Number of pieces."""
+        return len(self.pieces)
+
+    def encode(self, text: str) -> Ids:
+        """Return the token ids of a text."""
+        return np.asarray(self.model.encode(text), np.int64)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of token ids, with the names of control tokens."""
+        names = {i: name for name, i in self.special.items()}
+        parts, run = "", list[int]()
+        for token in map(int, ids):
+            if token in names:
+                parts, run = parts + self.model.decode(run) + names[token], []
+            else:
+                run.append(token)
+        return parts + str(self.model.decode(run))
+
+    def piece(self, token: int) -> str:
+        """Return a token as the model lists it, with plain spaces."""
+        return self.pieces[int(token)].replace(SPACE, " ")
+
+    def to_json(self) -> str:
+        """Return the saved JSON of the model's file."""
+        return self._saved
+
+    def expressed(self) -> Any:
+        """Return an equivalent tokenizer of the library `tokenizers`, for BPE as Llama's.
+
+        Raises ConfigError for a model of other rules: ids of the converted tokenizer are compared
+        with the model's own on all pieces.
+        """
+        return self.converted().expressed()
+
+    def converted(self) -> Pieces:
+        """Return the model as a tokenizer of the library `tokenizers`. Raises ConfigError."""
+        model, texts = self.model, self.pieces
+        ids = range(len(texts))
+        other = {i for i in ids if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
+        made = _from_pieces(
+            texts,
+            {texts[i]: model.get_score(i) for i in ids if i not in other},
+            [*self.special],
+            self._saved,
+            unknown=model.unk_id(),
+            byte_fallback=any(model.is_byte(i) for i in ids),
+            prefixed=model.encode_as_pieces("x")[0].startswith(SPACE),
         )
-    return made
+        plain = [texts[i].replace(SPACE, " ") for i in ids if i not in other]
+        probes = [way.join(plain[at::97]) for at in range(97) for way in ("", "\ufb01  ")]
+        if [found.tolist() for found in made.encode_many(probes)] != model.encode(probes):
+            raise ConfigError(
+                "a SentencePiece model with other rules than Llama's has no equal tokenizer.json"
+            )
+        return made
+
+
+def from_sentencepiece(data: bytes, saved: str) -> Tokenizer:
+    """Return the tokenizer of a SentencePiece model, the content of a `tokenizer.model`.
+
+    BPE as Llama's is converted to a tokenizer of the library `tokenizers`, which encodes in several
+    threads. Raises ConfigError for other content.
+    """
+    own = SentencePiece(data, saved)
+    with suppress(ConfigError):
+        return own.converted()
+    return own
 
 
 def from_llama2c(data: bytes, saved: str) -> Pieces:

@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.corpus import SPLITS, Corpus
-from llama_ablate.data.readers import SEPARATOR, cut, decoded
+from llama_ablate.data.readers import SEPARATOR, Document, Pieces, cut
 from llama_ablate.files import disk
 
 _END = SEPARATOR.encode()
@@ -110,31 +110,36 @@ def write(
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
 
-        for split, whole, most in _placed(corpus):
-            hashed, before, text = hash_document(whole), sizes[split], cut(whole, most)
-            if hashed in left_out.get(split, ()):
+        def written(split: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+            for piece in pieces:
+                sizes[split] += files[split].write(piece)
+                update(sum(sizes.values()), corpus.size)
+                yield piece
+
+        for split, pieces, most in _placed(corpus):
+            if left_out.get(split) and hash_document(pieces) in left_out[split]:
                 continue
-            for part in (_END if before else b"", text):
-                sizes[split] += files[split].write(part)
-            hashes[split].append(hashed)
+            before = sizes[split]
+            sizes[split] += files[split].write(_END if before else b"")
+            hashed = hash_document(written(split, pieces if most is None else cut(pieces, most)))
+            hashes[split].append(hashed if most is None else hash_document(pieces))
             longest = max(longest, sizes[split] - before)
-            update(sum(sizes.values()), corpus.size)
     filled = {split: size for split, size in sizes.items() if size}
     arrays = {split: np.asarray(hashes[split], "<u8") for split in filled}
     return Text(folder, _fingerprint(folder, sizes), filled, longest, arrays)
 
 
-def hash_document(text: bytes) -> int:
+def hash_document(pieces: Iterable[bytes]) -> int:
     """Return a 64-bit hash of a text without white space; 0 if blank."""
     digest, is_blank = blake2b(digest_size=8), True
-    for part in decoded(text):
-        letters = "".join(part.split())
+    for piece in pieces:
+        letters = "".join(piece.decode().split())
         is_blank = is_blank and not letters
         digest.update(letters.encode())
     return 0 if is_blank else int.from_bytes(digest.digest(), "little")
 
 
-def _placed(corpus: Corpus) -> Iterator[tuple[str, bytes, int | None]]:
+def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[bytes], int | None]]:
     """Yield the split, the text and the largest size of each document that belongs to a split.
 
     A single document is split by position. If the shares sum to less than 1, the remaining text is
@@ -145,34 +150,40 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, bytes, int | None]]:
     shares = corpus.shares(len(first))
     end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
     if len(first) == 1 and first[0].split is None:
-        text = first[0].text
-        length = sum(map(len, decoded(text)))
+        pieces = first[0].pieces
+        length = sum(len(piece.decode()) for piece in pieces)
         stops = [int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)]
         stops.append(int(length * end) if shares[2] else stops[-1])
-        bounds = [0, *(_bytes_of(text, stop) for stop in stops)]
-        for split, (start, stop) in zip(SPLITS, pairwise(bounds), strict=True):
+        for split, (start, stop) in zip(SPLITS, pairwise([0, *stops]), strict=True):
             if stop > start:
-                yield split, text[start:stop], None
+                yield split, Pieces(_between, pieces, start, stop), None
         return
     for document in chain(first, documents):
         name = document.split
         if name is None:
-            key = document.text if document.key is None else document.key.encode()
-            share = int.from_bytes(sha256(key).digest()[:6], "little") / 2**48
-            if share >= end:
+            if (share := _share(document)) >= end:
                 continue
             name = SPLITS[(share >= shares[0]) + (share >= shares[0] + shares[1])]
             name = name if shares[SPLITS.index(name)] else "train"
-        yield name, document.text, corpus.longest if name != "train" else None
+        yield name, document.pieces, corpus.longest if name != "train" else None
 
 
-def _bytes_of(text: bytes, characters: int) -> int:
-    """Return the number of bytes of the first characters of a text."""
-    size = 0
-    for part in decoded(text):
-        size += len(part[:characters].encode())
-        characters = max(0, characters - len(part))
-    return size
+def _share(document: Document) -> float:
+    """Map a document to a number in [0, 1) by hashing its key or text."""
+    digest = sha256()
+    for piece in document.pieces if document.key is None else [document.key.encode()]:
+        digest.update(piece)
+    return int.from_bytes(digest.digest()[:6], "little") / 2**48
+
+
+def _between(pieces: Iterable[bytes], start: int, stop: int) -> Iterator[bytes]:
+    """Yield the part of a text between two character positions."""
+    at = 0
+    for piece in pieces:
+        text = piece.decode()
+        if part := text[max(0, start - at) : max(0, stop - at)]:
+            yield part.encode()
+        at += len(text)
 
 
 def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:

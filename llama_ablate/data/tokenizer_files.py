@@ -6,8 +6,10 @@ the Hugging Face hub's cache, or from the optional package tiktoken.
 """
 
 import base64
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from llama_ablate.data.tokenizer import (
     byte_level_bpe,
 )
 from llama_ablate.errors import ConfigError, require
+from llama_ablate.files import disk
 
 #: Regular expressions by which GPT-2 and Llama 3 split text before they merge bytes.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -59,8 +62,12 @@ LLAMA31_SPECIAL = {
     8: "<|eom_id|>",
     10: "<|python_tag|>",
 }
+#: Special tokens of a vocab.json, which represent no text: `<|endoftext|>`, `</s>`, `<pad>`.
+_SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
 #: Names of files that contain a whole tokenizer, in order of preference.
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
+_GPT2_FILES = ("vocab.json", "merges.txt")
+_MAX_BYTES = 256 << 20  # largest tokenizer file: more than any known file has
 
 
 def from_ranks(
@@ -114,6 +121,20 @@ def _from_tokenizer_json(data: bytes) -> Pieces:
         return Pieces(tokenizers.Tokenizer.from_str(data.decode("utf-8")))
 
 
+def _from_vocab_and_merges(vocab: bytes, merges: bytes) -> Pieces:
+    """Return the tokenizer of GPT-2's two files: token ids, and merges in order."""
+    import tokenizers
+
+    with refusing("they are no vocab.json and merges.txt"):
+        lines = (line for line in merges.decode().splitlines() if not line.startswith("#version"))
+        pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
+        model = tokenizers.Tokenizer(tokenizers.models.BPE(json.loads(vocab), pairs))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    model.add_special_tokens([name for name in model.get_vocab() if _SPECIAL.fullmatch(name)])
+    return Pieces(model)
+
+
 def in_one_file(folder: Path) -> Tokenizer | None:
     """Return a folder's tokenizer if one file contains it; None if there is no such file."""
     files = (folder / name for name in FILES)
@@ -126,18 +147,31 @@ def read(path: Path) -> Tokenizer:
 
     Raises ConfigError for a missing, damaged or unsupported file.
     """
-    if path.is_dir():
-        if tokenizer := in_one_file(path):
-            return tokenizer
-        raise ConfigError(f"the folder '{path}' holds no tokenizer: none of {', '.join(FILES)}")
-    if not path.is_file():
+    two = [path / name for name in _GPT2_FILES]
+    is_pair = all(file.is_file() for file in two)
+    if path.is_dir() and (tokenizer := in_one_file(path)):
+        return tokenizer
+    if path.is_dir() and not is_pair:
+        names = f"none of {', '.join(FILES)}, nor both {' and '.join(_GPT2_FILES)}"
+        raise ConfigError(f"the folder '{path}' holds no tokenizer: {names}")
+    if not path.exists():
         raise ConfigError(f"there is no tokenizer file '{path}'")
     try:
-        data = path.read_bytes()
-        return _READERS[_kind(path, data)](data)
+        if is_pair:
+            return _from_vocab_and_merges(*map(_content, two))
+        return _READERS[_kind(path, data := _content(path))](data)
     except (OSError, ConfigError) as error:
         reason = error.message if isinstance(error, ConfigError) else error.strerror
         raise ConfigError(f"the tokenizer file '{path}' cannot be read: {reason}") from None
+
+
+def _content(file: Path) -> bytes:
+    """Return the content of a file. Raises ConfigError for more than 256 MiB, or no file."""
+    if not file.is_file():
+        raise ConfigError("it is no file")
+    if file.stat().st_size > _MAX_BYTES:
+        raise ConfigError(f"it is larger than {_MAX_BYTES >> 20} MiB")
+    return file.read_bytes()
 
 
 def _kind(path: Path, data: bytes) -> str:
@@ -202,19 +236,36 @@ def _from_hub(model: str) -> Tokenizer | None:
     """Return the tokenizer of a model in the hub's cache; None if no tokenizer is cached."""
     from huggingface_hub import try_to_load_from_cache
 
-    try:
-        found = (try_to_load_from_cache(model, name) for name in FILES)
-        return next((read(Path(path)) for path in found if isinstance(path, str)), None)
-    except ConfigError:
-        raise
-    except ValueError as error:  # HFValidationError
-        raise ConfigError(f"'{model}' is no name of the hub: {error}", ("model",)) from None
+    for names in (*((name,) for name in FILES[:2]), _GPT2_FILES):
+        try:
+            paths = [try_to_load_from_cache(model, name) for name in names]
+        except ValueError as error:  # HFValidationError
+            raise ConfigError(f"'{model}' is no name of the hub: {error}", ("model",)) from None
+        files = [Path(path) for path in paths if isinstance(path, str)]
+        if len(files) == len(names):
+            _check_hashes(files)
+            return read(files[0] if len(files) == 1 else files[0].parent)
+    return None
+
+
+def _check_hashes(files: Sequence[Path]) -> None:
+    """Raise ConfigError if the content of a cached hub file differs from its hash.
+
+    A cached file is named after its hash: git's SHA-1, or SHA-256 for a large file. In a cache
+    without symbolic links, names are not hashes, and nothing is checked.
+    """
+    for file in files:
+        content, name = disk.read(file), file.resolve().name
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        digests = {40: git.hexdigest(), 64: hashlib.sha256(content).hexdigest()}
+        if name != digests.get(len(name), name):
+            raise ConfigError(f"'{file}' has changed since it was loaded: remove it, load it again")
 
 
 @TOKENIZERS.register("gpt2")
 def gpt2_tokens() -> Maker:
     """Use GPT-2's byte-level BPE, 50,257 tokens (Radford et al. 2019)."""
-    return Maker(lambda _: _from_hub("openai-community/gpt2") or _from_tiktoken("gpt2", GPT2_SPLIT))
+    return Maker(lambda _: _from_hub("openai-community/gpt2") or _gpt2_of_tiktoken())
 
 
 @TOKENIZERS.register("p50k_base")
@@ -233,6 +284,24 @@ def cl100k_tokens() -> Maker:
 def o200k_tokens() -> Maker:
     """Use GPT-4o's byte-level BPE, 200,019 tokens, which the package tiktoken loads."""
     return Maker(lambda _: _from_tiktoken("o200k_base", _O200K_SPLIT))
+
+
+#: Address and SHA-256 of GPT-2's two files, which tiktoken loads once, and keeps in its cache.
+_GPT2 = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+_GPT2_SUMS = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+
+
+def _gpt2_of_tiktoken() -> Pieces:
+    """Return GPT-2's tokenizer from the two files that tiktoken loads."""
+    require("tiktoken", "the tokenizer 'gpt2'")
+    from tiktoken.load import read_file_cached
+
+    with refusing("tiktoken cannot load 'gpt2'"):
+        files = [read_file_cached(f"{_GPT2}{name}", sha) for name, sha in _GPT2_SUMS.items()]
+    return _from_vocab_and_merges(*files)
 
 
 def _from_tiktoken(name: str, pattern: str) -> Pieces:

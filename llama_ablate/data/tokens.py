@@ -22,7 +22,7 @@ from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
 from llama_ablate.data import readers, texts
-from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus, refuse_missing
+from llama_ablate.data.corpus import CORPORA, SPLITS, UNCHANGED, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
 from llama_ablate.data.sources.streams import source_of, symbols_of
@@ -318,7 +318,7 @@ def _noted(root: Path, note: Path, state: str | None) -> Tokens | None:
     """Return the tokens that a note names; None if the corpus has changed or has no valid note."""
     with contextlib.suppress(OSError, ValueError, LookupError):
         stated = read_json(note, note.name)
-        if state is not None and stated["state"] == state:
+        if state is not None and state in (stated["state"], UNCHANGED):
             return _opened(root, stated["tokens"])
     return None
 
@@ -335,8 +335,13 @@ def _working_folder(root: Path, name: str) -> Iterator[Path]:
             disk.make(needed)
         disk.sweep(parts)
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # without locks, the first process to finish wins
+            try:
+                stack.enter_context(disk.locked(turns, wait=False))
+            except BlockingIOError:
+                say("waiting for another process, which prepares the same text")
                 stack.enter_context(disk.locked(turns))
+            except OSError:  # a file system without locks: the first process to finish wins
+                pass
             yield stack.enter_context(disk.partial_folder(parts))
     except OSError as error:
         raise ConfigError(

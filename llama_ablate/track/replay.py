@@ -16,15 +16,13 @@ def replay(results: Results, names: Sequence[str]) -> tuple[int, dict[str, str]]
 
     Stops at the first run that a sink fails to send.
     """
-    sent = 0
-    for run_id, finished in results.finished.items():
+    for sent, (run_id, finished) in enumerate(results.finished.items()):
         sinks = Sinks(names, results.track, TrackedRun.of(results.plan, run_id))
         sinks.send(finished.curve())
         sinks.finish(finished.record())
         if sinks.failures:
             return sent, sinks.failures
-        sent += 1
-    return sent, {}
+    return len(results.finished), {}
 
 
 def send_comparison(results: Results, names: Sequence[str]) -> dict[str, str]:
@@ -33,10 +31,9 @@ def send_comparison(results: Results, names: Sequence[str]) -> dict[str, str]:
     Returns the reasons of failures by sink.
     """
     name = results.plan.experiment.name
-    rows = columns.comparison(Frames.of(results))
     run = TrackedRun("comparison", name, "comparison", "comparison", {"experiment": name})
     sinks = Sinks(names, results.track, run)
-    for row in rows.to_dict("records"):
+    for row in columns.comparison(Frames.of(results)).to_dict("records"):
         place = "/".join(slug(name) for name in (row["table"], row["variant"]) if name)
         sinks.log(0, {f"{place}/{key}": float(row[key]) for key in _NUMBERS})
     sinks.close("ok")

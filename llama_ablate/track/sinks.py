@@ -2,15 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
+import pandas as pd
+
 from llama_ablate.config.registry import Registry
-from llama_ablate.errors import ConfigError, require
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import to_line
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import PlanDocument
@@ -38,30 +40,22 @@ class TrackedRun:
     @property
     def flat(self) -> dict[str, str | int | float | bool]:
         """The config with dotted keys; lists are JSON text."""
-        return dict(_flat("", self.config))
+        (flat,) = pd.json_normalize(dict(self.config)).to_dict("records")
+        plain = str | int | float | bool
+        return {str(k): v if isinstance(v, plain) else to_line(v) for k, v in flat.items()}
 
     @classmethod
     def of(cls, plan: PlanDocument, run_id: str) -> "TrackedRun":
         """Build the names and the config of a run from its plan."""
         run, table = plan.runs[run_id], plan.table_of(run_id)
         variant = table.variant(run.variant)
-        text = table.text_of(variant)
         config = {
-            "experiment": plan.experiment.name,
             "table": table.name,
-            "run": run.id,
-            "variant": variant.id,
-            "label": variant.label,
-            "baseline": variant.baseline,
-            "seed": run.seed,
-            "tuned": run.tuned,
-            "steps": run.steps,
             "tokens": table.tokens_per_run,
-            "parameters": variant.parameters,
-            "non_embedding": variant.non_embedding,
-            "text": {"corpus": text.corpus, "fingerprint": text.fingerprint, "vocab": text.vocab},
-            "model": variant.model,
+            "text": table.text_of(variant).model_dump(include={"corpus", "fingerprint", "vocab"}),
             "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
+            **run.model_dump(include={"id", "variant", "seed", "tuned", "steps"}),
+            **variant.model_dump(include={"label", "baseline", "parameters", "model"}),
         }
         return cls(run.id, plan.experiment.name, variant.label, plan.run_name(run), config)
 
@@ -94,10 +88,8 @@ def checked(names: Sequence[str], flag: str) -> list[str]:
     Raises ConfigError for an unknown sink.
     """
     for name in names:
-        try:
-            SINKS.resolve(name)
-        except ConfigError as error:
-            raise ConfigError(f"{flag} {name}: {error.message}") from None
+        if name not in SINKS:
+            raise ConfigError(f"{flag} {name}: there is no such sink{nearest(name, SINKS)}")
     return list(dict.fromkeys(names))
 
 
@@ -108,12 +100,12 @@ class Sinks:
         #: Reason of the failure of each sink that failed, by name.
         self.failures: dict[str, str] = {}
         self._sent = 0
-        self._queues: dict[str, SimpleQueue[Callable[[Any], object] | None]] = {}
-        self._threads: dict[str, Thread] = {}
-        for name in names:
-            self._queues[name] = SimpleQueue()
-            thread = Thread(target=self._serve, args=(name, folder, run), daemon=True)
-            self._threads[name] = thread
+        self._queues: dict[str, SimpleQueue[Any]] = {name: SimpleQueue() for name in names}
+        self._threads = {
+            name: Thread(target=self._serve, args=(name, folder, run), daemon=True)
+            for name in names
+        }
+        for thread in self._threads.values():
             thread.start()
 
     def send(self, curve: Sequence[Mapping[str, float]]) -> None:
@@ -150,21 +142,9 @@ class Sinks:
     def _serve(self, name: str, folder: Path, run: TrackedRun) -> None:
         """Make a sink, and pass it the calls from its queue until it fails."""
         try:
-            if package := getattr(SINKS.get(name), "package", ""):
-                require(package, name)
             sink = SINKS.build(SINKS.resolve(name), folder=folder, run=run)
             while call := self._queues[name].get():
                 call(sink)
         except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
-            first = next(iter(str(error).strip().splitlines()), "")
-            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-            self.failures[name] = in_one_line(f"{kind}{first}")[:_MAX_REASON]
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            is_plain = isinstance(value, str | int | float | bool)
-            yield f"{prefix}{key}", value if is_plain else to_line(value)
+            words = f"{type(error).__name__}: {error}".split()
+            self.failures[name] = in_one_line(" ".join(words))[:_MAX_REASON]

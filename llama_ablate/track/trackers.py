@@ -1,7 +1,6 @@
 """Sinks for TensorBoard, Weights & Biases and MLflow, whose packages are imported when used."""
 
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,6 @@ from typing import Any
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.track.sinks import SINKS, TrackedRun
-
-#: MLflow's limits: parameters and metrics of one call, and characters of a parameter.
-_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 6000
 
 
 @SINKS.register("tensorboard")
@@ -67,14 +63,9 @@ class WandB:
             resume="allow",
             reinit="create_new",  # several runs of one process
             allow_val_change=True,
+            # No links, which a results folder refuses, and no statistics of the machine.
             settings=wandb.Settings(
-                silent=True,
-                console="off",
-                symlink=False,  # a link in a results folder is refused
-                disable_git=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-                x_save_requirements=False,
+                silent=True, console="off", symlink=False, disable_git=True, x_disable_stats=True
             ),
         )
 
@@ -98,7 +89,6 @@ class MLflow:
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         from mlflow import MlflowClient
-        from mlflow.entities import Param
 
         del folder  # the user's settings of MLflow decide where runs are stored
         for name in ("mlflow", "alembic"):  # they log every table of a new database
@@ -110,18 +100,13 @@ class MLflow:
             client.delete_run(earlier.info.run_id)
         tags = {"llama_ablate.run": run.id, "variant": run.group}
         self._id = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
-        params = [Param(key, str(value)[:_MAX_CHARACTERS]) for key, value in run.flat.items()]
-        for first in range(0, len(params), _MAX_PARAMS):
-            client.log_batch(self._id, params=params[first : first + _MAX_PARAMS])
+        for key, value in run.flat.items():
+            client.log_param(self._id, key, str(value)[:6000])  # MLflow's limit
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send numbers."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = [Metric(key, value, now, step) for key, value in values.items()]
-        for first in range(0, len(metrics), _MAX_METRICS):
-            self._client.log_batch(self._id, metrics[first : first + _MAX_METRICS])
+        for key, value in values.items():
+            self._client.log_metric(self._id, key, value, step=step)
 
     def finish(self, outcome: str) -> None:
         """Send the outcome as a tag, and end the run."""

@@ -118,7 +118,7 @@ def test_tokens_of_a_data_set_outlive_its_copy_and_the_network(cached, tmp_path)
     shutil.rmtree(tmp_path / "hf")
     assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path / "cache") == made
     other = CORPORA.resolve({"name": "hub", "dataset": cached, "limit": "2kB"})
-    with pytest.raises(ConfigError, match="OfflineModeIsEnabled"):
+    with pytest.raises(ConfigError, match="it was not loaded before, and HF_HUB_OFFLINE is set"):
         store.prepare(other, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
 
 
@@ -153,12 +153,12 @@ def good(folder):
 
 BAD = {
     "an empty folder": (nothing, {}, None, "doesn't contain any data files"),
-    "no parquet": (named_parquet, {}, None, "could not be loaded (Parquet magic bytes not found"),
+    "no parquet": (named_parquet, {}, None, "could not be loaded: Parquet magic bytes not found"),
     "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
     "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
     "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
-    "a subset": (two_subsets, {"subset": "sample-10bt"}, None, "Available: ['sample-10BT',"),
-    "no subset": (two_subsets, {}, None, "pick one among the available configs: ['sample-10BT',"),
+    "a subset": (two_subsets, {"subset": "sample-10bt"}, "subset", "mean 'sample-10BT'?"),
+    "no subset": (two_subsets, {}, "dataset", "needs 'subset'; allowed: sample-100BT, sample-10BT"),
     "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
     "negative": (good, {"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
 }

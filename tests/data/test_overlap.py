@@ -28,13 +28,13 @@ DOCUMENTS = [text(DRAWN.randint(40, 300)) for _ in range(200)]
 BOOK = text(40_000)
 
 
-def test_white_space_and_pieces_change_no_hash_and_every_letter_does(monkeypatch):
-    whole = hash_document(BOOK.encode())
+def test_white_space_and_pieces_change_no_hash_and_every_letter_does():
+    whole = hash_document([BOOK.encode()])
     spaced = BOOK.replace(" ", "\r\n  ")
-    monkeypatch.setattr("llama_ablate.data.readers._BLOCK", 7919)
-    assert hash_document(spaced.encode()) == whole != 0
-    assert hash_document(f"{BOOK}a".encode()) != whole
-    assert hash_document(b" \n") == 0
+    pieces = [spaced[i : i + 7919].encode() for i in range(0, len(spaced), 7919)]
+    assert hash_document(pieces) == whole != 0
+    assert hash_document([BOOK.encode(), b"a"]) != whole
+    assert hash_document([b" ", b"\n"]) == 0
 
 
 @pytest.fixture

@@ -69,9 +69,10 @@ def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
 
 
 def test_a_limit_takes_the_first_bytes_and_cuts_the_last_document_between_characters():
-    documents = [Document(text.encode()) for text in ("abcd", "ééé", "never read")]
+    pieces = ("ab", "cd"), ("éé", "é"), ("never read",)
+    documents = [Document([piece.encode() for piece in of]) for of in pieces]
     for most, expected in ((4, ["abcd"]), (3, ["abc"]), (7, ["abcd", "é"]), (8, ["abcd", "éé"])):
-        found = [one.text.decode() for one in limited(documents, most)]
+        found = [b"".join(one.pieces).decode() for one in limited(documents, most)]
         assert found == expected
     assert list(limited(documents, None)) == documents
 

@@ -1,4 +1,5 @@
 import base64
+import hashlib
 import json
 import struct
 
@@ -218,6 +219,53 @@ def test_a_tokenizer_that_panics_ends_a_plan_in_one_line_behind_what_rust_writes
     assert "tiny.yaml:3:" in last
 
 
+def test_a_folder_with_gpt2s_two_files_is_the_tokenizer_of_its_tokenizer_json(
+    gpt2_tokenizer, tmp_path
+):
+    whole = json.loads(gpt2_tokenizer.read_text("utf-8"))["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(whole["vocab"]), "utf-8")
+    with pytest.raises(ConfigError, match=r"holds no tokenizer: none of.*both vocab\.json and"):
+        read(tmp_path)
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"]]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges), "utf-8")
+    two, one = read(tmp_path), read(gpt2_tokenizer)
+    text = f"the cat's mat, été {SNEAKY}"
+    assert two.encode(text).tolist() == one.encode(text).tolist()
+    assert (two.vocab, two.special, two.end) == (one.vocab, one.special, one.end)
+    assert read_saved(two.to_json()).encode(text).tolist() == one.encode(text).tolist()
+    (tmp_path / "merges.txt").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be read: they are no vocab"):
+        read(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(gpt2_tokenizer.read_bytes())
+    assert read(tmp_path).vocab == one.vocab
+
+
+def test_gpt2_by_tiktokens_files_is_the_tokenizer_of_its_own_reader(gpt2_tokenizer, monkeypatch):
+    """Its JSON, which is part of run ids, is what `BPE.from_file` gives."""
+    import tiktoken.load
+
+    whole = json.loads(gpt2_tokenizer.read_text("utf-8"))["model"]
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"]]
+    files = {
+        "encoder.json": json.dumps(whole["vocab"]).encode(),
+        "vocab.bpe": ("#version: 0.2\n" + "\n".join(merges)).encode(),
+    }
+    monkeypatch.setattr(
+        tiktoken.load, "read_file_cached", lambda url, _sha: files[url.rpartition("/")[2]]
+    )
+    made = TOKENIZERS.build(TOKENIZERS.resolve("gpt2")).make(None)
+    folder = gpt2_tokenizer.with_name("two")
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    model = tokenizers.models.BPE.from_file(*(str(folder / name) for name in files))
+    assert (
+        json.loads(made.to_json())["model"]["model"]
+        == json.loads(tokenizers.Tokenizer(model).to_str())["model"]
+    )
+    assert made.end == made.special["<|endoftext|>"]
+
+
 def test_a_tokenizer_by_name_is_tiktokens_and_told_where_it_cannot_be_loaded(monkeypatch):
     import tiktoken
 
@@ -259,3 +307,25 @@ def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypat
     for named in ("gpt2", entry):
         tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(named)).make(None)
         assert tokenizer.to_json() == read(gpt2_tokenizer).to_json()
+
+
+@pytest.mark.parametrize("kind", ["sha1", "sha256"])
+def test_a_tokenizer_of_the_hub_that_has_changed_in_its_cache_is_refused(
+    gpt2_tokenizer, tmp_path, monkeypatch, kind
+):
+    import huggingface_hub
+
+    content = gpt2_tokenizer.read_bytes()
+    head = b"blob %d\0" % len(content) if kind == "sha1" else b""  # as git has it
+    blob = tmp_path / "blobs" / hashlib.new(kind, head + content).hexdigest()
+    link = tmp_path / "snapshots" / "tokenizer.json"
+    for path in (blob, link):
+        path.parent.mkdir()
+    blob.write_bytes(content)
+    link.symlink_to(blob)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: str(link))
+    maker = TOKENIZERS.build(TOKENIZERS.resolve("gpt2"))
+    assert maker.make(None).to_json() == read(gpt2_tokenizer).to_json()
+    blob.write_bytes(content.replace(b'"vocab"', b'"vocaB"'))
+    with pytest.raises(ConfigError, match=r"tokenizer\.json' has changed since it was loaded"):
+        maker.make(None)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from llama_ablate import errors
@@ -34,25 +35,34 @@ def test_the_ids_of_2000_texts_are_those_of_the_formats_own_library(kind, tmp_pa
     assert [getattr(again, name) for name in known] == [getattr(ours, name) for name in known]
 
 
-_BPE = {"model_type": "bpe", "remove_extra_whitespaces": False}
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"model_type": "unigram"},
+        {"model_type": "unigram", "byte_fallback": True, "normalization_rule_name": "nmt_nfkc"},
         {"model_type": "word"},
-        {"model_type": "bpe", "byte_fallback": True},  # which shortens runs of spaces
-        _BPE | {"user_defined_symbols": ["cat"]},
-        _BPE | {"treat_whitespace_as_suffix": True},
-        _BPE | {"normalization_rule_name": "nmt_nfkc"},
+        {"model_type": "bpe", "user_defined_symbols": ["cat"]},
+        {"model_type": "bpe", "treat_whitespace_as_suffix": True},
     ],
-    ids=["unigram", "words", "short spaces", "symbols", "suffixes", "normalised"],
+    ids=["unigram", "default with bytes", "words", "symbols", "suffixes"],
 )
-def test_a_model_with_other_rules_than_llamas_is_refused_with_the_remedy(options, tmp_path):
+def test_a_sentencepiece_model_of_any_kind_is_read_by_its_package_and_not_exported(
+    options, tmp_path
+):
     file = sentencepiece_file(tmp_path, **options)
-    with pytest.raises(ConfigError, match="other rules than Llama's is not read; give its tokeniz"):
-        read(file)
+    own = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    ours = read(file)
+    again = read_saved(ours.to_json())
+    for text in TEXTS[:300]:
+        ids = own.encode(text)
+        assert ours.encode(text).tolist() == again.encode(text).tolist() == ids
+        assert ours.decode(ids) == own.decode(ids)
+    assert (ours.vocab, ours.unknown, ours.bos) == (len(own), own.unk_id(), own.bos_id())
+    assert ours.decode([ours.bos, *own.encode("the cat")]).startswith("<s>")
+    assert ours.end == ours.special["</s>"] == own.eos_id()
+    assert ours.piece(own.piece_to_id("<s>")) == "<s>"
+    with pytest.raises(ConfigError, match=r"other rules than Llama.s has no equal"):
+        ours.expressed()
 
 
 PLUGIN = """

@@ -57,7 +57,7 @@ def _stream(source: Source, *, tokens: int = 1_000_000, seed: int = 0) -> Corpus
         for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True)):
             split_source = replace(source, split=i) if isinstance(source, Episodes) else source
             symbols = split_source.sample(np.random.default_rng([seed, i]), length)
-            yield Document(_text(symbols), split)
+            yield Document((_text(symbols),), split)
 
     return Corpus(sample, state=np.__version__)
 
