@@ -174,24 +174,10 @@ def update(
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
     clipping. Each micro-batch, and each rank's share of it, uses its rows of the batch's dropout
-    masks. If a loss balances the experts of a mixture, and the step has several micro-batches or
-    ranks, the experts' load shares in the whole step are first counted in a forward pass without
-    gradients: the loss is a product of two means, and a mean of such products over parts of the
-    step would be a different function. After the step, each module's method `after_step`, if any,
+    masks. After the step, each module's method `after_step`, if any,
     is called with a function that computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
-    mixtures: list[Any] = [
-        module for module in objective.modules() if getattr(module, "balances_by_loss", False)
-    ]
-    if mixtures and (len(parts) > 1 or ranks.count > 1):
-        for mixture in mixtures:
-            mixture.is_counting = True
-        with torch.no_grad():
-            for _ in _forward(objective, parts, compute, ranks, dropout):
-                pass
-        for mixture in mixtures:
-            mixture.know_step(ranks.mean)
     forward = partial(_forward, objective, parts, compute, ranks, dropout)
     for total, by_name in forward():
         (total / len(parts)).backward()
@@ -218,7 +204,36 @@ def _forward(
     *,
     sampled: bool = False,
 ) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
-    """Yield each micro-batch's loss on this rank, with the parts of the loss by name."""
+    """Yield each micro-batch's loss on this rank, with the parts of the loss by name.
+
+    If a loss balances the experts of a mixture, and the step has several micro-batches or ranks,
+    the experts' load shares in the whole step are first counted in a forward pass without
+    gradients: the loss is a product of two means, and a mean of such products over parts of the
+    step would be a different function.
+    """
+    mixtures: list[Any] = [
+        module for module in objective.modules() if getattr(module, "balances_by_loss", False)
+    ]
+    if mixtures and (len(parts) > 1 or ranks.count > 1):
+        for mixture in mixtures:
+            mixture.is_counting = True
+        with torch.no_grad():
+            for _ in _losses(objective, parts, compute, ranks, dropout, sampled=sampled):
+                pass
+        for mixture in mixtures:
+            mixture.know_step(ranks.mean)
+    yield from _losses(objective, parts, compute, ranks, dropout, sampled=sampled)
+
+
+def _losses(
+    objective: nn.Module,
+    parts: Sequence[Tensor],
+    compute: Compute,
+    ranks: Ranks,
+    dropout: Dropout | None,
+    *,
+    sampled: bool,
+) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
     first = 0
     for part in parts:
         mine = ranks.share(part)

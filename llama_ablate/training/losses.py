@@ -101,7 +101,7 @@ class Objective(nn.Module):
 
         Cross-entropy is the mean over all tokens but the first, in nats. The other parts include
         their weights, so the total is the sum of all parts. With `sampled`, targets are drawn from
-        the model's own predictions by a generator that the tokens seed.
+        the model's own predictions, in each row by a generator that the row's tokens seed.
         """
         tokens_BT, targets_BT = tokens_BT1[:, :-1], tokens_BT1[:, 1:]
         if sampled:
@@ -129,11 +129,18 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def _draw_targets(self, tokens_BT: Tensor, dropout: Dropout | None) -> Tensor:
-        """Draw a target for each token from the model's predictions, (B, T)."""
-        logits_BTV = self.model(tokens_BT, dropout=dropout).float()
-        generator = torch.Generator(tokens_BT.device).manual_seed(int(tokens_BT.sum()))
-        chances_nV = logits_BTV.softmax(-1).flatten(0, 1)
-        return torch.multinomial(chances_nV, 1, generator=generator).view_as(tokens_BT)
+        """Draw a target for each token from the model's predictions, (B, T).
+
+        A row's targets do not depend on the other rows, so that micro-batches and ranks change
+        nothing.
+        """
+        chances_BTV = self.model(tokens_BT, dropout=dropout).float().softmax(-1)
+        generator = torch.Generator(tokens_BT.device)
+        drawn = [
+            torch.multinomial(chances_TV, 1, generator=generator.manual_seed(int(tokens_T.sum())))
+            for tokens_T, chances_TV in zip(tokens_BT, chances_BTV, strict=True)
+        ]
+        return torch.stack(drawn).squeeze(-1)
 
 
 def losses_of(train: Train) -> list[Choice]:
