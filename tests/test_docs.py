@@ -180,8 +180,9 @@ def test_the_worked_parts_of_the_pages_are_registered_and_obey_the_laws():
     with own_registries():
         for block in (component, test, *others):
             exec(block, names)  # noqa: S102  our own documentation
-        names["test_scalenorm_gives_every_vector_the_learned_length"]()
-        laws.check(make_spec(norm="scalenorm"), "norm")
+        names["test_a_power_law_lowers_scores_by_the_root_of_the_distance"]()
+        laws.check(make_spec(position="power"), "position")
+        laws.check(make_spec(attention="scaled"), "attention")
         laws.check(make_spec(init="he"), "norm")
         optimizer_laws.check(OPTIMIZERS.resolve("signsgd"))
         assert "confidence" in LOSSES

@@ -6,6 +6,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.model.decoder import build
 from llama_ablate.model.mixers.attention import ATTENTIONS, MHA
+from llama_ablate.model.positions import POSITIONS
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS
 
@@ -27,6 +28,11 @@ class Theirs(nn.Module):
 OPTIMIZER = """
 class Theirs(torch.optim.SGD):
     def __init__(self, weights, lr): super().__init__([w.parameter for w in weights], lr)
+"""
+POSITION = """
+from llama_ablate.model.positions import Position
+class Theirs(Position):
+    def bias(self, pos_T, pos_S): return None
 """
 CALLED = "the model calls its "
 
@@ -50,6 +56,7 @@ SOUND = [
     (LOSSES, LOSS),
     (LOSSES, "def Theirs(logits): return logits.mean()"),
     (OPTIMIZERS, OPTIMIZER),
+    (POSITIONS, POSITION),
 ]
 
 
@@ -75,6 +82,13 @@ def test_what_has_all_that_its_slot_asks_for_is_let_in(enter, registry, text):
         (LOSSES, "def Theirs(logit): return logit", "", "", "did you mean 'logits'?"),
         (OPTIMIZERS, OPTIMIZER, "torch.optim.SGD", "torch.nn.Module", "it has no 'step'"),
         (METRICS, "Theirs = 3", "", "", "3 is not a "),
+        (
+            POSITIONS,
+            POSITION,
+            "def bias",
+            "def forward",
+            "it overrides none of embed, rotate, rotate_values, bias",
+        ),
     ],
 )
 def test_what_lacks_a_part_is_refused_by_name_when_it_is_registered(

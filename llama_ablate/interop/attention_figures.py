@@ -3,9 +3,10 @@
 Arrays are (T, T), queries down and keys across, or (H, T, T) for all heads of a layer.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,43 +23,37 @@ Array = NDArray[np.floating]
 
 _LABELS = 48  # most tokens of which all are labelled
 _STEPS = ("scores", "masked", "weights")
+_ABOUT = ("labels", "title", "layers")
 
 
+@dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Attention maps of one prompt: arrays (layers, H, T, T) for each step, and token labels.
+    """Attention maps of one prompt: arrays (layers, H, T, T) for each step, and token labels."""
 
-    `layers` are the indices, in the model, of the layers with maps; by default all layers.
-    """
-
-    def __init__(
-        self,
-        steps: dict[str, Array],
-        labels: Sequence[str],
-        title: str,
-        layers: Sequence[int] | None = None,
-    ) -> None:
-        self.scores, self.masked, self.weights = (steps[name] for name in _STEPS)
-        self.labels, self.title = list(labels), title
-        self.layers = list(range(len(self.weights)) if layers is None else layers)
+    scores: Array
+    masked: Array
+    weights: Array
+    labels: list[str]
+    title: str
+    #: Indices, in the model, of the layers with maps.
+    layers: list[int]
 
     @classmethod
     def load(cls, file: Path) -> "AttentionMaps":
         """Read a file that `save` wrote. Raises ConfigError if the file has other contents."""
         try:
             with np.load(file, allow_pickle=False) as arrays:
-                steps = {name: arrays[name] for name in _STEPS}
-                layers = arrays["layers"].tolist() if "layers" in arrays else None
-                return cls(steps, arrays["labels"].tolist(), str(arrays["title"]), layers)
+                steps = [arrays[name] for name in _STEPS]
+                return cls(*steps, *(arrays[name].tolist() for name in _ABOUT))
         except (OSError, KeyError, ValueError) as error:
             raise ConfigError(f"'{file}' holds no attention maps: {error}") from None
 
     def save(self, file: Path) -> Path:
         """Write all arrays to a .npz file."""
         disk.make(file.parent)
-        steps = {name: getattr(self, name) for name in _STEPS}
         content = BytesIO()
-        labels, layers = np.array(self.labels), np.array(self.layers)
-        np.savez_compressed(content, labels=labels, layers=layers, title=self.title, **steps)
+        arrays: dict[str, Any] = {name: np.array(of) for name, of in vars(self).items()}
+        np.savez_compressed(content, **arrays)
         disk.replace(file, content.getvalue())
         return file
 
@@ -136,9 +131,8 @@ class AttentionMaps:
         heads = range(self.weights.shape[1])
         for what, index, allowed in (("layer", layer, self.layers), ("head", head, heads)):
             if index not in allowed:
-                raise ConfigError(
-                    f"--{what} {index}: the model's {what}s {_describe_range(allowed)}"
-                )
+                known = ", ".join(map(str, allowed))
+                raise ConfigError(f"--{what} {index}: allowed are {known}")
         return self.layers.index(layer)
 
 
@@ -147,13 +141,6 @@ def _make_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def _describe_range(known: Sequence[int]) -> str:
-    """Describe in words the layers or heads that have maps."""
-    if list(known) == list(range(len(known))):
-        return f"are 0 to {len(known) - 1}"
-    return f"with attention are {', '.join(map(str, known))}"
 
 
 def _make_visible(label: str, *, spaces: bool = True) -> str:

@@ -34,9 +34,9 @@ def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> AttentionMaps:
         hook.remove()
     if not maps:
         raise ConfigError(f"no layer of '{opened.title}' is an attention: it has no maps")
-    steps = {
-        name: torch.stack([getattr(layer, name)[0].float().cpu() for layer in maps]).numpy()
+    scores, masked, weights = (
+        torch.stack([getattr(layer, name)[0].float().cpu() for layer in maps]).numpy()
         for name in ("scores", "masked", "weights")
-    }
+    )
     labels = [opened.tokenizer.piece(token) for token in prompt]
-    return AttentionMaps(steps, labels, opened.title, layers)
+    return AttentionMaps(scores, masked, weights, labels, opened.title, layers)

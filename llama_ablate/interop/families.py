@@ -19,7 +19,7 @@ from llama_ablate.config.marked_yaml import load
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.canonical_spec import ROPE_OPTIONS, kv_heads_of, shared_heads
-from llama_ablate.interop.stored_tensors import Entry, rename
+from llama_ablate.interop.stored_tensors import Entry, rename, spec_of
 
 Config = Mapping[str, Any]
 
@@ -45,13 +45,14 @@ class Family:
     """Config keys and parameter names of a family of Hugging Face models."""
 
     kind: str
-    architecture: str
     #: Path of each key in the `model` section, and the default of an absent key.
     keys: Mapping[str, tuple[str, Any]]
     #: Entries of the `model` section that are the same in the whole family.
     parts: Mapping[str, Any]
     #: Patterns of our parameter names and their replacements, applied in turn.
     names: Mapping[str, str]
+    #: Name of the class in transformers; "" for a layout that is only read.
+    architecture: str = ""
     rules: Sequence[Rule] = ()
     #: Keys that must have this value or be absent.
     fixed: Config = field(default_factory=dict)
@@ -83,7 +84,8 @@ class Family:
             if value is not None and into.setdefault(option, value) != value:
                 is_one = f"{str(into[option]).lower()} and {key} another"
                 _refuse(first, is_one, ["both alike"])
-        model["feedforward"].setdefault("width", 4 * model["dim"])  # GPT-2's default
+        if "multiple_of" not in model["feedforward"]:
+            model["feedforward"].setdefault("width", 4 * model["dim"])  # GPT-2's default
         attention = model["attention"]
         if "name" not in attention:
             kv_heads = attention.pop("kv_heads", model["heads"])
@@ -93,6 +95,19 @@ class Family:
         for change in self.changed.values():  # raises here if a key's value is no number
             _change(config, **change)
         return model
+
+    def spec(self, config: Config, file: Path) -> ModelSpec:
+        """Convert the content of a configuration file to a spec.
+
+        Raises ConfigError, naming the file, for a configuration that our components cannot express.
+        """
+        try:
+            model = self.model(config)
+        except ConfigError as error:
+            raise ConfigError(f"'{file}': {error.message}") from None
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
+        return spec_of(model, file)
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         """Build the config.json of a spec, omitting options that the family cannot express.
@@ -253,6 +268,39 @@ class Windows:
             config["sliding_window"] = window or spec.context
 
 
+@dataclass(frozen=True)
+class MetaRope:
+    """Rule for the rotary embedding of Meta's params.json, which also implies the context.
+
+    A file that scales the frequencies often lacks the factor. It is then the published one of a
+    model of this width, 8 for Llama 3.1 and 32 for Llama 3.2, as in transformers' conversion script
+    `convert_llama_weights_to_hf.py`.
+    """
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the base (theta) and scaling of the frequencies, and infer the context."""
+        theta = float(config.get("rope_theta", 10000.0))
+        model["position"] = {"name": "rope", "layout": "interleaved", "theta": theta}
+        if not config.get("use_scaled_rope"):
+            model["context"] = _CONTEXTS.get(theta, 2048 if model["norm"]["eps"] == 1e-6 else 4096)
+            return
+        factor = config.get("rope_scale_factor") or _FACTORS.get(model["dim"])
+        if factor is None:
+            raise ConfigError(
+                "use_scaled_rope without rope_scale_factor: add it, such as 8 for Llama 3.1, or 32 "
+                "for Llama 3.2"
+            )
+        model["position"] |= {"scaling": "llama3", "factor": float(factor)}
+        model["context"] = 131_072
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write nothing: these checkpoints are only read."""
+
+
+#: Factors of scaled frequencies by width: Llama 3.1 of 8B, 70B, 405B, and Llama 3.2 of 1B, 3B.
+_FACTORS = {4096: 8.0, 8192: 8.0, 16384: 8.0, 2048: 32.0, 3072: 32.0}
+#: Contexts by theta: of Llama 3, and of Code Llama (arXiv:2308.12950).
+_CONTEXTS = {500_000.0: 8192, 1_000_000.0: 16_384}
 _GATES: dict[str, dict[str, Any]] = {
     "silu": {"name": "swiglu"},
     "gelu": {"name": "geglu", "approximate": "none"},
@@ -263,37 +311,33 @@ _RULES: dict[str, Callable[..., Rule]] = {
     "rope": Rope,
     "gate": Gate,
     "windows": Windows,
+    "meta_rope": MetaRope,
 }
 
 
 def _families() -> Iterator[Family]:
+    """Yield the families of families.yaml, in which `like` names a family to inherit from."""
     tables: dict[str, Any] = {}
-    for kind, stated_table in load(Path(__file__).with_suffix(".yaml")).values.items():
-        parent_table, without = (
-            tables.get(stated_table.pop("like", ""), {}),
-            stated_table.pop("without", ()),
-        )
-        table = tables[kind] = {
-            # The family's own entries precede inherited entries, as names are replaced in this
-            # order.
-            part: {**said, **{k: v for k, v in parent_table.get(part, {}).items() if k not in said}}
-            if isinstance(said, dict)
-            else said
-            for part, said in (parent_table | stated_table).items()
-        }
+    for kind, table in load(Path(__file__).with_suffix(".yaml")).values.items():
+        parent, without = tables.get(table.pop("like", ""), {}), table.pop("without", ())
+        tables[kind] = table
+        for part, inherited in parent.items():
+            own = table.setdefault(part, inherited)
+            if isinstance(own, dict):  # own entries first: names are replaced in this order
+                table[part] = own | {k: v for k, v in inherited.items() if k not in own}
         table["keys"] = {key: path for key, path in table["keys"].items() if key not in without}
-        named = table.get("rules", {}).items()
-        converted: dict[str, Any] = {
-            "rules": [_RULES[name](**options) for name, options in named if options is not None],
-            "keys": {
-                key: (path, _NEEDED) if isinstance(path, str) else next(iter(path.items()))
-                for key, path in table["keys"].items()
-            },
+        keys = {
+            key: (path, _NEEDED) if isinstance(path, str) else next(iter(path.items()))
+            for key, path in table["keys"].items()
         }
-        yield Family(kind, **{**table, **converted})
+        rules = [_RULES[name](**options) for name, options in table.get("rules", {}).items()]
+        yield Family(kind, **{**table, "keys": keys, "rules": rules})
 
 
-FAMILIES = {family.kind: family for family in _families()}
+_EVERY = {family.kind: family for family in _families()}
+META = _EVERY.pop("meta")
+#: Families of Hugging Face models by `model_type`.
+FAMILIES = _EVERY
 
 
 def _check_attention_factor(factor: float, scaling: Config) -> None:

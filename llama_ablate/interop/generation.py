@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from llama_ablate.data.tokenizer import Tokenizer
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, need
+from llama_ablate.interop.stored_tensors import check_memory
 from llama_ablate.model.compilation import CompiledStep
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.state import DecoderState
-from llama_ablate.training.compute import free_bytes
 
 Past = Literal["stop", "slide"]
 Ended = Literal["", "stop token", "max tokens", "context"]
@@ -37,14 +37,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for options out of range."""
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"--temperature {self.temperature:g}: must be 0 (greedy) or more")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"--top-k {self.top_k}: must be 1 or more")
-        if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"--seed {self.seed}: must be 0 or more, and below 2^63")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
+        at, top_k, top_p, seed = self.temperature, self.top_k, self.top_p, self.seed
+        need(0 <= at < math.inf, f"--temperature {at:g}: must be 0 (greedy) or more")
+        need(top_k is None or top_k >= 1, f"--top-k {top_k}: must be 1 or more")
+        need(0 <= seed < 1 << 63, f"--seed {seed}: must be 0 or more, and below 2^63")
+        need(0 < top_p <= 1, f"--top-p {top_p:g}: must be above 0 and at most 1")
 
     @property
     def greedy(self) -> bool:
@@ -109,17 +106,14 @@ class Generation:
         self._streams = [torch.Generator().manual_seed(self.sampling.seed) for _ in prompts]
         self._cache: DecoderState | None = None
         self._pad_B: Tensor | None = None
-        if compile == "always" and not use_cache:
-            raise ConfigError("compile 'always': what is compiled is the step that has a cache")
+        said = "compile 'always': what is compiled is the step that has a cache"
+        need(use_cache or compile != "always", said)
         pays = compile == "always" or (compile == "auto" and max_tokens >= COMPILED_FROM)
         #: Forward pass over one new token of each sequence: the model, or its compiled step.
         self.step = CompiledStep(model) if pays and use_cache else model
         context, longest = model.spec.context, max(map(len, self._rows), default=0)
-        if not all(self._rows):
-            raise ConfigError(
-                "an empty prompt gives nothing to continue: this tokenizer has no "
-                "token that begins a text"
-            )
+        said = "an empty prompt gives nothing to continue: this tokenizer has no token that begins "
+        need(all(self._rows), f"{said}a text")
         if use_cache:
             model.state_bytes(context, model.embedding.weight.dtype)  # raises if not provided
         if unknown := [t for row in self._rows for t in row if not 0 <= t < model.spec.vocab]:
@@ -140,7 +134,7 @@ class Generation:
                 self.ended = "context"
                 return
             with torch.inference_mode():
-                tokens = self._draw(self._logits())
+                tokens = self._draw(self._logits()[:, -1].float())
             for row, token in zip(self._rows, tokens, strict=True):
                 row.append(token)
             going = [g and t not in self.stops for g, t in zip(going, tokens, strict=True)]
@@ -159,38 +153,28 @@ class Generation:
         return True
 
     def _logits(self) -> Tensor:
-        """Return the logits of the next token of each sequence, (B, V).
+        """Return the logits of each sequence, (B, T, V), whose last are of the next token.
 
         With a cache only the newest tokens are read, otherwise all tokens.
         """
         device = self.model.embedding.weight.device
         if self._cache is not None:
             newest_B1 = torch.tensor([row[-1:] for row in self._rows], device=device)
-            return self._last(self.step(newest_B1, self._cache, pad_B=self._pad_B))
+            new_B1V: Tensor = self.step(newest_B1, self._cache, pad_B=self._pad_B)
+            return new_B1V
         longest = max(map(len, self._rows))
         pads = [longest - len(row) for row in self._rows]
         padded = [[0] * pad + row for pad, row in zip(pads, self._rows, strict=True)]
         self._pad_B = torch.tensor(pads, device=device) if any(pads) else None
         if self.use_cache:
             capacity = min(self.model.spec.context, longest + self.max_tokens)
-            self._check_memory(capacity)
+            weight, rows = self.model.embedding.weight, len(padded)
+            needed = rows * self.model.state_bytes(capacity, weight.dtype)
+            check_memory(needed, f"a cache of {capacity:,} tokens (--max-tokens)", device)
             self._cache = self.model.new_state(len(padded), capacity)
         tokens_BT = torch.tensor(padded, device=device)
-        return self._last(self.model(tokens_BT, self._cache, pad_B=self._pad_B))
-
-    def _check_memory(self, capacity: int) -> None:
-        weight, rows = self.model.embedding.weight, len(self._rows)
-        needed = rows * self.model.state_bytes(capacity, weight.dtype)
-        free = free_bytes(weight.device)
-        if needed > free:
-            raise ConfigError(
-                f"a cache of {capacity:,} tokens needs {needed / 2**30:,.1f} GiB; "
-                f"{free / 2**30:,.1f} GiB are free: ask for fewer with --max-tokens"
-            )
-
-    @staticmethod
-    def _last(logits_BTV: Tensor) -> Tensor:
-        return logits_BTV[:, -1].float()
+        logits_BTV: Tensor = self.model(tokens_BT, self._cache, pad_B=self._pad_B)
+        return logits_BTV
 
     def _draw(self, logits_BV: Tensor) -> list[int]:
         logits_BV = logits_BV[:, : self.vocab].cpu()

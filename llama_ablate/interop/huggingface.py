@@ -2,25 +2,23 @@
 
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from llama_ablate.config.spec import SLOTS, DropoutRates, ModelSpec
 from llama_ablate.data.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.files import disk
 from llama_ablate.files.strict_json import write_json
 from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.families import FAMILIES, Config, Family
-from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json, spec_of
+from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json
 from llama_ablate.interop.transformers_tokenizer import (
     generation_config,
     special_ids,
@@ -46,7 +44,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     family, config, spec = describe(folder)
     files = _list_files(folder)
     stored_bytes = sum(file.stat().st_size for file in files)
-    check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, folder)
+    check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, f"'{folder}'")
     stored = _open_tensors(files)
     names = _list_stored_names(build(spec, "meta"))
     entries = [*family.entries(names, config)]
@@ -91,19 +89,11 @@ def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
         raise ConfigError(
             f"'{file}': the checkpoint is quantized; allowed: float32, float16 or bfloat16 weights"
         )
-    family = FAMILIES[kind]
-    try:
-        values = family.model(config)
-    except ConfigError as error:
-        raise ConfigError(f"'{file}': {error.message}") from None
-    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
-    return family, config, spec_of(values, file)
+    return FAMILIES[kind], config, FAMILIES[kind].spec(config, file)
 
 
-@dataclass(frozen=True)
-class Export:
-    """Result of an export: the family, and notes on possible differences in transformers."""
+class Export(NamedTuple):
+    """Family of an export, and notes on possible differences in transformers."""
 
     family: str
     notes: list[str]
@@ -122,6 +112,8 @@ def write(
     The write is atomic: the folder is complete or does not exist. Raises ConfigError, naming the
     component, if the family cannot express the spec, and for a folder that is not empty.
     """
+    from huggingface_hub import save_torch_state_dict
+
     folder = folder.resolve()
     kind = _choose_family(canonical(model.spec), kind)
     family = FAMILIES[kind]
@@ -130,8 +122,8 @@ def write(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty")
     config = family.config(replace(spec, dropout=model.spec.dropout))
-    dtype = model.embedding.weight.dtype
-    config |= {"dtype": str(dtype).removeprefix("torch."), **special_ids(tokenizer)}
+    dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
+    config |= {"dtype": dtype, **special_ids(tokenizer)}
     # With an older version, or none, transformers suspects that Mistral's tokenizers split wrongly.
     config["transformers_version"] = "5.0.0"
     documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
@@ -151,20 +143,17 @@ def write(
         entry.theirs: entry.joined([ours[name] for name in entry.ours])
         for entry in family.entries(_list_stored_names(model), config)
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    disk.make(folder.parent)
     try:
-        partial.chmod(0o755)
-        for name, content in documents.items():
-            write_json(partial / name, content)
-        _write_tensors(tensors, partial, shard_bytes)
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
+        with disk.partial_folder(folder.parent) as partial:
+            for name, content in documents.items():
+                write_json(partial / name, content)
+            save_torch_state_dict(tensors, partial, max_shard_size=shard_bytes)
+            if folder.exists():
+                folder.rmdir()
+            disk.move(partial, folder)
     except SafetensorError as error:
         raise ConfigError(f"'{folder}' cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Export(kind, notes)
 
 
@@ -194,9 +183,10 @@ def _list_differences(spec: ModelSpec, kind: str) -> list[str]:
     family = FAMILIES[kind]
     spec = _use_half_layout(spec)
     try:
-        back = canonical(spec_of(family.model(family.config(spec)), Path("config.json")))
+        back = canonical(family.spec(family.config(spec), Path("config.json")))
     except ConfigError as error:
-        return [error.message.removeprefix("'config.json' describes no model: ")]
+        said = error.message.removeprefix("'config.json': ")
+        return [said.removeprefix("'config.json' describes no model: ")]
     lost: list[str] = []
     for field in fields(ModelSpec):
         mine, theirs = getattr(spec, field.name), getattr(back, field.name)
@@ -258,17 +248,6 @@ def _list_files(folder: Path) -> list[Path]:
     pickled = sorted(p.name for p in folder.glob("*.bin"))
     hint = f"; {pickled[0]} is pickled and may hold code: convert it first" if pickled else ""
     raise ConfigError(f"'{folder}' holds neither {_SINGLE_FILE} nor {_INDEX}{hint}")
-
-
-def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
-    from huggingface_hub import split_torch_state_dict_into_shards
-
-    split = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=shard_bytes)
-    for file, names in split.filename_to_tensors.items():
-        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
-    if split.is_sharded:
-        index: dict[str, Any] = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        write_json(folder / _INDEX, index)
 
 
 def _use_half_layout(spec: ModelSpec) -> ModelSpec:

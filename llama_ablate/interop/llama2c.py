@@ -1,6 +1,8 @@
 """llama2.c's model file: seven int32, then every weight as float32, layer upon layer."""
 
+import math
 import struct
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +10,12 @@ import torch
 from torch import Tensor
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.canonical_spec import shared_heads
+from llama_ablate.interop.families import META
 from llama_ablate.interop.stored_tensors import Entry, Stored, fill, spec_of
 from llama_ablate.model.decoder import Decoder, build
 
 _HEADER = struct.Struct("<7i")
+_TABLES = "cosines and sines"  # numbers of the file that we compute
 _MAGIC = 0x616B3432  # marks later versions of the format
 #: Our parameter names in the order of the file: each name for all layers, then the next name.
 _LAYERED = (
@@ -47,41 +50,26 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
             f"'{file}' is no llama2.c model: its header reads "
             f"{', '.join(map(str, _HEADER.unpack(head)))}"
         )
-    values = {
-        "dim": dim,
-        "layers": layers,
-        "heads": heads,
-        "context": context,
-        "vocab": abs(vocab),
-        "tie": vocab > 0,
-        "norm": {"name": "rmsnorm", "eps": 1e-5},
-        "position": {"name": "rope", "layout": "interleaved"},
-        "attention": shared_heads(heads, kv_heads, {}),
-        "feedforward": {"name": "swiglu", "width": width},
-        "block": "pre",
-    }
-    spec = spec_of(values, file)
+    stated = {"dim": dim, "n_layers": layers, "n_heads": heads, "n_kv_heads": kv_heads}
+    model = META.model({**stated, "vocab_size": abs(vocab), "tie_word_embeddings": vocab > 0})
+    network = {"name": "swiglu", "width": width}
+    spec = spec_of({**model, "context": context, "feedforward": network}, file)
     shapes = {name: tuple(p.shape) for name, p in build(spec, "meta").named_parameters()}
-    order = ["embedding.weight"]
-    order += [f"blocks.{i}.{name}" for name in _LAYERED for i in range(layers)]
-    order += ["norm.gain"]
-    tables = context * spec.head_dim  # cosines and sines, which we compute
-    starts, at = {}, _HEADER.size
-    for name in order:
-        starts[name] = at
-        at += 4 * int(np.prod(shapes[name]))
-    at += 4 * tables
-    if not spec.tie:
-        starts["head.weight"] = at
-        at += 4 * int(np.prod(shapes["head.weight"]))
-    if at != size:
-        raise ConfigError(f"'{file}' has {size:,} bytes where its header asks for {at:,}")
+    layered = [f"blocks.{i}.{name}" for name in _LAYERED for i in range(layers)]
+    order = ["embedding.weight", *layered, "norm.gain", _TABLES]
+    order += [] if spec.tie else ["head.weight"]
+    numbers = {name: math.prod(shape) for name, shape in shapes.items()}
+    numbers[_TABLES] = context * spec.head_dim
+    ends = list(accumulate((4 * numbers[name] for name in order), initial=_HEADER.size))
+    if ends[-1] != size:
+        raise ConfigError(f"'{file}' has {size:,} bytes where its header asks for {ends[-1]:,}")
+    starts = dict(zip(order, ends, strict=False))
 
     def get(name: str) -> Tensor:
         shape = shapes[name]
         values = np.memmap(file, "<f4", "r", starts[name], shape)
         return torch.from_numpy(np.array(values, np.float32))
 
-    entries = [Entry(name, (name,)) for name in starts]
+    entries = [Entry(name, (name,)) for name in order if name != _TABLES]
     stored = Stored(shapes, dict.fromkeys(shapes, torch.float32), get)
     return fill(spec, entries, stored, file, dtype=dtype)

@@ -18,12 +18,12 @@ from llama_ablate.design.table import refuse_other_code
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
+from llama_ablate.interop.stored_tensors import check_memory
 from llama_ablate.model.components import spec_from
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, snapshot
-from llama_ablate.training.compute import free_bytes
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,7 @@ def open_preset(
     """
     spec, _ = resolve_preset(name, sets)
     # Twice the weights: a second copy exists while initial values are drawn.
-    needed, free = 2 * 4 * count(spec).parameters, free_bytes("cpu")
-    if needed > free:
-        raise ConfigError(
-            f"the weights of '{name}' need {needed / 2**30:,.1f} GiB while they are drawn; "
-            f"{free / 2**30:,.1f} GiB are free: make it smaller, as with --set model.layers=2"
-        )
+    check_memory(2 * 4 * count(spec).parameters, f"drawing the weights of '{name}'")
     model = init_weights(build(spec), seed).to(dtype or torch.float32)
     model = model.eval().requires_grad_(requires_grad=False)
     read: Tokenizer = tokenizer_files.read(tokenizer.expanduser()) if tokenizer else Bytes()
@@ -189,15 +184,14 @@ def _run_id(store: Store, name: str) -> str:
 
 
 def _not_a_model(path: Path) -> str:
+    """Describe why a path that names no model does not."""
     if snapshot.is_experiment(path):
         labels = ", ".join(v.label for v in Store.open(path).plan.tables[0].variants)
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
-    what = "holds neither" if path.exists() else "does not exist, so it is neither"
     if not path.exists() and len(path.parts) == 1:
-        return (
-            f"there is no run and no checkpoint '{path}', nor a preset of that name"
-            f"{nearest(path, experiment.presets())}"
-        )
+        hint = nearest(path, experiment.presets())
+        return f"there is no run and no checkpoint '{path}', nor a preset of that name{hint}"
+    what = "holds neither" if path.exists() else "does not exist, so it is neither"
     return (
         f"'{path}' {what} a run (record.json), a Hugging Face checkpoint (config.json), a Meta "
         "checkpoint (params.json) nor a llama2.c .bin"

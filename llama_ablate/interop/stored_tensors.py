@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -15,10 +15,11 @@ from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.variants import resolve
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build
+from llama_ablate.training.compute import free_bytes
 
-_LARGEST_JSON = 64 << 20  # bytes: an index of a thousand shards has a few
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -100,7 +101,7 @@ def fill(
                 f"where its configuration asks for {_format_shape(expected)}"
             )
     dtype = dtype or _widest(entries, stored, where)
-    check_memory(count(spec).parameters * dtype.itemsize, where)
+    check_memory(count(spec).parameters * dtype.itemsize, f"'{where}'")
     state: dict[str, Tensor] = {}
     for entry in entries:
         pieces = entry.split(stored.read(entry.theirs), [shapes[name][0] for name in entry.ours])
@@ -122,43 +123,34 @@ def fill(
 
 def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtype:
     """Return the narrowest dtype that represents every stored tensor without loss."""
-    widest = stored.dtypes[entries[0].theirs]
-    for entry in entries:
-        dtype = stored.dtypes[entry.theirs]
+    dtypes = {entry.theirs: stored.dtypes[entry.theirs] for entry in entries}
+    for name, dtype in dtypes.items():
         if dtype not in DTYPES:
             allowed = ", ".join(map(_name_dtype, DTYPES))
-            raise ConfigError(
-                f"'{where}': {entry.theirs} is {_name_dtype(dtype)}; allowed: {allowed}"
-            )
-        widest = torch.promote_types(widest, dtype)
-    return widest
+            raise ConfigError(f"'{where}': {name} is {_name_dtype(dtype)}; allowed: {allowed}")
+    return reduce(torch.promote_types, dtypes.values())
 
 
 def _check_names(
     entries: Sequence[Entry], stored: Stored, where: Path, unneeded: Callable[[str], bool]
 ) -> None:
-    wanted = {entry.theirs for entry in entries}
-    missing = [name for name in (e.theirs for e in entries) if name not in stored.shapes]
-    surplus = [name for name in stored.shapes if name not in wanted and not unneeded(name)]
-    if missing or surplus:
-        differences = [
-            f"{word} {_abbreviate(names)}"
-            for word, names in (("lacks", missing), ("has besides", surplus))
-            if names
-        ]
-        raise ConfigError(
-            f"'{where}' does not hold what its configuration describes: it "
-            + " and ".join(differences)
-        )
+    wanted = [entry.theirs for entry in entries]
+    differences = {
+        "lacks": [name for name in wanted if name not in stored.shapes],
+        "has besides": [n for n in stored.shapes if n not in {*wanted} and not unneeded(n)],
+    }
+    said = [f"{word} {', '.join(names[:3])}" for word, names in differences.items() if names]
+    if said:
+        what = "does not hold what its configuration describes"
+        raise ConfigError(f"'{where}' {what}: it {' and '.join(said)}")
 
 
-def check_memory(needed: int, where: Path) -> None:
-    """Raise ConfigError if a checkpoint's weights need more bytes than are free."""
-    free = psutil.virtual_memory().available
+def check_memory(needed: int, what: str, device: torch.device | str = "cpu") -> None:
+    """Raise ConfigError if something needs more bytes than a device has free."""
+    free = free_bytes(device)
     if needed > free:
         raise ConfigError(
-            f"'{where}' needs {needed / 2**30:,.1f} GiB for its weights; "
-            f"{free / 2**30:,.1f} GiB are free"
+            f"{what} needs {needed / 2**30:,.1f} GiB; {free / 2**30:,.1f} GiB are free"
         )
 
 
@@ -173,22 +165,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ConfigError for a file that is missing, too large or no JSON."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
-    if path.stat().st_size > _LARGEST_JSON:
-        raise ConfigError(f"'{path}' is larger than {_LARGEST_JSON >> 20} MiB: no configuration is")
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(disk.read(path))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"'{path}' is no JSON: {reason}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"'{path}' holds no JSON object")
     return values
-
-
-def _abbreviate(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more
 
 
 def _format_shape(shape: Sequence[int]) -> str:

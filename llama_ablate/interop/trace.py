@@ -3,7 +3,7 @@
 import inspect
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -11,6 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from llama_ablate.errors import ConfigError
@@ -123,8 +127,5 @@ def _running(model: nn.Module) -> Iterator[list[str]]:
     def leave(_module: nn.Module, _args: object, _result: object) -> None:
         path.pop()
 
-    with ExitStack() as hooks:
-        for running in names:
-            hooks.enter_context(running.register_forward_pre_hook(enter))
-            hooks.enter_context(running.register_forward_hook(leave))
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield path

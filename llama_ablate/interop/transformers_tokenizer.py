@@ -19,10 +19,8 @@ def special_ids(tokenizer: Tokenizer | None) -> dict[str, int | None]:
     A missing id is an explicit null, since a family may have another default. The end-of-text id is
     the id of the document separator, even if the separator is a byte or a character.
     """
-    bos, end, pad = (None,) * 3
-    if tokenizer:
-        bos, end, pad = tokenizer.bos, tokenizer.separator, tokenizer.pad
-    return {"bos_token_id": bos, "eos_token_id": end, "pad_token_id": pad}
+    kinds = {"bos_token_id": "bos", "eos_token_id": "separator", "pad_token_id": "pad"}
+    return {key: getattr(tokenizer, kind, None) for key, kind in kinds.items()}
 
 
 def generation_config(tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -6,6 +6,8 @@ an instance: two schemes with different thetas in one process never share a tabl
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +53,16 @@ class Position(nn.Module):
         return None
 
 
-POSITIONS = Registry("position", sizes=SIZES, interface=Position)
+def _with_a_hook(component: Callable[..., Any], _name: str) -> Callable[..., Any]:
+    """Return a scheme. Raises TypeError for a class that overrides no hook of `Position`."""
+    own = [hook for hook in _HOOKS if getattr(component, hook, None) is not getattr(Position, hook)]
+    if isinstance(component, type) and component is not Position and not own:
+        raise TypeError(f"it overrides none of {', '.join(_HOOKS)}")
+    return component
+
+
+_HOOKS = ("embed", "rotate", "rotate_values", "bias")
+POSITIONS = Registry("position", sizes=SIZES, interface=Position, adapt=_with_a_hook)
 POSITIONS.register("none")(Position)
 
 

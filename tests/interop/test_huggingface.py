@@ -242,10 +242,10 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def fails(*_):
+    def fails(*_given, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(huggingface, "_write_tensors", fails)
+    monkeypatch.setattr("huggingface_hub.save_torch_state_dict", fails)
     with pytest.raises(OSError, match="No space left"):
         huggingface.write(ours(make_spec(bias=False)), tmp_path / "x")
     assert not list(tmp_path.iterdir())

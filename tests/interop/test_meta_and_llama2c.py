@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import llama2c, meta
+from llama_ablate.interop.families import META
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.decoder import build
 
@@ -72,12 +74,32 @@ def test_llama2_leaves_vocabulary_heads_and_base_to_be_found(tmp_path):
     assert model.spec.context == 4096
 
 
-def test_llama31s_scaling_is_taken_from_params(tmp_path):
+def test_llama31s_scaling_is_taken_from_params_and_refused_without_its_factor(tmp_path):
     params = META_PARAMS | {"use_scaled_rope": True}
+    with pytest.raises(ConfigError, match=r"without rope_scale_factor: add it, such as 8"):
+        meta.read(write_meta(tmp_path, meta_tensors(), params=params))
+    params |= {"rope_scale_factor": 4}
     model = meta.read(write_meta(tmp_path, meta_tensors(), params=params))
     assert model.spec.position["scaling"] == "llama3"
-    assert model.spec.position["factor"] == 8.0
+    assert model.spec.position["factor"] == 4.0
     assert model.spec.context == 131_072
+
+
+@pytest.mark.parametrize(
+    ("stated", "context", "factor"),
+    [
+        ({"dim": 4096, "use_scaled_rope": True}, 131_072, 8.0),  # Llama 3.1 of 8B
+        ({"dim": 2048, "use_scaled_rope": True}, 131_072, 32.0),  # Llama 3.2 of 1B
+        ({"dim": 4096, "rope_theta": 1e6}, 16_384, 1.0),  # Code Llama
+        ({"dim": 4096, "rope_theta": 5e5}, 8192, 1.0),  # Llama 3
+        ({"dim": 4096, "norm_eps": 1e-6}, 2048, 1.0),  # Llama 1
+        ({"dim": 4096}, 4096, 1.0),  # Llama 2
+    ],
+)
+def test_context_and_scaling_of_a_published_file_are_the_published_ones(stated, context, factor):
+    sizes = {"n_layers": 2, "n_heads": 32, "vocab_size": 100}
+    spec = META.spec({**sizes, **stated}, Path("params.json"))
+    assert (spec.context, spec.position["factor"]) == (context, factor)
 
 
 @pytest.mark.parametrize("shared", [True, False])

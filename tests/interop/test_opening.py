@@ -105,7 +105,7 @@ def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_read(checkpoint
         available = 20_000
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Little)
-    with pytest.raises(ConfigError, match=r"needs 0\.0 GiB for its weights; 0\.0 GiB are free"):
+    with pytest.raises(ConfigError, match=r"needs 0\.0 GiB; 0\.0 GiB are free"):
         open_model(checkpoint)
 
 

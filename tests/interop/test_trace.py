@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from llama_ablate.commands.cli import main
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop import loader
+from llama_ablate.interop import stored_tensors
 from llama_ablate.interop.loader import open_preset
 from llama_ablate.interop.trace import trace
 from llama_ablate.model.components import REGISTRIES
@@ -150,7 +150,9 @@ def test_mistakes_with_presets_are_told_in_one_line(arguments, message, capsys):
 
 
 def test_a_preset_that_does_not_fit_memory_is_refused_before_it_is_built(monkeypatch):
-    monkeypatch.setattr(loader, "build", lambda _: pytest.fail("nothing may be built"))
-    monkeypatch.setattr(loader, "free_bytes", lambda _: 64 << 30)
-    with pytest.raises(ConfigError, match=r"'llama3-70b' need 525\.7 GiB while they are drawn; 64"):
+    monkeypatch.setattr(
+        "llama_ablate.interop.loader.build", lambda _: pytest.fail("nothing may be built")
+    )
+    monkeypatch.setattr(stored_tensors, "free_bytes", lambda _: 64 << 30)
+    with pytest.raises(ConfigError, match=r"'llama3-70b' needs 525\.7 GiB; 64"):
         open_preset("llama3-70b")

@@ -59,7 +59,7 @@ def test_maps_name_the_layers_that_have_any(opened, tmp_path):
     again = AttentionMaps.load(maps.save(tmp_path / "maps.npz"))
     assert again.layers == [1, 3]
     assert again.distance(3) == maps.distance(3) != maps.distance(1)
-    with pytest.raises(ConfigError, match="--layer 2: the model's layers with attention are 1, 3"):
+    with pytest.raises(ConfigError, match="--layer 2: allowed are 1, 3"):
         again.head(2, 0)
     with pytest.raises(ConfigError, match="is an attention: it has no maps"):
         maps_of("gated_delta", "gated_delta")
@@ -80,7 +80,7 @@ def test_the_figure_of_a_head_shows_labels_colours_and_what_is_hidden(opened):
 
 
 def of_weights(weights, labels, title="t"):
-    return AttentionMaps(dict.fromkeys(("scores", "masked", "weights"), weights), labels, title)
+    return AttentionMaps(weights, weights, weights, labels, title, [*range(len(weights))])
 
 
 def test_how_far_a_head_looks_back_by_hand():
@@ -123,7 +123,7 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--layer", "0", "--head", "4"], "--head 4: the model's heads are 0 to 3"),
+        (["--layer", "0", "--head", "4"], "--head 4: allowed are 0, 1, 2, 3"),
         (["--prompt", "the " * 600], "tokens; allowed: 1 to 512"),
     ],
 )

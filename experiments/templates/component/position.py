@@ -18,6 +18,9 @@ class MinePosition(Position):
         self.strength = nn.Parameter(torch.ones(heads))
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor:
-        """Return what is added to the scores of queries T and keys S, (heads, T, S)."""
+        """Return the bias of the scores of queries T and keys S, (heads, T, S).
+
+        Positions may carry a batch, (B, T): the bias is then (B, heads, T, S).
+        """
         distance = (pos_T[..., :, None] - pos_S[..., None, :]).clamp(min=0)
         return -self.strength[:, None, None] * distance.float().log1p().unsqueeze(-3)
