@@ -164,11 +164,12 @@ def own(root: Path) -> set[Path]:
     A run that version 0.2 wrote has a manifest that lists them, and a file for each metric.
     """
     found = {path for path in root.iterdir() if TOP.fullmatch(path.name)}
-    found |= {*root.glob("variants/*/metrics/[!.]*.json")}
+    found |= {*root.glob("variants/*/metrics/[!.]*.json"), *root.glob("tokenizers/*.json")}
     for folder in run_folders(root):
         if not (folder / "manifest.json").is_file():
             listed = document(folder / "record.json").get("files", {})
             found |= {folder / name for name in ("record.json", "weights.dropped", *listed)}
+            found |= {*folder.glob("metrics/[!.]*.json")}
             continue
         manifest = document(folder / "manifest.json")
         names = {"manifest.json", "weights.dropped", *manifest} - {"metrics", "sha256"}

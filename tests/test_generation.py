@@ -294,5 +294,5 @@ def test_a_prompt_or_cache_that_the_model_cannot_hold_is_refused(monkeypatch):
         available = 1000
 
     monkeypatch.setattr("psutil.virtual_memory", lambda: Little)
-    with pytest.raises(ConfigError, match="a cache of .* tokens .--max-tokens. needs"):
+    with pytest.raises(ConfigError, match=r"a cache of .* tokens .--max-tokens. needs"):
         continued(model_of(), [5])

@@ -357,6 +357,9 @@ def _write_plan(
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))
     store.create(document, source.text)
+    texts = [table.text_of(variant) for variant, table in plan.arms]
+    made = {text.tokens.fingerprint: text.tokens.tokenizer for text in texts}
+    store.keep_tokenizers({print_: tokenizer.to_json() for print_, tokenizer in made.items()})
     return plan, compute, settings
 
 

@@ -114,6 +114,13 @@ def _saved(kind: str, data: bytes) -> str:
     return json.dumps({"kind": kind, "model": base64.b64encode(data).decode("ascii")})
 
 
+def _from_json(data: bytes) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json, or of a file that results hold."""
+    with refusing("it is no tokenizer.json"):
+        values = json.loads(data)
+    return restore(values) if "kind" in values else _from_tokenizer_json(data)
+
+
 def _from_tokenizer_json(data: bytes) -> Pieces:
     import tokenizers
 
@@ -186,7 +193,7 @@ def _kind(path: Path, data: bytes) -> str:
 
 #: Readers of tokenizer files, by the `kind` in the JSON of a saved tokenizer.
 _READERS: dict[str, Callable[[bytes], Tokenizer]] = {
-    "bpe": _from_tokenizer_json,
+    "bpe": _from_json,
     "tiktoken": from_ranks,
     "sentencepiece": lambda data: from_sentencepiece(data, _saved("sentencepiece", data)),
     "llama2c": lambda data: from_llama2c(data, _saved("llama2c", data)),
@@ -195,7 +202,11 @@ _READERS: dict[str, Callable[[bytes], Tokenizer]] = {
 
 def read_saved(text: str) -> Tokenizer:
     """Restore a tokenizer from JSON that `Tokenizer.to_json` returned."""
-    saved: dict[str, Any] = json.loads(text)
+    return restore(json.loads(text))
+
+
+def restore(saved: Mapping[str, Any]) -> Tokenizer:
+    """Restore a tokenizer from the values of the JSON that `Tokenizer.to_json` returned."""
     kind = saved["kind"]
     if kind in ("bytes", "chars"):
         return Bytes() if kind == "bytes" else Chars(saved["characters"])

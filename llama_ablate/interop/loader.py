@@ -158,7 +158,12 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return OpenedModel(title, model, lambda: open_tokens(text).tokenizer)
+
+    def tokenizer() -> Tokenizer:
+        saved = store.tokenizer(text.fingerprint)
+        return tokenizer_files.restore(saved) if saved else open_tokens(text).tokenizer
+
+    return OpenedModel(title, model, tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:

@@ -3,9 +3,11 @@
 <results>/<experiment>/
 experiment.yaml  plan.json  compute.json  pace.json  protocol.json
 plan-<sha256>.json                 an earlier plan, of finished runs that plan.json leaves out
-runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors
+runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors, and
+                                   metrics/<metric>.json of what was measured later
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that is to be retried
 variants/<label>--<id>/            metrics/<metric>.json
+tokenizers/<fingerprint>.json      the tokenizer of each text, by the fingerprint of its tokens
 working/<id>/                      leases, checkpoints, log and live.json of an unfinished run
 damaged/                           files and folders whose content was changed or damaged
 redone/                            folders of runs that were trained again on request
@@ -32,9 +34,7 @@ from llama_ablate.results.live import Live
 from llama_ablate.results.plan_document import EARLIER, PLAN, PlanDocument, PlannedTable, read_plan
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Record
-from llama_ablate.results.run import RUNS, RunFolder
-
-_METRICS = "metrics"
+from llama_ablate.results.run import METRICS, RUNS, RunFolder
 
 
 def experiments_in(folder: Path) -> list[Path]:
@@ -192,7 +192,7 @@ class Folder:
         """Yield the files of per-variant metrics, each after its variant's id."""
         for name in sorted(self.files.names(self.variants)):
             if (id_ := name.rpartition("--")[2]) in variants:
-                folder = self.variants / name / _METRICS
+                folder = self.variants / name / METRICS
                 for file in sorted(self.files.names(folder)):
                     # File managers write files whose names begin with a dot.
                     if file.endswith(".json") and not file.startswith("."):
@@ -256,8 +256,20 @@ class Folder:
 
     def variant_metric(self, label: str, variant: str, metric: str) -> Path:
         """Return the path of a metric's values for a variant."""
-        names = (f"{slug(label)}--{variant}", _METRICS, f"{metric}.json")
+        names = (f"{slug(label)}--{variant}", METRICS, f"{metric}.json")
         return disk.below(self.variants, *names)
+
+    def tokenizer_file(self, fingerprint: str) -> Path:
+        """Return the path of a text's tokenizer, given the fingerprint of the text's tokens."""
+        return self.base / "tokenizers" / f"{fingerprint}.json"
+
+    def tokenizer(self, fingerprint: str) -> dict[str, Any] | None:
+        """Return the saved values of a text's tokenizer; None in results of older versions.
+
+        Raises ConfigError for a damaged file.
+        """
+        file = self.tokenizer_file(fingerprint)
+        return dict(self._read_sealed(file)) if self.files.is_file(file) else None
 
     def place(self, file: Path) -> str:
         """Return a file's path relative to the results folder, for use in the file's seal."""

@@ -528,6 +528,12 @@ class PlanDocument(StoredPart):
         details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]
         return f"{label} s{run.seed}" + f" ({', '.join(details)})" * bool(details)
 
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of the tokens of all texts, each once."""
+        every = (text.fingerprint for table in self.tables for text in table.texts)
+        return list(dict.fromkeys(every))
+
     def table_of(self, run: str) -> PlannedTable:
         """Return the first table that contains a run. Raises KeyError if none does."""
         return self._table_of[run]

@@ -1,7 +1,7 @@
 """Folder of a finished run: its files are written once, and verified whenever they are read.
 
-`record.json` holds the record with its metrics, and the SHA-256 of the folder's other files. It is
-sealed, and written again only when a metric is added.
+`record.json` is sealed. It holds the record with the metrics of its training, and the SHA-256 of
+the curve and the weights. A metric that is measured later is a sealed file in `metrics/`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.fields import LARGEST
 from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results.archive import Files
-from llama_ablate.results.record import CURVE, FINAL, Measurement, Points, Record, ending
+from llama_ablate.results.record import CURVE, FINAL, Points, Record, ending
 
 #: The folder of the runs with a final outcome.
 RUNS = "runs"
@@ -27,8 +27,10 @@ WEIGHTS = "weights.safetensors"
 #: Empty file that marks weights as dropped on purpose.
 DROPPED = "weights.dropped"
 _CURVE = "curve.csv"
-#: In folders that version 0.2 wrote: digests of the files, and a folder of sealed metrics.
-_MANIFEST, _METRICS = "manifest.json", "metrics"
+#: Folder of metrics that were measured later.
+METRICS = "metrics"
+#: In folders of format 4: names and digests of the files, and all metrics in files of their own.
+_MANIFEST = "manifest.json"
 
 
 def write_run(
@@ -60,7 +62,9 @@ class RunFolder:
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
-        return Record.from_dict(self._values(), self.path / RECORD)
+        values = self._values()
+        values["metrics"] = {**values["metrics"], **self._later}
+        return Record.from_dict(values, self.path / RECORD)
 
     def outcome(self) -> tuple[str, str]:
         """Return the outcome and its reason."""
@@ -89,21 +93,17 @@ class RunFolder:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield the run's verified files by name, with its weights marked as dropped."""
         self.verify()
-        yield RECORD, sealed(self._values(), self._place(RECORD))
+        values = self._values()
+        yield RECORD, sealed(values, self._place(RECORD))
         yield _CURVE, self._content(_CURVE)
+        for name, metric in self._later.items():
+            if values["metrics"].get(name) != metric:
+                yield (
+                    f"{METRICS}/{name}.json",
+                    sealed(metric, self._place(f"{METRICS}/{name}.json")),
+                )
         if WEIGHTS in self._digests:
             yield DROPPED, b""
-
-    def with_metric(self, name: str, metric: Measurement) -> bytes:
-        """Return the content of the record's file with a further metric."""
-        values = self._values()
-        values["metrics"] |= {name: metric.to_dict()}
-        return sealed(values, self._place(RECORD))
-
-    def forget_version_2(self) -> None:
-        """Remove the files that version 0.2 wrote, once the record has what they hold."""
-        for name in (_MANIFEST, _METRICS):
-            disk.remove_tree(self.path / name)
 
     def verify(self) -> Record:
         """Read all of the run's files, and return its record."""
@@ -130,7 +130,7 @@ class RunFolder:
     @property
     def foreign(self) -> list[Path]:
         """Foreign files in the folder, written by other programs or people."""
-        own = {RECORD, DROPPED, _MANIFEST, _METRICS, *self._digests}
+        own = {RECORD, DROPPED, _MANIFEST, METRICS, *self._digests}
         return [self.path / name for name in sorted({*self._reader.names(self.path)} - own)]
 
     @cached_property
@@ -142,7 +142,7 @@ class RunFolder:
         """Read the values of the record, with its metrics and the digests of the other files."""
         raw = self._read(RECORD)
         if b'\n "sha256": "' not in raw[-99:] and self._reader.is_file(self.path / _MANIFEST):
-            values = self._of_version_2(raw)
+            values = self._of_format_4(raw)
         else:
             values = parse(raw, f"{self.path}/{RECORD}", self._place(RECORD))
         kinds = {"files": dict, "metrics": dict}
@@ -150,28 +150,28 @@ class RunFolder:
             raise ConfigError(f"{self.path / RECORD}: damaged, it states no {wrong[0]}")
         return values
 
-    def _of_version_2(self, raw: bytes) -> dict[str, Any]:
-        """Return the same from a folder that version 0.2 wrote: with a manifest and metric files.
-
-        A metric that was added later is included if its seal is intact.
-        """
+    def _of_format_4(self, raw: bytes) -> dict[str, Any]:
+        """Return the same from a folder of format 4, in which a manifest names the metrics."""
         manifest = self._sealed(_MANIFEST)
-        named = manifest.pop(_METRICS, None)
+        named = manifest.pop(METRICS, None)
         entries = [named, *manifest.values()]
         if not all(isinstance(entry, dict) for entry in entries):
             raise ConfigError(f"{self.path / _MANIFEST}: damaged, it is no manifest")
         files = {name: entry.get("sha256") for name, entry in manifest.items()}
         if files.pop(RECORD, None) != hashlib.sha256(raw).hexdigest():
             raise ConfigError(f"{self.path / RECORD}: damaged, not what was written there")
-        there = (name.rpartition(".") for name in self._reader.names(self.path / _METRICS))
-        metrics = {}
-        for name in sorted({*named} | {stem for stem, _, end in there if end == "json" and stem}):
-            try:
-                metrics[name] = self._sealed(f"{_METRICS}/{name}.json")
-            except ConfigError:
-                if name in named:
-                    raise
+        metrics = {name: self._sealed(f"{METRICS}/{name}.json") for name in sorted(named)}
         return {**parse(raw, self.path / RECORD), "metrics": metrics, "files": files}
+
+    @property
+    def _later(self) -> dict[str, dict[str, Any]]:
+        """Metrics in files of their own, by name; files without an intact seal are left out."""
+        metrics = {}
+        for file in sorted(self._reader.names(self.path / METRICS)):
+            if file.endswith(".json") and not file.startswith("."):
+                with contextlib.suppress(ConfigError):
+                    metrics[file.removesuffix(".json")] = self._sealed(f"{METRICS}/{file}")
+        return metrics
 
     def _sealed(self, name: str) -> dict[str, Any]:
         return parse(self._read(name), f"{self.path}/{name}", self._place(name))

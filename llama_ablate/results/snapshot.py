@@ -128,6 +128,10 @@ class Results(Folder):
         protocol = self.document("protocol")
         if self.files.is_file(protocol):
             yield self.place(protocol), self.files.read(protocol)
+        for fingerprint in self.plan.fingerprints:
+            if self.tokenizer(fingerprint):  # raises for a damaged file
+                file = self.tokenizer_file(fingerprint)
+                yield self.place(file), self.files.read(file)
         for run in self.finished.values():
             for name, content in run.files():
                 yield self.place(run.path / name), content

@@ -1,6 +1,7 @@
 """Writable results folder of an experiment: leases, commits, and clean-up."""
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from llama_ablate.results.plan_document import (
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Points, Record
-from llama_ablate.results.run import RECORD, RunFolder, write_run
+from llama_ablate.results.run import METRICS, RunFolder, write_run
 
 _CHOSEN_BY = "validation_loss_nats"
 
@@ -93,6 +94,18 @@ class Store(Folder):
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def keep_tokenizers(self, saved: Mapping[str, str]) -> None:
+        """Write tokenizers, saved as JSON, by the fingerprints of their tokens.
+
+        Finished runs then work where the corpus and the cache of tokens are gone.
+        """
+        with self.alone("plan") as lease:
+            for fingerprint, text in saved.items():
+                file = self.tokenizer_file(fingerprint)
+                if not file.is_file():
+                    disk.make(file.parent)
+                    self._write_sealed(lease, file, json.loads(text))
+
     def _keep_protocol(self, lease: Lease, plan: PlanDocument) -> None:
         """Write a plan's experiment to the protocol.
 
@@ -151,9 +164,9 @@ class Store(Folder):
 
     def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
         """Add a metric to a finished run."""
-        folder = self.folders()[run]
-        lease.replace(folder.path / RECORD, folder.with_metric(name, metric))
-        folder.forget_version_2()
+        file = disk.below(self.folders()[run].path, METRICS, f"{name}.json")
+        disk.make(file.parent)
+        self._write_sealed(lease, file, metric.to_dict())
 
     def add_variant_metric(
         self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
