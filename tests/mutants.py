@@ -90,7 +90,7 @@ a smaller last part counts as a whole | training/token_losses.py | training/test
 the end of a split is not evaluated | training/evaluation.py | training/test_evaluation.py
     rest := predictions - full -> rest := not cut and predictions - full
 validation text is trained on | data/texts.py | data/test_texts.py
-    Pieces(_between, pieces, start, stop) -> Pieces(_between, pieces, 0, stop)
+    StreamedText(_between, pieces, start, stop) -> StreamedText(_between, pieces, 0, stop)
 all seeds read the same batches | data/tokens.py | data/test_tokens.py
     np.random.Philox(key=[seed, k]) -> np.random.Philox(key=[0, k])
 a model learns to repeat its input | training/losses.py | training/test_losses.py
@@ -187,7 +187,7 @@ speeds are inverted | evidence/medians.py | evidence/test_medians.py
     zip(row_turns, base_turns, strict=True) -> zip(base_turns, row_turns, strict=True)
 turns that warm up are counted | training/timing.py | training/test_timing.py
     if turn >= warm_up else [] -> if turn >= 0 else []
-Meta's queries and keys are read as halves | interop/meta.py | interop/test_meta_and_llama2c.py
+Meta's queries and keys are read as halves | interop/families.py | interop/test_meta_and_llama2c.py
     "layout": "interleaved", "theta": theta -> "layout": "half", "theta": theta
 a head that is not tied is lost | interop/huggingface.py | interop/test_huggingface.py
     if head.shape != table.shape or not torch.equal(head, table): -> if head.shape != table.shape:

@@ -107,6 +107,21 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
     assert all(len(row.split(",")) == len(head.split(",")) for row in rows)
 
 
+def test_status_takes_several_folders_and_names_the_sizes_of_a_grid(
+    results, experiment_file, tmp_path, answer
+):
+    sizes = "{models: [{dim: 16}, {dim: 32}]}"
+    file = experiment_file(name="sized", seeds="2", sizes=sizes)
+    assert run_in_process(file, tmp_path) == 0
+    alone = [answer("status", folder) for folder in (results, tmp_path / "sized")]
+    assert answer("status", results, tmp_path / "sized") == "\n".join(alone)
+    assert "layernorm, dim 32 " in alone[1]
+    values = answer("status", results, tmp_path / "sized", "--json")
+    assert [each["outcomes"] for each in values.values()] == [{"ok": 4}, {"ok": 8}]
+    error = answer("status", results, tmp_path / "sized", "--watch", code=2)
+    assert "--watch and --pending are of one DIR" in error
+
+
 def test_show_looks_at_the_grid_at_a_variant_and_at_two_paired_by_seed(results, answer):
     assert "mqa" in answer("show", results)
     out = answer("show", results, "mqa")

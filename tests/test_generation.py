@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -201,6 +202,28 @@ def said(capsys, *arguments):
     code = main([str(a) for a in arguments])
     found = capsys.readouterr()
     return code, found.out, found.err
+
+
+def test_a_finished_run_needs_neither_its_corpus_nor_the_cache(
+    run_folder, tmp_path, monkeypatch, capsys
+):
+    """Its folder alone, moved to a machine that has nothing else."""
+    generate = ("generate", run_folder, "--prompt", "the cat ", "--max-tokens", "16")
+    before = said(capsys, *generate)
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "empty"))
+    shutil.copytree(run_folder.parent, tmp_path / "g")
+    text = run_folder.parents[1] / "text.txt"
+    text.rename(tmp_path / "away.txt")
+    try:
+        run = tmp_path / "g" / "baseline"
+        assert said(capsys, "generate", run, *generate[2:]) == before
+        assert said(capsys, "trace", run, "--prompt", "the cat")[0] == 0
+        assert said(capsys, "export", run, tmp_path / "exported")[0] == 0
+        (tokenizer,) = (tmp_path / "g" / "tokenizers").iterdir()
+        exported = ("generate", tmp_path / "exported", *generate[2:], "--tokenizer", tokenizer)
+        assert said(capsys, *exported)[1] == before[1]
+    finally:
+        (tmp_path / "away.txt").rename(text)
 
 
 def test_generate_continues_what_a_run_has_learned(run_folder, capsys):

@@ -61,6 +61,21 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
 
 
 @pytest.mark.usefixtures("in_process")
+def test_a_link_as_results_folder_is_followed_and_said(experiment_file, tmp_path, capsys):
+    disk, file = tmp_path / "large disk", experiment_file(measure="[perplexity]", seeds="1")
+    disk.mkdir()
+    (tmp_path / "tiny").symlink_to(disk)
+    for _ in range(2):
+        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 0
+        assert f"note: '{tmp_path}/tiny' is a link: the results are in '{disk}'" in (
+            capsys.readouterr().err
+        )
+    assert len(Store(disk).final_ids()) == 2
+    assert main(["report", str(tmp_path / "tiny")]) == 0
+    assert (disk / "report" / "report.html").is_file()
+
+
+@pytest.mark.usefixtures("in_process")
 def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     experiment_file, tmp_path, run, answer, capsys
 ):

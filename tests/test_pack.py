@@ -5,6 +5,7 @@ import hashlib
 import json
 import lzma
 import math
+import os
 import re
 import shutil
 import tarfile
@@ -475,6 +476,28 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
 
 @pytest.mark.row("R26", "skew: keys of a later version")
 @pytest.mark.usefixtures("without_pictures")
+def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(copy, capsys):
+    """One of 200 MB of zeros, and one whose window alone would take 64 MiB."""
+    window = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 64 << 20}]
+    for raw in (lzma.compress(bytes(200 << 20), preset=0), lzma.compress(b"", filters=window)):
+        (copy / ARCHIVE).write_bytes(raw)
+        tracemalloc.start()
+        assert "damaged" in refusal(capsys, "status", copy)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+        tracemalloc.stop()
+
+
+def test_results_on_a_read_only_medium_are_packed_elsewhere(folder, packed, tmp_path, monkeypatch):
+    """Root may write everywhere, so `os.access` says here what it would say to others."""
+    source, out = tmp_path / "medium" / folder.name, tmp_path / "out"
+    shutil.copytree(folder, source)
+    monkeypatch.setattr(os, "access", lambda path, *_: not Path(path).is_relative_to(source))
+    before = {file: file.stat().st_mtime_ns for file in source.rglob("*")}
+    assert main(["pack", str(source), "--out", str(out)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in source.rglob("*")} == before
+    assert (out / ARCHIVE).read_bytes() == (packed / ARCHIVE).read_bytes()
+
+
 def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told(copy, capsys):
     """As of a key, a metric and a form of hypothesis that were removed since it was packed."""
 

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import math
+import os
 import re
 import subprocess
 import sys
@@ -186,6 +187,13 @@ def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_plugin_that_is_a_pipe_or_a_device_is_refused_unread(tmp_path, answer):
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path / "pipe.py", "/dev/zero", tmp_path):
+        error = answer("components", "norm", "--plugin", path, code=2)
+        assert error == f"llama-ablate: --plugin {path}: is no regular file"
 
 
 def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, train):

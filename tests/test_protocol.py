@@ -9,6 +9,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.findings.frames import Frames
+from llama_ablate.launch import worker
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import UNPLANNED, warnings
 from llama_ablate.results import Results, Store, protocol
@@ -132,6 +133,36 @@ def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
             false[i] = any(verdict(row) != "inconclusive" for row in rows.values())
         # Three standard errors of both simulations: the table is of 4,000.
         assert abs(false.mean() - expected) < 3 * np.sqrt(expected * (1 / count + 1 / 4_000))
+
+
+def test_a_variant_that_is_added_is_named_alone(experiment_file, tmp_path):
+    for axes in ("[layernorm]", "[layernorm, scaled]"):
+        norms = "{design: one-at-a-time, axes: {norm: AXES}}".replace("AXES", axes)
+        norms = norms.replace("scaled", "{name: rmsnorm, eps: 0.1}")
+        assert run_in_process(experiment_file(norms), tmp_path) == 0
+    told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
+    assert [line for line in told if "file after" in line] == [
+        "Added to the file after 4 runs had finished: `variants.axes.norm: {name: rmsnorm, eps: "
+        "0.1}`."
+    ]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_file_counts_as_stated_if_it_was_there_before_the_first_run_began(
+    experiment_file, tmp_path, monkeypatch
+):
+    """A run that was begun has seen the text, whether it finished or not."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "train", interrupted)
+        main(["run", str(experiment_file(**FILE)), "--results", str(tmp_path)])
+    assert not Store(tmp_path / "tiny").final_ids()
+    assert run_in_process(experiment_file(**FILE | {"margin": "0.05 nats"}), tmp_path) == 0
+    told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
+    assert any("`margin: 0.05 nats`" in line for line in told)
 
 
 def test_a_variant_alone_is_trained_and_trained_again_and_both_are_told(

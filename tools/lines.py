@@ -19,25 +19,25 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_160,
+    "llama_ablate/commands": 2_110,
     "llama_ablate/config": 1_730,
-    "llama_ablate/data": 2_070,
-    "llama_ablate/design": 1_530,
+    "llama_ablate/data": 2_290,
+    "llama_ablate/design": 1_570,
     "llama_ablate/evidence": 1_000,
     "llama_ablate/files": 330,
     "llama_ablate/findings": 3_650,
-    "llama_ablate/interop": 1_550,
-    "llama_ablate/launch": 1_470,
-    "llama_ablate/measure": 910,
+    "llama_ablate/interop": 1_430,
+    "llama_ablate/launch": 1_500,
+    "llama_ablate/measure": 920,
     "llama_ablate/model": 3_010,
-    "llama_ablate/report": 3_885,
-    "llama_ablate/results": 1_810,
-    "llama_ablate/track": 140,
-    "llama_ablate/training": 1_360,
-    "llama_ablate/*.py": 450,
+    "llama_ablate/report": 3_900,
+    "llama_ablate/results": 1_845,
+    "llama_ablate/track": 200,
+    "llama_ablate/training": 1_425,
+    "llama_ablate/*.py": 460,
     "tests": 25_920,
-    "scripts": 5_000,
-    "package": 27_900,
+    "scripts": 4_950,
+    "package": 27_300,
 }
 #: Patterns of script files, outside package and tests.
 SCRIPTS = (

@@ -2,8 +2,10 @@
 
 import os
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands import report
@@ -37,8 +39,11 @@ def run(options: PackOptions) -> Answer:
     results = Results.open(options.folder)
     target = options.out or _default_path(results)
     _refuse_target(target, results.plan.experiment.name)
-    report.write(results)
-    files = write_pack(target, results.packable(), _pages(results))
+    is_readonly = options.out and not os.access(results.root, os.W_OK)
+    with TemporaryDirectory() if is_readonly else nullcontext(results.report) as pages:
+        results.report = Path(pages)
+        report.write(results)
+        files = write_pack(target, results.packable(), _pages(results))
     unfinished = len(Frames.of(results).stage.runs - results.finished.keys())
     lines = [f"{target}: {len(results.finished)} runs in {sum(files.values()) / 1024:,.0f} KiB"]
     lines += [f"{unfinished} runs have not finished, and are pending there"] * bool(unfinished)

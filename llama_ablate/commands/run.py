@@ -169,7 +169,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     processes.warm()  # start the fork server, whose imports run parallel to those below
     from llama_ablate.design import forecast
     from llama_ablate.design.plan import make
-    from llama_ablate.launch import measurement
+    from llama_ablate.launch import local, measurement
     from llama_ablate.launch.progress import Progress
     from llama_ablate.launch.queue import Queue
     from llama_ablate.training.compute import pick_device
@@ -188,7 +188,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     # Import the report now, while the fork server still imports torch: it takes two seconds, which
     # would otherwise be added after the last run.
     import_module("llama_ablate.report.page")
-    store = Store(options.results / plan.experiment.slug)
+    store = Store(notes.followed(options.results / plan.experiment.slug))
     store.prepare()
     try:
         plan, compute, settings = _write_plan(launch, source, plan, store, device, sinks)
@@ -198,6 +198,8 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
         raise
     notes.take_failures(store, sinks)  # of an earlier command
     ids = [run.id for run in plan.runs]
+    if limits := local.describe_limits():
+        notes.note(limits)
     say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
     _verify(store, ids, redo)
     wanted = {run for runs in only.values() for run in runs} if only else None

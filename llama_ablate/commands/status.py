@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _AROUND = 7  # lines of the watched view in addition to its rows
 class StatusOptions(ResultsOptions):
     """Options of `status`: the results, and whether to watch the progress."""
 
+    others: tuple[Path, ...] = argument("MORE", "further results", (), nargs="*")
     watch: bool = option(
         False, "show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"
     )
@@ -45,6 +47,15 @@ def run(options: StatusOptions) -> Answer:
     """
     from llama_ablate.results import Results
 
+    if options.others:
+        if options.watch or options.pending:
+            raise ConfigError("--watch and --pending are of one DIR")
+        folders = [options.folder, *options.others]
+        answers = [_once(Results.open(folder)) for folder in folders]
+        said = [each.values for each in answers]  # noqa: PD011  no frame's
+        values = dict(zip(map(str, folders), said, strict=True))
+        text = "\n\n".join(each.text for each in answers)
+        return Answer(text, values, max(each.code for each in answers))
     if options.watch and options.pending:
         raise ConfigError("--pending lists what waits now: leave out --watch")
     results = Results.open(options.folder)
@@ -68,7 +79,9 @@ def _once(results: "Results") -> Answer:
     listed_runs = [replace(run, outcome="too short") if _is_short(run) else run for run in runs]
     by_label: dict[str, Counter[str]] = {}
     for run in listed_runs:
-        by_label.setdefault(run.label, Counter())[run.outcome] += 1
+        table = results.plan.table_of(run.id).name
+        label = f"{run.label}, {table}" if table else run.label
+        by_label.setdefault(label, Counter())[run.outcome] += 1
     width = max(map(len, by_label), default=0)
     lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
     output: list[str | DataFrame] = [f"{results.root}: {_summary(listed_runs)}", "\n".join(lines)]

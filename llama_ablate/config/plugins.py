@@ -122,6 +122,8 @@ def _changed(name: str) -> ConfigError:
 
 
 def _import(path: Path, expected: str | None = None) -> str:
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"--plugin {path}: is no regular file")
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -91,8 +91,8 @@ def refusing(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} ({reason})") from None
 
 
-class Pieces:
-    """Pieces of a text, read anew by each iteration: a text may be larger than the memory."""
+class StreamedText:
+    """Text in pieces that each iteration reads anew, so that it may be larger than the memory."""
 
     def __init__(self, read: Callable[..., Iterator[bytes]], *given: Any) -> None:
         self._read, self._given = read, given
@@ -138,7 +138,7 @@ def limited(documents: Iterable[Document], most: int | None) -> Iterator[Documen
         sizes = itertools.accumulate(map(len, document.pieces))
         is_longer = next((True for size in sizes if size >= most), False)
         if is_longer:
-            yield replace(document, pieces=Pieces(cut, document.pieces, most))
+            yield replace(document, pieces=StreamedText(cut, document.pieces, most))
             return
         yield document
         most -= sum(map(len, document.pieces))
@@ -158,7 +158,7 @@ def read(files: Sequence[Path], column: str) -> Iterator[Document]:
                 for text in texts_of(kind[1](opened, column, name), column, name):
                     yield Document((text,))
         else:
-            yield Document(Pieces(_text, file))
+            yield Document(StreamedText(_text, file))
 
 
 @contextmanager

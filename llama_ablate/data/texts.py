@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.corpus import SPLITS, Corpus
-from llama_ablate.data.readers import SEPARATOR, Document, Pieces, cut
+from llama_ablate.data.readers import SEPARATOR, Document, StreamedText, cut
 from llama_ablate.files import disk
 
 _END = SEPARATOR.encode()
@@ -156,7 +156,7 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[bytes], int | None]]
         stops.append(int(length * end) if shares[2] else stops[-1])
         for split, (start, stop) in zip(SPLITS, pairwise([0, *stops]), strict=True):
             if stop > start:
-                yield split, Pieces(_between, pieces, start, stop), None
+                yield split, StreamedText(_between, pieces, start, stop), None
         return
     for document in chain(first, documents):
         name = document.split

@@ -75,11 +75,16 @@ def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, A
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
     if place is not None:
-        text = raw[:-_SEAL_BYTES]
-        if raw != text + _SEAL.format(_digest(text, place)).encode():
+        if not is_sealed(raw, place):
             raise ConfigError(f"{path}: damaged, not what was written there")
         del value["sha256"]
     return value
+
+
+def is_sealed(raw: bytes, place: str) -> bool:
+    """Return whether the content of a JSON file ends with an intact seal for its place."""
+    text = raw[:-_SEAL_BYTES]
+    return raw == text + _SEAL.format(_digest(text, place)).encode()
 
 
 def _digest(text: bytes, place: str) -> str:

@@ -1,5 +1,6 @@
 """Local launcher: one worker per core or GPU, or per group of cores or GPUs."""
 
+import math
 import os
 import sys
 import time
@@ -17,15 +18,27 @@ from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import cores
 from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import FINAL, Store, live
+from llama_ablate.training import containers
 from llama_ablate.training.compute import free_bytes
 
 _GRACE_S = 8.0  # seconds for a stopped worker to write a checkpoint
 
 
 def default_workers(device: str, ranks: int = 1) -> int:
-    """Return the number of workers: usable cores or GPUs, divided by the ranks per run."""
-    units = devices(device) if device == "cuda" else cores()
-    return max(1, units // ranks)
+    """Return the number of workers: usable cores or GPUs, divided by the ranks per run.
+
+    A container's CPU time counts as cores, rounded down.
+    """
+    units = devices(device) if device == "cuda" else min(cores(), containers.cpus())
+    return max(1, int(units) // ranks)
+
+
+def describe_limits() -> str:
+    """Describe the limits of this container to memory and CPU time; "" without any."""
+    cpus, memory = containers.cpus(), containers.memory_left()
+    limits = [f"{cpus:.3g} CPUs"] * math.isfinite(cpus)
+    limits += [f"{memory / 1e9:,.1f} GB of memory, now free"] * math.isfinite(memory)
+    return f"this container has {' and '.join(limits)}" if limits else ""
 
 
 def devices(device: str) -> int:

@@ -73,6 +73,7 @@ class Queue:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
+        self._tables = {run.id: t.name for t in reversed(plan.tables) for run in t.runs}
         #: Runs that ran out of memory while others ran: each is retried once, without other runs.
         self._crowded: deque[str] = deque()
         self._beside: set[str] = set()
@@ -214,8 +215,10 @@ class Queue:
 
     def _label(self, run: str) -> str:
         planned = self._runs[run]
-        tuned = "".join(f" {k}={v}" for k, v in planned.tuned.items())
-        return f"{self._plan.variants[planned.variant].label} s{planned.seed}{tuned}"
+        table = self._tables[run]
+        details = [table] * bool(table) + [f"{k}={v}" for k, v in planned.tuned.items()]
+        label = self._plan.variants[planned.variant].label
+        return f"{label} s{planned.seed}" + f" ({', '.join(details)})" * bool(details)
 
     def _returned(self) -> list[str]:
         """Return the runs that another process had leased, and has left unfinished."""

@@ -17,6 +17,7 @@ track/                             files and output of trackers; never read by t
 A pack has, instead of these files, results.tar.xz: an archive of the files that readers need.
 """
 
+import os
 from collections.abc import Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import count
@@ -218,7 +219,8 @@ class Folder:
         Raises ConfigError for a symbolic link in the results, since writes would follow the link.
         """
         self.refuse_links()
-        return disk.locked(self.root) if self.is_packed else self.alone("report")
+        is_own = not self.is_packed and os.access(self.root, os.W_OK)
+        return self.alone("report") if is_own else disk.locked(self.root)
 
     def refuse_links(self, *more: Path) -> None:
         """Raise ConfigError for a symbolic link in the results, since writes would follow the link.

@@ -27,6 +27,8 @@ _WITHOUT_EFFECT = ("name", "question", "base", "measure")
 #: Keys of a hypothesis that cite its source and do not affect the test.
 _SOURCE_KEYS = ("source", "said")
 HYPOTHESIS = "hypothesis"
+#: Lists of variants, which have a line for each entry, so that a change names the one added.
+_LISTS = ("variants.axes.", "variants.entries")
 
 
 class Replaced(StoredPart):
@@ -212,6 +214,8 @@ def _leaves(key: str, value: Any) -> Iterator[str]:
     if isinstance(value, Mapping) and value:
         for inner, below in sorted(value.items()):
             yield from _leaves(f"{key}.{inner}", below)
+    elif key.startswith(_LISTS) and isinstance(value, list):
+        yield from (f"{key}: {_inline(entry)}" for entry in value)
     else:
         yield f"{key}: {_inline(value)}"
 

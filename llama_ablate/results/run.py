@@ -8,6 +8,8 @@ import contextlib
 import csv
 import hashlib
 import io
+import json
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.fields import LARGEST
-from llama_ablate.files.strict_json import parse, sealed
+from llama_ablate.files.strict_json import is_sealed, parse, sealed
 from llama_ablate.results.archive import Files
 from llama_ablate.results.record import CURVE, FINAL, Points, Record, ending
 
@@ -27,6 +29,8 @@ WEIGHTS = "weights.safetensors"
 #: Empty file that marks weights as dropped on purpose.
 DROPPED = "weights.dropped"
 _CURVE = "curve.csv"
+#: Outcome and reason in the JSON of a record that this program has sealed.
+_ENDING = re.compile(rb'\n "outcome": ("\w+"),\n "reason": ("(?:[^"\\]|\\.)*"),\n')
 #: Folder of metrics that were measured later.
 METRICS = "metrics"
 #: In folders of format 4: names and digests of the files, and all metrics in files of their own.
@@ -67,8 +71,13 @@ class RunFolder:
         return Record.from_dict(values, self.path / RECORD)
 
     def outcome(self) -> tuple[str, str]:
-        """Return the outcome and its reason."""
-        return ending(self._values(), f"{self.path}/{RECORD}")
+        """Return the outcome and its reason, without parsing thousands of metrics."""
+        raw = self._read(RECORD)
+        found = _ENDING.search(raw) if is_sealed(raw, self._place(RECORD)) else None
+        if found is None:
+            return ending(self._values(), f"{self.path}/{RECORD}")
+        outcome, reason = (json.loads(part) for part in found.groups())
+        return outcome, reason
 
     def curve(self) -> list[dict[str, float]]:
         """Return the points of the learning curve; an empty cell becomes NaN."""

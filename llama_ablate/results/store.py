@@ -83,7 +83,9 @@ class Store(Folder):
                 # An older version writes a variant's architecture with other options.
                 if same and current and current.architectures == plan.architectures:
                     return
-                self._keep_protocol(lease, plan)
+                planned = current.runs if current else {}
+                has_begun = any(task.name in planned for task in self._tasks())
+                self._keep_protocol(lease, plan, has_begun=has_begun)
                 if current:
                     keep_plan(self.plan_file, current, plan, self.final_ids(), lease)
                 elif exists:
@@ -97,24 +99,28 @@ class Store(Folder):
     def keep_tokenizers(self, saved: Mapping[str, str]) -> None:
         """Write tokenizers, saved as JSON, by the fingerprints of their tokens.
 
-        Finished runs then work where the corpus and the cache of tokens are gone.
+        Finished runs then work where the corpus and the cache of tokens are gone. A damaged file is
+        written again.
         """
         with self.alone("plan") as lease:
             for fingerprint, text in saved.items():
+                values = json.loads(text)
+                with contextlib.suppress(ConfigError):
+                    if self.tokenizer(fingerprint) == values:
+                        continue
                 file = self.tokenizer_file(fingerprint)
-                if not file.is_file():
-                    disk.make(file.parent)
-                    self._write_sealed(lease, file, json.loads(text))
+                disk.make(file.parent)
+                self._write_sealed(lease, file, values)
 
-    def _keep_protocol(self, lease: Lease, plan: PlanDocument) -> None:
+    def _keep_protocol(self, lease: Lease, plan: PlanDocument, *, has_begun: bool) -> None:
         """Write a plan's experiment to the protocol.
 
-        Before any run has finished, the experiment replaces the protocol; afterwards the experiment
-        is added to the protocol as a change.
+        Before any run has begun, the experiment replaces the protocol; afterwards the experiment is
+        added to the protocol as a change.
         """
         folders = self.folders()
         stated_versions, replaced = [], []
-        if folders:
+        if folders or has_begun:
             stated_versions = self.protocol
             with contextlib.suppress(ConfigError, FileNotFoundError):
                 before = read_plan(self.plan_file)

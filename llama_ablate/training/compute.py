@@ -23,6 +23,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
+from llama_ablate.training import containers
 from llama_ablate.training.losses import Objective, losses_of, mean_cross_entropy
 from llama_ablate.training.optimizers import Optimizer, do_step
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -358,7 +359,7 @@ def _forward_backward_s(objective: Objective, tokens: Tensor, compute: Compute) 
 
 
 def free_bytes(device: torch.device | str) -> int:
-    """Return the free memory of a GPU, or of this machine, in bytes."""
+    """Return the free memory of a GPU, or of this machine or container, in bytes."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)
+    return int(min(psutil.virtual_memory().available, containers.memory_left()))

@@ -133,7 +133,7 @@ def train(
         late = config.timeout_s is not None and now - began > config.timeout_s
         due = now - last_saved > checkpoint_s
         stopping, late, due = ranks.agreed(ranks.first and stop(), late, due)
-        state.clock_s = 0.0 if late else now - began  # the next attempt has all its time
+        state.clock_s = now - began
         if saved and (stopping or late or due):
             run.save(saved, state)
             last_saved = now

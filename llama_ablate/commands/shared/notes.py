@@ -18,6 +18,14 @@ def note(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
+def followed(root: Path) -> Path:
+    """Return a results folder, or the folder to which it links; print a note on a link."""
+    if not root.is_symlink():
+        return root
+    note(f"'{root}' is a link: the results are in '{root.resolve()}'")
+    return root.resolve()
+
+
 def take_failures(store: Store, sinks: Sequence[str]) -> dict[str, str]:
     """Return why sinks failed in runs, by sink, and remove the logs that say so."""
     failures = {}
