@@ -222,6 +222,9 @@ def test_a_finished_run_needs_neither_its_corpus_nor_the_cache(
         (tokenizer,) = (tmp_path / "g" / "tokenizers").iterdir()
         exported = ("generate", tmp_path / "exported", *generate[2:], "--tokenizer", tokenizer)
         assert said(capsys, *exported)[1] == before[1]
+        assert said(capsys, "measure", tmp_path / "g", "kv_cache")[0] == 0
+        code, _, error = said(capsys, "measure", tmp_path / "g", "calibration")
+        assert (code, str(text) in error) == (2, True)
     finally:
         (tmp_path / "away.txt").rename(text)
 

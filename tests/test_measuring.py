@@ -18,7 +18,7 @@ from llama_ablate.measure.turns import half_width, joined
 from llama_ablate.report import page
 from llama_ablate.results import Results, Store
 from llama_ablate.results.protocol import StatedMetrics
-from llama_ablate.results.record import Measurement, Value
+from llama_ablate.results.record import Measurement, Settings, Value
 from llama_ablate.training.compute import Compute
 from tests import plans
 from tests.in_process import run_in_process
@@ -40,7 +40,10 @@ def passes(experiment_file, tmp_path, monkeypatch):
     def measure(*sets, **more):
         compute = Compute(kernel=more.pop("kernel", "math"))
         plan = make(experiment.load(file, sets))
-        measurement.measure_variants(store, plan, compute, lambda *_: None, **more)
+        document = plan.document(None, Settings())
+        measurement.measure_variants(
+            store, document, plan.metrics, compute, lambda *_: None, **more
+        )
         return len(taken)
 
     return measure
@@ -70,7 +73,8 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
     plan = make(
         experiment.load(experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]"))
     )
-    measurement.measure_variants(store, plan, Compute(), lambda *_: None)
+    document = plan.document(None, Settings())
+    measurement.measure_variants(store, document, plan.metrics, Compute(), lambda *_: None)
     assert calls == [(["kv_cache"], 1, False)] + [(["train_speed"], 3, True)] * 5
     for variant in plan.tables[0].variants:
         metrics = store.metrics_of([variant.id])[variant.id]
@@ -123,15 +127,16 @@ def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(e
     )
     stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
     length = METRICS.resolve(STATED)
-    plan = SimpleNamespace(experiment=stated, metrics=[length])
+    plan = SimpleNamespace(experiment=stated)
+    missing = partial(measurement._wanted, store, plan, [length])
     for asked in (True, False):
-        wanted = measurement._wanted(store, plan, asked=asked, again=False)
+        wanted = missing(asked=asked, again=False)
         assert wanted == ([] if kept else [(record, [length])])
-        assert measurement._wanted(store, plan, asked=asked, again=True) == [(record, [length])]
+        assert missing(asked=asked, again=True) == [(record, [length])]
     store.weights = lambda _id: None
-    assert measurement._wanted(store, plan, asked=False, again=True) == []
+    assert missing(asked=False, again=True) == []
     with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
-        measurement._wanted(store, plan, asked=True, again=True)
+        missing(asked=True, again=True)
     read = StatedMetrics(stated).read(record.metrics)["length"]
     assert read == metric if kept else read.rows == ()
 

@@ -210,7 +210,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             _work(queue, launcher, store, plan, wanted)
         store.sweep(unfinished=False)  # a late worker may have left files of a finished run
         if not only or {*ids} <= store.final_ids():
-            measurement.measure(store, plan, compute, progress.measure)
+            measurement.measure(store, store.plan, plan.metrics, compute, progress.measure)
         else:
             notes.note("speeds are measured of all variants together: run without --only for them")
     _send_results(store, sinks)

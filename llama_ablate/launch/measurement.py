@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.config import plugins
-from llama_ablate.config.experiment import ExperimentFile, Train
+from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.spec import ModelSpec, digest
-from llama_ablate.design.plan import Plan, StepTimes, make, open_tokens
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.design.plan import StepTimes, open_tokens
 from llama_ablate.design.table import Table, refuse_other_code
-from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
@@ -32,7 +32,12 @@ from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Record, Store
-from llama_ablate.results.plan_document import PlanDocument, PlannedText
+from llama_ablate.results.plan_document import (
+    PlanDocument,
+    PlannedTable,
+    PlannedText,
+    PlannedVariant,
+)
 from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
@@ -51,8 +56,14 @@ def measure_step_times(store: Store, compute: Compute) -> StepTimes:
     """
 
     def measured(table: Table) -> list[float]:
-        arms = [_arm(v, table) for v in table.variants]
-        train = _train_config(table.baseline, table).identity()
+        configs = [
+            table.experiment.train.with_changes({**table.train, **v.train}) for v in table.variants
+        ]
+        arms = [
+            (v.spec, config, table.text_of(v).planned())
+            for v, config in zip(table.variants, configs, strict=True)
+        ]
+        train = configs[0].identity()
         key = digest([[v.id for v in table.variants], train, compute.to_dict()])
         speed = METRICS.resolve("train_speed")
 
@@ -73,7 +84,8 @@ def measure_step_times(store: Store, compute: Compute) -> StepTimes:
 
 def measure_variants(
     store: Store,
-    plan: Plan,
+    plan: PlanDocument,
+    metrics: Sequence[Choice],
     compute: Compute,
     progress: Callable[[int, int], None],
     *,
@@ -86,9 +98,9 @@ def measure_variants(
     set, all metrics are measured again. New values replace earlier values.
     """
     arms = [variant for variant, _ in plan.arms]
-    circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
+    circumstances = [_circumstances(plan, *arm) for arm in plan.arms]
     pass_key = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
-    planned = [c for c in plan.metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
+    planned = [c for c in metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
     marks = {c.name: digest([*pass_key, _entry(c)]) for c in planned}
     # Speeds that were measured in pairs are more precise, and are kept.
     better = {c.name: digest([*pass_key, _entry(_paired(c))]) for c in planned}
@@ -103,16 +115,16 @@ def measure_variants(
             for choice in planned
             if again
             or any(
-                _mark(metrics.get(choice.name)) not in (marks[choice.name], better[choice.name])
-                for metrics in known_metrics
+                _mark(known.get(choice.name)) not in (marks[choice.name], better[choice.name])
+                for known in known_metrics
             )
         ]
         if not choices:
             return
         measured = _measured(store, plan, choices, compute, progress)
         here, entries = environment(), {choice.name: choice.shortest() for choice in choices}
-        for variant, metrics in zip(arms, measured, strict=True):
-            for name, metric in metrics.items():
+        for variant, of_variant in zip(arms, measured, strict=True):
+            for name, metric in of_variant.items():
                 complete = replace(
                     metric,
                     entry=entries[name],
@@ -155,7 +167,7 @@ def _mark(metric: Measurement | None) -> str:
 
 def _measured(
     store: Store,
-    plan: Plan,
+    plan: PlanDocument,
     choices: Sequence[Choice],
     compute: Compute,
     progress: Callable[[int, int], None],
@@ -165,7 +177,10 @@ def _measured(
     Timed metrics are measured in new interpreters; paired speeds in several, until their intervals
     are narrow enough.
     """
-    arms = [_arm(variant, table) for variant, table in plan.arms]
+    arms = [
+        (spec_from(variant.model), plan.train_of(variant, table), table.text_of(variant))
+        for variant, table in plan.arms
+    ]
     paired = [c.entry() for c in choices if is_paired(c)]
     timed = [c.entry() for c in choices if METRICS.timed(c.name) and not is_paired(c)]
     others = [c.entry() for c in choices if not METRICS.timed(c.name)]
@@ -213,7 +228,9 @@ def _joined(
 
 
 def _is_precise(
-    plan: Plan, of_processes: Sequence[Sequence[dict[str, Measurement]]], paired: Sequence[Entry]
+    plan: PlanDocument,
+    of_processes: Sequence[Sequence[dict[str, Measurement]]],
+    paired: Sequence[Entry],
 ) -> bool:
     """Return whether the paired speeds measured so far have narrow enough intervals."""
     names = [METRICS.resolve(entry).name for entry in paired]
@@ -227,24 +244,15 @@ def _is_precise(
     return widest <= WANTED_HALF_WIDTH
 
 
-def _arm(variant: Variant, table: Table) -> tuple[ModelSpec, Train, PlannedText]:
-    """Return a variant's spec, train config and planned text, for a measuring process."""
-    return variant.spec, _train_config(variant, table), table.text_of(variant).planned()
-
-
-def _train_config(variant: Variant, table: Table) -> Train:
-    return table.experiment.train.with_changes({**table.train, **variant.train})
-
-
-def _circumstances(variant: Variant, table: Table) -> list[Any]:
+def _circumstances(plan: PlanDocument, variant: PlannedVariant, table: PlannedTable) -> list[Any]:
     """Return the settings on which a variant's measurement depends.
 
     Compute settings and training length are left out. The spec and train config are reduced to
     their differences from the defaults, so that a new option or key does not invalidate earlier
     measurements.
     """
-    train = _train_config(variant, table).identity("tokens", "steps", "evals")
-    return [variant.spec.identity(), train, table.text_of(variant).tokens.fingerprint]
+    train = plan.train_of(variant, table).identity("tokens", "steps", "evals")
+    return [spec_from(variant.model).identity(), train, table.text_of(variant).fingerprint]
 
 
 def measure_finished(
@@ -257,29 +265,30 @@ def measure_finished(
     they are measured again and replaced. Raises ConfigError for an unknown metric, for a run
     without weights to measure, and if the corpus or a plug-in has changed.
     """
-    planned = store.plan
-    listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
+    plan = store.plan
+    listed = {c.name: c for c in map(METRICS.resolve, plan.experiment.measure)}
     choices = [_paired(listed.get(name) or METRICS.resolve(name)) for name in names]
-    entries = [*planned.experiment.measure, *(choice.entry() for choice in choices)]
-    checked = make(ExperimentFile.of(planned.experiment.model_copy(update={"measure": entries})))
-    plan = replace(checked, metrics=tuple(choices))
-    if planned.compute is None:
+    entries = [*plan.experiment.measure, *(choice.shortest() for choice in choices)]
+    if plan.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
-    _refuse_what_has_changed(store, planned, checked)
-    compute = Compute.of(planned.compute)
-    measure(store, plan, compute, progress, asked=True, again=again)
+    _refuse(store, plan, choices)
+    stated = plan.experiment.model_copy(update={"measure": entries})
+    plan = plan.model_copy(update={"experiment": stated})
+    compute = Compute.of(plan.compute)
+    measure(store, plan, choices, compute, progress, asked=True, again=again)
 
 
 def measure(
     store: Store,
-    plan: Plan,
+    plan: PlanDocument,
+    metrics: Sequence[Choice],
     compute: Compute,
     progress: Callable[[int, int], None],
     *,
     asked: bool = False,
     again: bool = False,
 ) -> None:
-    """Measure the planned metrics that finished runs and variants lack.
+    """Measure the metrics that finished runs and variants lack.
 
     A metric measured with other options counts as lacking. Metrics of runs are measured from
     weights. If `asked` is set, failed metrics are retried, and a run without weights raises
@@ -287,24 +296,24 @@ def measure(
     again.
     """
     with store.alone(_KEY) as lease:
-        wanted = _wanted(store, plan, asked=asked, again=again)
+        wanted = _wanted(store, plan, metrics, asked=asked, again=again)
         for done, (record, choices) in enumerate(wanted, 1):
             arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
             measured = processes.call(measure_run, *arguments, log=store.log(_KEY))
             for name, metric in measured.items():
                 store.add_metric(lease, record.id, name, metric)
             progress(done, len(wanted))
-    measure_variants(store, plan, compute, progress, again=again)
+    measure_variants(store, plan, metrics, compute, progress, again=again)
 
 
 def _wanted(
-    store: Store, plan: Plan, *, asked: bool, again: bool
+    store: Store, plan: PlanDocument, metrics: Sequence[Choice], *, asked: bool, again: bool
 ) -> list[tuple[Record, list[Choice]]]:
     """Return each finished run that lacks metrics, with a list of the missing metrics.
 
     Raises ConfigError as `measure` does.
     """
-    per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
+    per_run = [c for c in metrics if METRICS.per(c.name) == "run"]
     stated_metrics = StatedMetrics(plan.experiment)
     wanted = []
     for record in store.records() if per_run else ():
@@ -333,15 +342,27 @@ def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> 
     return retry and bool(metric.error) and not metric.rows
 
 
-def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
-    """Raise ConfigError if text or plug-ins have changed since the runs were planned."""
+def _refuse(store: Store, plan: PlanDocument, choices: Sequence[Choice]) -> None:
+    """Raise ConfigError for metrics that do not fit the variants, or changed text or plug-ins."""
     store.refuse_links()
-    for variant, table in now.arms:
-        whose, train = f"'{store.root}'", _train_config(variant, table)
-        refuse_other_code(variant.spec, planned.settings.plugins, whose, train)
-    was = {table.text_of(v).fingerprint for table in planned.tables for v in table.variants}
-    if was != {table.text_of(v).tokens.fingerprint for table in now.tables for v in table.variants}:
-        raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
+    for variant, table in plan.arms:
+        spec, train = spec_from(variant.model), plan.train_of(variant, table)
+        refuse_other_code(spec, plan.settings.plugins, f"'{store.root}'", train)
+        tokens = _open_text(table.text_of(variant), [choice.name for choice in choices])
+        for choice in choices:
+            METRICS.check(choice, spec, tokens)
+
+
+def _open_text(text: PlannedText, metrics: Sequence[str]) -> Tokens:
+    """Open a planned text, or describe it if all metrics do without its tokens.
+
+    Raises ConfigError if the corpus has changed since the plan was made.
+    """
+    if any(METRICS.reads_text(name) for name in metrics):
+        return open_tokens(text)
+    return Tokens(
+        Path(), text.fingerprint, text.corpus, text.vocab, text.tokens, text.bytes, sums={}
+    )
 
 
 def measure_run(
@@ -381,6 +402,7 @@ def _measure(
     rounds: int,
     limit_s: float = math.inf,
 ) -> list[dict[str, Measurement]]:
-    opened = [Arm(spec, train, open_tokens(text)) for spec, train, text in arms]
     choices = [METRICS.resolve(entry) for entry in entries]
+    names = [choice.name for choice in choices]
+    opened = [Arm(spec, train, _open_text(text, names)) for spec, train, text in arms]
     return measure_arms(opened, choices, compute, rounds=rounds, limit_s=limit_s, report=report)

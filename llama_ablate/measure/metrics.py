@@ -53,6 +53,7 @@ class Metrics(Registry):
         super().__init__("metric")
         self._per: dict[str, Per] = {}
         self._timed: set[str] = set()
+        self._textless: set[str] = set()
         self._checks: dict[str, Check] = {}
         self._worse: dict[str, Mapping[str, Worse]] = {}
 
@@ -63,12 +64,15 @@ class Metrics(Registry):
         per: Per,
         check: Check | None = None,
         timed: bool = False,
+        reads_text: bool = True,
         worse: Mapping[str, Worse] | None = None,
     ) -> Callable[[Metric], Metric]:
         """Return a decorator that registers a metric under `name`, `timed` if it is a speed.
 
         `check` is called with the spec, the tokens and the metric's options, when an experiment is
-        planned and before each measurement. It raises ConfigError for an option out of range.
+        planned and before each measurement. It raises ConfigError for an option out of range. A
+        metric with `reads_text=False` takes nothing but counts from the tokens, and can be measured
+        where the corpus is gone.
         `worse` says for each of the metric's quantities whether lower or higher is worse. A guard
         (a limit on how much worse a variant may be) uses the first of these quantities unless the
         guard names another quantity.
@@ -77,6 +81,8 @@ class Metrics(Registry):
         self._per[name] = per
         if timed:
             self._timed.add(name)
+        if not reads_text:
+            self._textless.add(name)
         if check:
             self._checks[name] = check
         return self.register(name)
@@ -92,6 +98,10 @@ class Metrics(Registry):
     def timed(self, name: str) -> bool:
         """Return whether a per-variant metric is a speed, which differs from call to call."""
         return name in self._timed
+
+    def reads_text(self, name: str) -> bool:
+        """Return whether a metric reads the tokens of its text."""
+        return name not in self._textless
 
     def check(self, choice: Choice, spec: ModelSpec, tokens: Tokens) -> None:
         """Raise ConfigError if a metric's options do not fit a spec and its text."""

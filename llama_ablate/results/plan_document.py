@@ -469,6 +469,23 @@ class PlanDocument(StoredPart):
 
         return self._with_variants(called)
 
+    @property
+    def arms(self) -> list[tuple[PlannedVariant, PlannedTable]]:
+        """Variants of all tables, each once, with the first table that contains it."""
+        arms: dict[str, tuple[PlannedVariant, PlannedTable]] = {}
+        for table in self.tables:
+            for variant in table.variants:
+                arms.setdefault(variant.id, (variant, table))
+        return list(arms.values())
+
+    def train_of(self, variant: PlannedVariant, table: PlannedTable) -> Train:
+        """Return the train config of a variant's runs, without tuned values."""
+        changes = next(
+            (run.train for run in table.runs if run.variant == variant.id), variant.train
+        )
+        kept = {key: value for key, value in changes.items() if key not in self.experiment.tune}
+        return self.experiment.train.with_changes(kept)
+
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
         """Find a variant of a table by its label, short label or id; None for an unknown name.
 
