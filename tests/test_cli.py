@@ -1,5 +1,7 @@
+import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,6 +214,24 @@ def test_whatever_ends_a_command_is_one_line(monkeypatch, capsys, place, error, 
 def test_a_folder_in_which_no_file_can_be_made_is_not_told_to_be_missing(answer):
     said = answer("export", "llama2-demo", "/proc/x", code=2)
     assert said == "llama-ablate: '/proc': no file can be made there"
+
+
+def test_a_full_disk_is_told_with_the_place(results, tmp_path, monkeypatch, answer):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.copytree(results, tmp_path / "tiny")
+    monkeypatch.setattr(os, "write", fail)
+    cases = {
+        ("report", tmp_path / "tiny", "--paper", "--out", tmp_path / "out"): "",
+        ("pack", tmp_path / "tiny", "--out", tmp_path / "out"): "tiny/working/report/lease-1",
+        ("export", tmp_path / "tiny/baseline", tmp_path / "out"): "",
+        ("measure", tmp_path / "tiny", "kv_cache", "--again"): "tiny/working/measure/lease-1",
+    }
+    for words, place in cases.items():
+        error = answer(*words, code=2)
+        said = f"llama-ablate: '{tmp_path / place}': No space left on device"
+        assert error.removesuffix("; what is finished is kept") == said
 
 
 def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, answer):

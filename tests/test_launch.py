@@ -1,10 +1,12 @@
 """Grids of seconds, run as users run them: in processes, stopped, killed, and gone on with."""
 
+import errno
 import hashlib
 import os
 import signal
 import threading
 import time
+from itertools import count
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -73,6 +75,36 @@ def test_a_link_as_results_folder_is_followed_and_said(experiment_file, tmp_path
     assert len(Store(disk).final_ids()) == 2
     assert main(["report", str(tmp_path / "tiny")]) == 0
     assert (disk / "report" / "report.html").is_file()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name(
+    experiment_file, tmp_path, monkeypatch
+):
+    """NFS renames it to `.nfs...`, which cannot be removed before it is closed; here, never."""
+    unlink, numbers = os.unlink, count()
+
+    def renamed(path, **given):
+        if Path(path).name.startswith(".nfs"):
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        if "working" not in Path(path).parts:
+            return unlink(path, **given)
+        return Path(path).rename(Path(path).parent / f".nfs{next(numbers)}")
+
+    file = experiment_file(seeds="1", measure="[perplexity]")
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "train", interrupt)
+        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
+    store = Store(tmp_path / "tiny")
+    monkeypatch.setattr(os, "unlink", renamed)
+    for run in store.plan.runs:
+        assert worker.main([str(store.root), run]) == 0
+        assert store.is_final(run)
+    assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 0
+
+
+def interrupt(*_arguments, **_more):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.usefixtures("in_process")

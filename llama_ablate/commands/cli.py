@@ -142,8 +142,9 @@ def _said(error: Exception) -> str:
         return str(error)
     place = Path(os.fsdecode(error.filename2 or error.filename))  # the target of a rename
     why = error.strerror
-    if place.name.startswith(disk.PARTIAL):  # a temporary file, before its rename to the real name
-        place = place.parent
+    names = [name.startswith(disk.PARTIAL) for name in place.parts]
+    if any(names):  # a temporary file or folder, before its rename to the real name
+        place = Path(*place.parts[: names.index(True)])
         why = "no file can be made there" if error.errno == errno.ENOENT else why
     refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     allowed = "; allowed: what you may read, in a folder that you may write to" if refused else ""

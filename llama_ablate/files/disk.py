@@ -88,11 +88,22 @@ def _regular(path: Path | str) -> tuple[int, int]:
     return handle, status.st_size
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add a file's path to errors of the disk, which name none for an open file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 class Writer:
     """New file, open for buffered writing, that computes the SHA-256 of its content."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._path = path
         self._sum = sha256()
         self._held = bytearray()
 
@@ -109,8 +120,9 @@ class Writer:
         self._sum.update(self._held)
         rest = memoryview(bytes(self._held))
         self._held.clear()
-        while rest:
-            rest = rest[os.write(self._handle, rest[:_CHUNK]) :]
+        with naming(self._path):
+            while rest:
+                rest = rest[os.write(self._handle, rest[:_CHUNK]) :]
 
     @property
     def digest(self) -> str:
@@ -121,7 +133,8 @@ class Writer:
         """Flush the file to the disk, and close it."""
         try:
             self.flush()
-            os.fsync(self._handle)
+            with naming(self._path):
+                os.fsync(self._handle)
         finally:
             os.close(self._handle)
 
@@ -299,11 +312,17 @@ def sync(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it exists."""
+    """Remove a file, if it exists.
+
+    A file that NFS has renamed to `.nfs...`, since a process has it open, stays until it is closed.
+    """
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
+    except OSError as error:
+        if error.errno != errno.EBUSY or not os.path.basename(path).startswith(".nfs"):
+            raise
 
 
 def remove_tree(path: Path) -> None:

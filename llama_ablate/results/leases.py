@@ -58,8 +58,9 @@ class Lease(contextlib.AbstractContextManager["Lease"]):
         self._path = folder / f"lease-{number}"
         self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            os.write(self._handle, myself().encode())
-            os.fsync(self._handle)
+            with disk.naming(self._path):
+                os.write(self._handle, myself().encode())
+                os.fsync(self._handle)
         except OSError:  # others would wait for a lease that names no holder
             os.close(self._handle)
             disk.remove(self._path)
