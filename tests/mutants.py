@@ -93,6 +93,16 @@ validation text is trained on | data/texts.py | data/test_texts.py
     StreamedText(_between, pieces, start, stop) -> StreamedText(_between, pieces, 0, stop)
 all seeds read the same batches | data/tokens.py | data/test_tokens.py
     np.random.Philox(key=[seed, k]) -> np.random.Philox(key=[0, k])
+batches come again after 65,536 steps | data/tokens.py | data/test_tokens.py
+    key=[seed, k] -> key=[seed, k & 0xFFFF]
+blank documents are equal to each other | data/overlap.py | data/test_overlap.py
+    np.where(hashes == 0, -> np.where(hashes < 0,
+a blank document counts as trained on | data/overlap.py | data/test_overlap.py
+    other.hashes(there)) & (hashes != 0) -> other.hashes(there))
+a schedule falls during its warm-up | training/schedules.py | training/test_schedule.py
+    min(max(1, round(decay * steps)), steps - warm) -> max(1, round(decay * steps))
+a run is committed without its lease | results/store.py | test_results.py
+    if lease.held and (disk.place -> if (disk.place
 a model learns to repeat its input | training/losses.py | training/test_losses.py
     tokens_BT1[:, :-1], tokens_BT1[:, 1:] -> tokens_BT1[:, :-1], tokens_BT1[:, :-1]
 a separator begins a document | data/tokens.py | data/test_tokens.py

@@ -106,6 +106,14 @@ def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeyp
     assert not store.working(RECORD.id).exists()
 
 
+def test_a_run_whose_lease_was_lost_is_not_committed(store):
+    lease = store.lease(RECORD.id)
+    (lease.folder / f"lease-{lease.number}").unlink()
+    assert store.commit(RECORD, [], None, lease) is None
+    assert not [*(store.root / "runs").iterdir()]
+    assert store.record(RECORD.id) is None
+
+
 def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     values = {"a": math.inf, "b": [-math.inf, 1.5], "c": {"d": math.nan}}
     json.loads(to_json(values), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))

@@ -3,10 +3,13 @@
 import json
 import random
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from llama_ablate.config import experiment
+from llama_ablate.data import overlap
 from llama_ablate.data.texts import hash_document
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
@@ -35,6 +38,17 @@ def test_white_space_and_pieces_change_no_hash_and_every_letter_does():
     assert hash_document(pieces) == whole != 0
     assert hash_document([BOOK.encode(), b"a"]) != whole
     assert hash_document([b" ", b"\n"]) == 0
+
+
+def test_blank_documents_are_not_equal_to_each_other():
+    """Their hash is 0."""
+    hashes = np.array([5, 0, 0, 5, 7, 0], np.uint64)
+    tokens = SimpleNamespace(
+        document_counts={"test": 6}, heldout=["test"], hashes=lambda _split: hashes
+    )
+    assert overlap.find_first_equal(tokens, "test").tolist() == [0, 1, 2, 0, 4, 5]
+    repeated = overlap.find_repeated(tokens, {"other": tokens})["test"]
+    assert repeated.tolist() == [True, False, False, True, True, False]
 
 
 @pytest.fixture

@@ -178,6 +178,9 @@ def test_a_batch_depends_on_seed_and_number_alone(book):
     assert later.shape == (4, 17)
     assert not np.array_equal(tokens.batch(4, 7, 4, 16), later)
     assert not np.array_equal(tokens.batch(3, 8, 4, 16), later)
+    for bits in (16, 32):  # the other half of an A/A arm's seed is 1 << 32
+        assert not np.array_equal(tokens.batch(3, 7 + (1 << bits), 4, 16), later)
+        assert not np.array_equal(tokens.batch(3 + (1 << bits), 7, 4, 16), later)
 
 
 def test_batches_are_windows_of_the_training_split_and_reach_all_of_it(book):

@@ -36,6 +36,15 @@ def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
     assert cooldown(config, 100) == 20
 
 
+def test_the_fall_of_a_wsd_schedule_begins_after_its_warm_up():
+    config = Train.check(
+        {"steps": 1, "schedule": "wsd", "warmup": 0.5, "decay": 0.9, "lr": 1.0, "min_lr": 0.0}
+    )
+    rates = [learning_rate(config, step, 10) for step in range(10)]
+    assert rates == pytest.approx([n / 6 for n in (1, 2, 3, 4, 5)] + [1.0, 0.8, 0.6, 0.4, 0.2])
+    assert cooldown(config, 10) == 5
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
