@@ -30,11 +30,12 @@ class Local(socket.socket):
         super().connect(address)
 socket.socket = Local
 """
-INTERRUPT = """
+SIGNAL = """
+import os, signal
 class Interrupt:
     def find_spec(self, name, *_rest):
         if name == "llama_ablate.commands.run":
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.NAME)
 sys.meta_path.insert(0, Interrupt())
 """
 
@@ -122,7 +123,8 @@ def test_mypy_knows_the_types_of_the_wheel_that_is_built_from_here(wheel, tmp_pa
     ("before", "code", "told"),
     [
         (NO_LOCKS, 2, "llama_ablate needs Linux or macOS; on Windows, use WSL"),
-        (INTERRUPT, 130, "interrupted"),
+        (SIGNAL.replace("NAME", "SIGINT"), 130, "interrupted"),
+        (SIGNAL.replace("NAME", "SIGTERM"), 143, "interrupted"),
     ],
 )
 def test_what_goes_wrong_while_the_command_line_is_imported_is_one_line(before, code, told):
