@@ -251,44 +251,6 @@ def test_a_file_beside_the_archive_that_was_changed_is_told(copy, capsys):
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_a_pack_of_version_2_reads_as_before_and_is_packed_in_todays_form(tmp_path):
-    """Its runs have a manifest, and a file for each metric."""
-    old = Results.open(REFERENCE / "first")
-    assert any(name.endswith("/manifest.json") for name in members(old.root))
-    pack(old, tmp_path / "x")
-    new = Results.open(tmp_path / "x")
-    held = members(new.root)
-    assert not [name for name in held if "manifest" in name or name.startswith("runs/metrics")]
-    assert [repr(new.record(run)) for run in new.finished] == [
-        repr(old.record(run)) for run in old.finished
-    ]
-    curves = [[repr(each.curve(run)) for run in each.finished] for each in (old, new)]
-    assert curves[0] == curves[1]
-    assert len(new.finished) == len(old.finished) > 0
-    assert fsck.check(new.root) == []
-
-
-def test_a_folder_of_version_2_goes_on_in_todays_form(tmp_path):
-    """A metric that is added to one of its runs is a file beside the others."""
-    root = tmp_path / "x"
-    for name, held in members(REFERENCE / "first").items():
-        disk.make((root / name).parent)
-        (root / name).write_bytes(held)
-    store = Store.open(root)
-    before = store.records()
-    first = before[0]
-    assert first.metrics
-    with store.alone("measure") as lease:
-        store.add_metric(lease, first.id, "more", Measurement(error="why"))
-    more = {**first.metrics, "more": Measurement(error="why")}
-    assert [repr(r) for r in store.records()] == [
-        repr(replace(first, metrics=more)),
-        *(repr(record) for record in before[1:]),
-    ]
-    assert (store.folder(first.id) / "metrics" / "more.json").is_file()
-    assert fsck.check(root) == []
-
-
 def repacked(root, name, change):
     """Change a document in a pack, and seal it and pack it again as a stranger can."""
     held = members(root)
