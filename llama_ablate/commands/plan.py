@@ -92,10 +92,10 @@ def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, An
 
     noise, whose = _pilot(plan, options)
     values: dict[str, Any] = {"noise": whose}
-    stated, table, said = plan.experiment.margin, plan.tables[0], ""
+    margin_entry, table, said = plan.experiment.margin, plan.tables[0], ""
     sentence = "none is stated, so no row can be equivalent"
-    if (margin := margins.loss_margin(stated)) is not None:
-        sentence = f"{stated}; "
+    if (margin := margins.loss_margin(margin_entry)) is not None:
+        sentence = f"{margin_entry}; "
         if len([variant for variant in table.variants if not variant.role]) == 1:
             sentence += "no variant is compared with the baseline"
         elif table.unit.name != margins.NATS and noise is None:
@@ -106,12 +106,12 @@ def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, An
     for i, entry in enumerate(plan.hypotheses if noise else ()):
         if entry.direction != "equivalent" or entry.measure or entry.force:
             continue
-        found = power.expect(plan, noise, entry.size)
-        if not found["is_enough"]:
-            seeds = f"take {found['seeds_needed']} seeds, " if found["seeds_needed"] else ""
+        expected = power.expect(plan, noise, entry.size)
+        if not expected["is_enough"]:
+            seeds = f"take {expected['seeds_needed']} seeds, " if expected["seeds_needed"] else ""
             raise ConfigError(
                 f"equivalence within {entry.margin} cannot be shown: by the pilot half an interval "
-                f"is {found['half_width']:.2g}; {seeds}state a larger margin, or 'force: true'",
+                f"is {expected['half_width']:.2g}; {seeds}state a larger margin, or 'force: true'",
                 ("hypotheses", i, "margin"),
             )
     if options.power:
@@ -121,10 +121,10 @@ def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, An
         if noise is None:
             where = options.results / plan.experiment.slug
             raise ConfigError(f"--power needs noise: no results at '{where}', and no --pilot")
-        values["power"] = found = power.promise(plan, noise, effect)
-        said = f"{options.power}: seen with power {found['power']:.2f} by "
+        values["power"] = expected = power.promise(plan, noise, effect)
+        said = f"{options.power}: seen with power {expected['power']:.2f} by "
         said += f"{len(plan.experiment.seed_list)} seeds, from {whose}; "
-        said += f"{_would_do(found['seeds_needed'])} for a power of 0.8"
+        said += f"{_would_do(expected['seeds_needed'])} for a power of 0.8"
     return values, sentence, said
 
 

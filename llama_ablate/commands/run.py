@@ -247,8 +247,8 @@ def _send_results(store: "Store", sinks: Sequence[str]) -> None:
     if able := [name for name in sinks if name not in failures]:
         failures |= send_comparison(results, able)
     for name, reason in failures.items():
-        again = f"llama-ablate track '{store.root}' --to {name} sends the finished runs again"
-        notes.note(f"--track {name}: {reason}; {again}")
+        resend = f"llama-ablate track '{store.root}' --to {name} sends the finished runs again"
+        notes.note(f"--track {name}: {reason}; {resend}")
 
 
 def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]]) -> None:
@@ -360,8 +360,8 @@ def _write_plan(
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))
     store.create(document, source.text)
     texts = [table.text_of(variant) for variant, table in plan.arms]
-    made = {text.tokens.fingerprint: text.tokens.tokenizer for text in texts}
-    store.keep_tokenizers({print_: tokenizer.to_json() for print_, tokenizer in made.items()})
+    tokenizers = {text.tokens.fingerprint: text.tokens.tokenizer for text in texts}
+    store.keep_tokenizers({print_: tokenizer.to_json() for print_, tokenizer in tokenizers.items()})
     return plan, compute, settings
 
 

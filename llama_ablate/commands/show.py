@@ -76,7 +76,7 @@ def run(options: ShowOptions) -> Answer:
 
 
 def _refuse(given: Collection[str], what: str) -> None:
-    """Raise ConfigError for a given option that what is shown does not take."""
+    """Raise ConfigError for an option that this view does not take."""
     if given:
         raise ConfigError(f"--{min(given)} does not go with {what}")
 

@@ -280,8 +280,8 @@ class Train(Keys):
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Train":
-        one = not (self.tokens and self.steps)
-        need(one, "takes one of 'tokens' and 'steps': how long a run trains")
+        is_one = not (self.tokens and self.steps)
+        need(is_one, "takes one of 'tokens' and 'steps': how long a run trains")
         parts = f"batch {self.batch} does not divide into {self.accumulate} parts"
         need(self.batch % self.accumulate == 0, parts, "accumulate")
         are_shares = all(0 < share < 1 for share in self.branches)

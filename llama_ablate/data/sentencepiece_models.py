@@ -77,7 +77,7 @@ class SentencePiece(Tokenizer):
         model, texts = self.model, self.pieces
         ids = range(len(texts))
         other = {i for i in ids if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
-        made = _from_pieces(
+        tokenizer = _from_pieces(
             texts,
             {texts[i]: model.get_score(i) for i in ids if i not in other},
             [*self.special],
@@ -88,11 +88,11 @@ class SentencePiece(Tokenizer):
         )
         plain = [texts[i].replace(SPACE, " ") for i in ids if i not in other]
         probes = [way.join(plain[at::97]) for at in range(97) for way in ("", "\ufb01  ")]
-        if [found.tolist() for found in made.encode_many(probes)] != model.encode(probes):
+        if [row.tolist() for row in tokenizer.encode_many(probes)] != model.encode(probes):
             raise ConfigError(
                 "a SentencePiece model with other rules than Llama's has no equal tokenizer.json"
             )
-        return made
+        return tokenizer
 
 
 def from_sentencepiece(data: bytes, saved: str) -> Tokenizer:
@@ -101,10 +101,10 @@ def from_sentencepiece(data: bytes, saved: str) -> Tokenizer:
     BPE as Llama's is converted to a tokenizer of the library `tokenizers`, which encodes in several
     threads. Raises ConfigError for other content.
     """
-    own = SentencePiece(data, saved)
+    tokenizer = SentencePiece(data, saved)
     with suppress(ConfigError):
-        return own.converted()
-    return own
+        return tokenizer.converted()
+    return tokenizer
 
 
 def from_llama2c(data: bytes, saved: str) -> Pieces:

@@ -136,10 +136,10 @@ def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
     if limit is not None and limit < 2:
         raise ConfigError(f"limit {limit}: must be 2 or more", ("limit",))
     loaded = [task(entry) for entry in listed]
-    names = [one.name for one in loaded]
+    names = [each.name for each in loaded]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two tasks are called '{twice[0]}'", ("task",))
-    return [replace(one, items=one.items[:limit]) for one in loaded]
+    return [replace(each, items=each.items[:limit]) for each in loaded]
 
 
 def task(entry: str) -> Task:

@@ -110,7 +110,7 @@ def write(
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
         }
 
-        def written(split: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        def write_pieces(split: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
             for piece in pieces:
                 sizes[split] += files[split].write(piece)
                 update(sum(sizes.values()), corpus.size)
@@ -121,7 +121,9 @@ def write(
                 continue
             before = sizes[split]
             sizes[split] += files[split].write(_END if before else b"")
-            hashed = hash_document(written(split, pieces if most is None else cut(pieces, most)))
+            hashed = hash_document(
+                write_pieces(split, pieces if most is None else cut(pieces, most))
+            )
             hashes[split].append(hashed if most is None else hash_document(pieces))
             longest = max(longest, sizes[split] - before)
     filled = {split: size for split, size in sizes.items() if size}

@@ -77,12 +77,12 @@ class Tokens:
     def _check(self, split: str) -> None:
         file = self._files[split]
         before = _state(file)  # a change while reading is noticed at the next check
-        whole = before[0] == self.counts[split] * kind_of(self.vocab).itemsize
-        if whole and self._checked.get(split) == before:
+        is_whole = before[0] == self.counts[split] * kind_of(self.vocab).itemsize
+        if is_whole and self._checked.get(split) == before:
             return
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if not whole or digest != self.sums[f"{split}.bin"]:
+        if not is_whole or digest != self.sums[f"{split}.bin"]:
             raise DamagedError(
                 f"the tokens in '{self.folder}' have changed since they were "
                 "written: the next command makes them again"
@@ -95,8 +95,10 @@ class Tokens:
         """Note the states of verified files, unless a write might leave a file in its state."""
         if all(abs(time.time() - at[-1] / 1e9) > readers.RECENT_S for at in self._checked.values()):
             disk.make(self._note.parent)
-            seen = {split: [self.sums[f"{split}.bin"], *at] for split, at in self._checked.items()}
-            disk.replace(self._note, json.dumps(seen).encode())
+            checked = {
+                split: [self.sums[f"{split}.bin"], *at] for split, at in self._checked.items()
+            }
+            disk.replace(self._note, json.dumps(checked).encode())
 
     @property
     def _note(self) -> Path:
@@ -117,8 +119,8 @@ class Tokens:
     def _checked(self) -> dict[str, list[int]]:
         """Size and times of each split's file at its last verification, by any process."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            seen = json.loads(disk.read(self._note)).items()
-            return {split: at for split, (of, *at) in seen if of == self.sums[f"{split}.bin"]}
+            checked = json.loads(disk.read(self._note)).items()
+            return {split: at for split, (of, *at) in checked if of == self.sums[f"{split}.bin"]}
         return {}
 
     @property
@@ -308,8 +310,8 @@ def prepare(
                 disk.make(note.parent)
                 if note.is_dir():
                     disk.remove_tree(note)
-                stated = {"state": source.state, "tokens": key}
-                disk.replace(note, sealed(stated, note.name))
+                values = {"state": source.state, "tokens": key}
+                disk.replace(note, sealed(values, note.name))
     prepared_folders[request] = tokens.folder
     return tokens
 
@@ -317,9 +319,9 @@ def prepare(
 def _noted(root: Path, note: Path, state: str | None) -> Tokens | None:
     """Return the tokens that a note names; None if the corpus has changed or has no valid note."""
     with contextlib.suppress(OSError, ValueError, LookupError):
-        stated = read_json(note, note.name)
-        if state is not None and state in (stated["state"], UNCHANGED):
-            return _opened(root, stated["tokens"])
+        values = read_json(note, note.name)
+        if state is not None and state in (values["state"], UNCHANGED):
+            return _opened(root, values["tokens"])
     return None
 
 

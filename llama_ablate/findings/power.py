@@ -36,8 +36,8 @@ def rows_of(plan: PlanDocument, noise: Noise | None) -> Rows:
     if factors := list(table.baseline.levels):
         levels = {variant.id: list(variant.levels.values()) for variant in variants}
         squares = [float((w**2).sum()) for w in weights(levels, factors).values()]
-        spread = math.sqrt(float(np.median(squares)) / 2)
-        return Rows(len(squares), own_noise, len(levels), spread)
+        sd = math.sqrt(float(np.median(squares)) / 2)
+        return Rows(len(squares), own_noise, len(levels), sd)
     share = (plan.experiment.spend or spending(looks))[-1]
     return Rows(max(len(variants) - 1, 1), own_noise, share=share)
 

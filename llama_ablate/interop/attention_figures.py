@@ -131,8 +131,8 @@ class AttentionMaps:
         heads = range(self.weights.shape[1])
         for what, index, allowed in (("layer", layer, self.layers), ("head", head, heads)):
             if index not in allowed:
-                known = ", ".join(map(str, allowed))
-                raise ConfigError(f"--{what} {index}: allowed are {known}")
+                names = ", ".join(map(str, allowed))
+                raise ConfigError(f"--{what} {index}: allowed are {names}")
         return self.layers.index(layer)
 
 

@@ -322,9 +322,9 @@ def _families() -> Iterator[Family]:
         parent, without = tables.get(table.pop("like", ""), {}), table.pop("without", ())
         tables[kind] = table
         for part, inherited in parent.items():
-            own = table.setdefault(part, inherited)
-            if isinstance(own, dict):  # own entries first: names are replaced in this order
-                table[part] = own | {k: v for k, v in inherited.items() if k not in own}
+            inner = table.setdefault(part, inherited)
+            if isinstance(inner, dict):  # own entries first: names are replaced in this order
+                table[part] = inner | {k: v for k, v in inherited.items() if k not in inner}
         table["keys"] = {key: path for key, path in table["keys"].items() if key not in without}
         keys = {
             key: (path, _NEEDED) if isinstance(path, str) else next(iter(path.items()))

@@ -50,8 +50,8 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
             f"'{file}' is no llama2.c model: its header reads "
             f"{', '.join(map(str, _HEADER.unpack(head)))}"
         )
-    stated = {"dim": dim, "n_layers": layers, "n_heads": heads, "n_kv_heads": kv_heads}
-    model = META.model({**stated, "vocab_size": abs(vocab), "tie_word_embeddings": vocab > 0})
+    params = {"dim": dim, "n_layers": layers, "n_heads": heads, "n_kv_heads": kv_heads}
+    model = META.model({**params, "vocab_size": abs(vocab), "tie_word_embeddings": vocab > 0})
     network = {"name": "swiglu", "width": width}
     spec = spec_of({**model, "context": context, "feedforward": network}, file)
     shapes = {name: tuple(p.shape) for name, p in build(spec, "meta").named_parameters()}

@@ -115,16 +115,16 @@ def measure_variants(
             for choice in planned
             if again
             or any(
-                _mark(known.get(choice.name)) not in (marks[choice.name], better[choice.name])
-                for known in known_metrics
+                _mark(earlier.get(choice.name)) not in (marks[choice.name], better[choice.name])
+                for earlier in known_metrics
             )
         ]
         if not choices:
             return
         measured = _measured(store, plan, choices, compute, progress)
         here, entries = environment(), {choice.name: choice.shortest() for choice in choices}
-        for variant, of_variant in zip(arms, measured, strict=True):
-            for name, metric in of_variant.items():
+        for variant, values in zip(arms, measured, strict=True):
+            for name, metric in values.items():
                 complete = replace(
                     metric,
                     entry=entries[name],
@@ -272,8 +272,8 @@ def measure_finished(
     if plan.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     _refuse(store, plan, choices)
-    stated = plan.experiment.model_copy(update={"measure": entries})
-    plan = plan.model_copy(update={"experiment": stated})
+    experiment = plan.experiment.model_copy(update={"measure": entries})
+    plan = plan.model_copy(update={"experiment": experiment})
     compute = Compute.of(plan.compute)
     measure(store, plan, choices, compute, progress, asked=True, again=again)
 

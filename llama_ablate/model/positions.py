@@ -55,8 +55,10 @@ class Position(nn.Module):
 
 def _with_a_hook(component: Callable[..., Any], _name: str) -> Callable[..., Any]:
     """Return a scheme. Raises TypeError for a class that overrides no hook of `Position`."""
-    own = [hook for hook in _HOOKS if getattr(component, hook, None) is not getattr(Position, hook)]
-    if isinstance(component, type) and component is not Position and not own:
+    overridden = [
+        hook for hook in _HOOKS if getattr(component, hook, None) is not getattr(Position, hook)
+    ]
+    if isinstance(component, type) and component is not Position and not overridden:
         raise TypeError(f"it overrides none of {', '.join(_HOOKS)}")
     return component
 

@@ -191,7 +191,7 @@ def write_pack(
 
 
 def changed_pages(root: Path, digests: Mapping[str, object]) -> list[Path]:
-    """Return the files of a pack beside its archive that differ from those that were packed."""
+    """Return the files beside a pack's archive that have changed since packing."""
     pages = {disk.below(root, name): digest for name, digest in digests.items()}
     return [
         page

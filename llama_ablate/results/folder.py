@@ -239,10 +239,10 @@ class Folder:
 
     @property
     def changed_pages(self) -> list[Path]:
-        """Files of a pack, beside its archive, that differ from those that were packed."""
+        """Files beside a pack's archive that have changed since packing."""
         file = self.base / PAGES
-        known = self.is_packed and self.files.is_file(file)
-        return changed_pages(self.root, self._read_sealed(file)) if known else []
+        is_listed = self.is_packed and self.files.is_file(file)
+        return changed_pages(self.root, self._read_sealed(file)) if is_listed else []
 
     def working(self, key: str) -> Path:
         """Return the working folder of a run or task: leases, checkpoints and log."""

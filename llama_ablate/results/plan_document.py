@@ -483,8 +483,8 @@ class PlanDocument(StoredPart):
         changes = next(
             (run.train for run in table.runs if run.variant == variant.id), variant.train
         )
-        kept = {key: value for key, value in changes.items() if key not in self.experiment.tune}
-        return self.experiment.train.with_changes(kept)
+        untuned = {key: value for key, value in changes.items() if key not in self.experiment.tune}
+        return self.experiment.train.with_changes(untuned)
 
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
         """Find a variant of a table by its label, short label or id; None for an unknown name.

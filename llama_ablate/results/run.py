@@ -73,10 +73,10 @@ class RunFolder:
     def outcome(self) -> tuple[str, str]:
         """Return the outcome and its reason, without parsing thousands of metrics."""
         raw = self._read(RECORD)
-        found = _ENDING.search(raw) if is_sealed(raw, self._place(RECORD)) else None
-        if found is None:
+        match = _ENDING.search(raw) if is_sealed(raw, self._place(RECORD)) else None
+        if match is None:
             return ending(self._values(), f"{self.path}/{RECORD}")
-        outcome, reason = (json.loads(part) for part in found.groups())
+        outcome, reason = (json.loads(part) for part in match.groups())
         return outcome, reason
 
     def curve(self) -> list[dict[str, float]]:
@@ -139,8 +139,8 @@ class RunFolder:
     @property
     def foreign(self) -> list[Path]:
         """Foreign files in the folder, written by other programs or people."""
-        own = {RECORD, DROPPED, _MANIFEST, METRICS, *self._digests}
-        return [self.path / name for name in sorted({*self._reader.names(self.path)} - own)]
+        names = {RECORD, DROPPED, _MANIFEST, METRICS, *self._digests}
+        return [self.path / name for name in sorted({*self._reader.names(self.path)} - names)]
 
     @cached_property
     def _digests(self) -> dict[str, str]:
@@ -151,7 +151,7 @@ class RunFolder:
         """Read the values of the record, with its metrics and the digests of the other files."""
         raw = self._read(RECORD)
         if b'\n "sha256": "' not in raw[-99:] and self._reader.is_file(self.path / _MANIFEST):
-            values = self._of_format_4(raw)
+            values = self._read_format_4(raw)
         else:
             values = parse(raw, f"{self.path}/{RECORD}", self._place(RECORD))
         kinds = {"files": dict, "metrics": dict}
@@ -159,7 +159,7 @@ class RunFolder:
             raise ConfigError(f"{self.path / RECORD}: damaged, it states no {wrong[0]}")
         return values
 
-    def _of_format_4(self, raw: bytes) -> dict[str, Any]:
+    def _read_format_4(self, raw: bytes) -> dict[str, Any]:
         """Return the same from a folder of format 4, in which a manifest names the metrics."""
         manifest = self._sealed(_MANIFEST)
         named = manifest.pop(METRICS, None)
@@ -174,7 +174,7 @@ class RunFolder:
 
     @property
     def _later(self) -> dict[str, dict[str, Any]]:
-        """Metrics in files of their own, by name; files without an intact seal are left out."""
+        """Metrics of later measurements, by name; damaged files are left out."""
         metrics = {}
         for file in sorted(self._reader.names(self.path / METRICS)):
             if file.endswith(".json") and not file.startswith("."):

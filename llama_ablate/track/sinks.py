@@ -61,7 +61,7 @@ class TrackedRun:
 
 
 class Sink(Protocol):
-    """Sender of one run to a tracker, which replaces what the tracker has of the run.
+    """Sender of one run to a tracker; the run replaces its earlier version there.
 
     A sink is made and called in a thread of its own. Two class attributes are optional: `viewer`
     says how to view the runs, with `{folder}` for the folder of the sink's files; `at_end` says
@@ -117,7 +117,7 @@ class Sinks:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send the finite numbers among values."""
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
-        self._put(lambda sink: sink.log(step, finite))
+        self._queue_call(lambda sink: sink.log(step, finite))
 
     def finish(self, record: Record) -> None:
         """Send the final metrics and the outcome of a run, and close the run."""
@@ -127,15 +127,15 @@ class Sinks:
 
     def close(self, outcome: str) -> None:
         """Send an outcome, and wait for the sinks: ten seconds for all of them together."""
-        self._put(lambda sink: sink.finish(outcome))
-        self._put(None)
+        self._queue_call(lambda sink: sink.finish(outcome))
+        self._queue_call(None)
         end = time.monotonic() + _PATIENCE_S
         for name, thread in self._threads.items():
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 self.failures[name] = f"no answer within {_PATIENCE_S:.0f} s"
 
-    def _put(self, call: Callable[[Any], object] | None) -> None:
+    def _queue_call(self, call: Callable[[Any], object] | None) -> None:
         for queue in self._queues.values():
             queue.put(call)
 

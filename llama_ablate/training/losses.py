@@ -136,11 +136,11 @@ class Objective(nn.Module):
         """
         chances_BTV = self.model(tokens_BT, dropout=dropout).float().softmax(-1)
         generator = torch.Generator(tokens_BT.device)
-        drawn = [
+        samples = [
             torch.multinomial(chances_TV, 1, generator=generator.manual_seed(int(tokens_T.sum())))
             for tokens_T, chances_TV in zip(tokens_BT, chances_BTV, strict=True)
         ]
-        return torch.stack(drawn).squeeze(-1)
+        return torch.stack(samples).squeeze(-1)
 
 
 def losses_of(train: Train) -> list[Choice]:
