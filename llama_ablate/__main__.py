@@ -29,7 +29,8 @@ def script() -> None:
 
 def _leave(number: int, _frame: object) -> None:
     """End the process at once: nothing has been started or written yet."""
-    os.write(2, b"llama-ablate: interrupted\n")
+    if sys.stderr:  # otherwise it was closed before Python started
+        sys.stderr.write("llama-ablate: interrupted\n")
     os._exit(128 + number)
 
 

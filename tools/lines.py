@@ -24,7 +24,7 @@ LIMITS = {
     "llama_ablate/data": 2_290,
     "llama_ablate/design": 1_570,
     "llama_ablate/evidence": 1_000,
-    "llama_ablate/files": 330,
+    "llama_ablate/files": 341,
     "llama_ablate/findings": 3_650,
     "llama_ablate/interop": 1_430,
     "llama_ablate/launch": 1_500,

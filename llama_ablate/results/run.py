@@ -107,10 +107,8 @@ class RunFolder:
         yield _CURVE, self._content(_CURVE)
         for name, metric in self._later.items():
             if values["metrics"].get(name) != metric:
-                yield (
-                    f"{METRICS}/{name}.json",
-                    sealed(metric, self._place(f"{METRICS}/{name}.json")),
-                )
+                file = f"{METRICS}/{name}.json"
+                yield file, sealed(metric, self._place(file))
         if WEIGHTS in self._digests:
             yield DROPPED, b""
 
