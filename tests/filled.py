@@ -62,7 +62,7 @@ def store(root: Path, variants: int, seeds: int, pending: int = 0) -> Store:
             filled._commit(lease, record, curve, None)
         for of in planned:
             speed = measured(train_tokens_per_s=9.0)
-            filled.add_variant_metric(lease, of.label, of.id, "train_speed", speed)
+            filled.add_metric(lease, filled.variant_folder(of.label, of.id), "train_speed", speed)
     return filled
 
 

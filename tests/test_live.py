@@ -67,7 +67,8 @@ def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp
     seen, finish = [], worker.METRICS.measure_all
 
     def look(choices, subject, readings):
-        seen.extend(Results.open(tmp_path / "tiny").live.values())
+        runs = Results.open(tmp_path / "tiny").statuses
+        seen.extend(run.live for run in runs if run.live)
         return finish(choices, subject, readings)
 
     monkeypatch.setattr(worker.METRICS, "measure_all", look)

@@ -77,7 +77,9 @@ def folder(tmp_path_factory):
         for variant in variants:
             rates = [Value("train_tokens_per_s", 3.0, samples=(2.0, 3.0, 4.0))]
             speeds = Measurement(tuple(rates), circumstances="c", compute={"device": "cpu"})
-            store.add_variant_metric(lease, variant.label, variant.id, "train_speed", speeds)
+            store.add_metric(
+                lease, store.variant_folder(variant.label, variant.id), "train_speed", speeds
+            )
     return store.root
 
 

@@ -169,9 +169,9 @@ def test_metrics_can_be_added_to_a_finished_run_and_to_a_variant(store):
     failed = Measurement(error="ValueError: too few")
     store.commit(RECORD, [], None)
     with store.alone("measure") as lease:
-        store.add_metric(lease, RECORD.id, "more", measured(x=2.0))
-        store.add_variant_metric(lease, "a label", "v1", "speed", speed)
-        store.add_variant_metric(lease, "a label", "v1", "failed", failed)
+        store.add_metric(lease, store.folder(RECORD.id), "more", measured(x=2.0))
+        store.add_metric(lease, store.variant_folder("a label", "v1"), "speed", speed)
+        store.add_metric(lease, store.variant_folder("a label", "v1"), "failed", failed)
     assert store.record(RECORD.id).numbers["x"] == 2.0
     assert store.metrics_of(["v1"])["v1"] == {"speed": speed, "failed": failed}
 

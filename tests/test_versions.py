@@ -67,7 +67,7 @@ def test_a_folder_and_a_pack_of_format_4_are_reported_continued_and_packed_as_be
     measured = Measurement(error="why")
     first = next(iter(before))
     with store.alone("measure") as lease:
-        store.add_metric(lease, first, "more", measured)
+        store.add_metric(lease, store.folder(first), "more", measured)
     metrics = {**before[first].metrics, "more": measured}
     before[first] = replace(before[first], metrics=metrics)
     assert {r: folder.record() for r, folder in store.folders().items()} == before

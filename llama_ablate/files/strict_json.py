@@ -26,7 +26,7 @@ def write_json(path: Path, value: object) -> None:
 
 def to_json(value: object) -> str:
     """Return strict JSON text; non-finite numbers become "NaN" or "Infinity"."""
-    converted = _changed(value, _finite)
+    converted = _changed(value, json.dumps)
     return json.dumps(converted, indent=1, allow_nan=False, ensure_ascii=False)
 
 
@@ -35,7 +35,7 @@ def to_line(value: object, *, nulls: bool = False) -> str:
 
     If `nulls`, non-finite numbers become null.
     """
-    converted = _changed(value, _finite_or_null if nulls else _finite)
+    converted = _changed(value, _to_null if nulls else json.dumps)
     return json.dumps(converted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
@@ -132,18 +132,16 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _QUOTED = (b'NaN"', b'Infinity"')  # quoted word endings, absent from most files
 
 
-def _changed(value: Any, change: Callable[[Any], object]) -> Any:
-    """Apply `change` to every scalar in nested mappings and lists; return the new document."""
+def _changed(value: Any, change: Callable[[float], object]) -> Any:
+    """Replace the non-finite numbers in nested mappings and lists; return the new document."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else change(value)
     if isinstance(value, list | tuple):
         return [_changed(inner, change) for inner in value]
-    if hasattr(value, "items"):
+    if not isinstance(value, str) and hasattr(value, "items"):
         return {key: _changed(inner, change) for key, inner in value.items()}
-    return change(value)
+    return value
 
 
-def _finite(value: object) -> object:
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _finite_or_null(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _to_null(_value: float) -> None:
+    return None

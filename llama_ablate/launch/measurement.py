@@ -132,7 +132,9 @@ def measure_variants(
                     compute=compute.to_dict(),
                     environment=here,
                 )
-                store.add_variant_metric(lease, variant.label, variant.id, name, complete)
+                store.add_metric(
+                    lease, store.variant_folder(variant.label, variant.id), name, complete
+                )
 
 
 def _is_taken(choice: Choice) -> bool:
@@ -301,7 +303,7 @@ def measure(
             arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
             measured = processes.call(measure_run, *arguments, log=store.log(_KEY))
             for name, metric in measured.items():
-                store.add_metric(lease, record.id, name, metric)
+                store.add_metric(lease, store.folders()[record.id].path, name, metric)
             progress(done, len(wanted))
     measure_variants(store, plan, metrics, compute, progress, again=again)
 

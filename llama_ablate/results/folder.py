@@ -29,9 +29,8 @@ from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import parse
-from llama_ablate.results import leases, live, protocol
+from llama_ablate.results import leases, protocol
 from llama_ablate.results.archive import PACK, PAGES, Archive, Files, changed_pages, is_pack
-from llama_ablate.results.live import Live
 from llama_ablate.results.plan_document import EARLIER, PLAN, PlanDocument, PlannedTable, read_plan
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Measurement, Record
@@ -199,16 +198,6 @@ class Folder:
                     if file.endswith(".json") and not file.startswith("."):
                         yield id_, folder / file
 
-    def is_leased(self, run: str) -> bool:
-        """Return whether a run appears to be leased, without waiting for a heartbeat."""
-        return leases.taken(self.working(run))
-
-    def notes(self, runs: Iterable[str]) -> dict[str, Live]:
-        """Return the live notes of runs by id; runs without a note are left out."""
-        there = {*disk.names(self.in_progress)}
-        notes = {run: live.read(self.in_progress / run) for run in runs if run in there}
-        return {run: note for run, note in notes.items() if note}
-
     def alone(self, key: str) -> AbstractContextManager[leases.Lease]:
         """Acquire the exclusive lease of a task, in a context manager; wait until free."""
         return leases.alone(self.working(key))
@@ -256,10 +245,9 @@ class Folder:
         """Return the path of a sealed document in the results folder."""
         return self.base / f"{name}.json"
 
-    def variant_metric(self, label: str, variant: str, metric: str) -> Path:
-        """Return the path of a metric's values for a variant."""
-        names = (f"{slug(label)}--{variant}", METRICS, f"{metric}.json")
-        return disk.below(self.variants, *names)
+    def variant_folder(self, label: str, variant: str) -> Path:
+        """Return the folder of a variant's metrics."""
+        return disk.below(self.variants, f"{slug(label)}--{variant}")
 
     def tokenizer_file(self, fingerprint: str) -> Path:
         """Return the path of a text's tokenizer, given the fingerprint of the text's tokens."""

@@ -30,7 +30,7 @@ WEIGHTS = "weights.safetensors"
 DROPPED = "weights.dropped"
 _CURVE = "curve.csv"
 #: Outcome and reason in the JSON of a record that this program has sealed.
-_ENDING = re.compile(rb'\n "outcome": ("\w+"),\n "reason": ("(?:[^"\\]|\\.)*"),\n')
+_ENDING = re.compile(rb'\n "outcome": "(\w+)",\n "reason": ("(?:[^"\\]|\\.)*"),\n')
 #: Folder of metrics that were measured later.
 METRICS = "metrics"
 #: In folders of format 4: names and digests of the files, and all metrics in files of their own.
@@ -76,8 +76,8 @@ class RunFolder:
         match = _ENDING.search(raw) if is_sealed(raw, self._place(RECORD)) else None
         if match is None:
             return ending(self._values(), f"{self.path}/{RECORD}")
-        outcome, reason = (json.loads(part) for part in match.groups())
-        return outcome, reason
+        outcome, reason = match.groups()
+        return outcome.decode(), json.loads(reason) if len(reason) > len('""') else ""
 
     def curve(self) -> list[dict[str, float]]:
         """Return the points of the learning curve; an empty cell becomes NaN."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, sealed, to_json
+from llama_ablate.results import leases, live
 from llama_ablate.results.archive import is_pack
 from llama_ablate.results.folder import Folder, experiments_in
 from llama_ablate.results.live import Live
@@ -83,22 +84,14 @@ class Results(Folder):
         labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
         statuses = []
         for run in self.plan.runs.values():
-            outcome, reason, live = "pending", "", None
+            outcome, reason, note = "pending", "", None
             if finished := self.finished.get(run.id):
                 outcome, reason = finished.outcome()
-            if outcome not in FINAL and self.is_leased(run.id):
-                outcome, reason, live = "running", "", self.live.get(run.id)
+            if outcome not in FINAL and leases.taken(working := self.working(run.id)):
+                outcome, reason, note = "running", "", live.read(working)
             label, name = labels[run.variant], self.plan.run_name(run)
-            statuses.append(RunStatus(run.id, label, run.seed, outcome, reason, live, name))
+            statuses.append(RunStatus(run.id, label, run.seed, outcome, reason, note, name))
         return statuses
-
-    @cached_property
-    def live(self) -> Mapping[str, Live]:
-        """Live notes of the planned runs by id, as written by their workers.
-
-        A run whose worker was killed may have a note too; `statuses` shows which runs are running.
-        """
-        return self.notes(self.plan.runs)
 
     @property
     def experiment_text(self) -> str:

@@ -168,17 +168,9 @@ class Store(Folder):
         except leases.LostError:  # another process may have measured it by now
             return self.measure_once(name, key, measure)
 
-    def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
-        """Add a metric to a finished run."""
-        file = disk.below(self.folders()[run].path, METRICS, f"{name}.json")
-        disk.make(file.parent)
-        self._write_sealed(lease, file, metric.to_dict())
-
-    def add_variant_metric(
-        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
-    ) -> None:
-        """Add a per-variant metric."""
-        file = self.variant_metric(label, variant, name)
+    def add_metric(self, lease: Lease, folder: Path, name: str, metric: Measurement) -> None:
+        """Add a metric to the folder of a finished run, or of a variant."""
+        file = disk.below(folder, METRICS, f"{name}.json")
         disk.make(file.parent)
         self._write_sealed(lease, file, metric.to_dict())
 
@@ -293,7 +285,7 @@ class Store(Folder):
         if not finished:
             return []
         for run in finished:
-            if self.is_leased(run):
+            if leases.taken(self.working(run)):
                 raise ConfigError(f"'{label}' is at work in another command: wait for it to end")
         outcomes = [folders[run].outcome()[0] for run in finished]
         with self.alone("plan") as lease:

@@ -349,7 +349,9 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(
     store = grid(file, tmp_path)
     variant = store.plan.tables[0].variants[0]
     with store.alone("measure") as lease:
-        store.add_variant_metric(lease, variant.label, variant.id, "speed", measured(speed=1.0))
+        store.add_metric(
+            lease, store.variant_folder(variant.label, variant.id), "speed", measured(speed=1.0)
+        )
     (folder,) = (run.path for run in store.folders().values())
     reads = {
         "plan.json": lambda now: now.plan,

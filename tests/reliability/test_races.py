@@ -308,7 +308,7 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
     for write in (
         lambda: lease.replace(tmp_path / "file", b""),
         lambda: store._write_sealed(lease, store.document("compute"), {}),
-        lambda: store.add_variant_metric(lease, "a", "b", "c", measured()),
+        lambda: store.add_metric(lease, store.variant_folder("a", "b"), "c", measured()),
     ):
         with pytest.raises(leases.LostError, match="was taken over by another process"):
             write()

@@ -39,7 +39,7 @@ def frames(tmp_path):
         with store.alone("measure") as lease:
             for arm in arms:
                 for name, metric in variant_rows(arm.label).items():
-                    store.add_variant_metric(lease, arm.label, arm.id, name, metric)
+                    store.add_metric(lease, store.variant_folder(arm.label, arm.id), name, metric)
         return Frames.of(Results(store.root))
 
     return read

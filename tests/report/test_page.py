@@ -92,7 +92,9 @@ def store(tmp_path_factory):
                 speeds = [1000.0 + 100 * place + turn for turn in range(3)]
                 row = Value("train_tokens_per_s", speeds[1], samples=tuple(speeds) * 3)
                 measurement = Measurement((row,))
-                found.add_variant_metric(lease, label, key, "train_speed", measurement)
+                found.add_metric(
+                    lease, found.variant_folder(label, key), "train_speed", measurement
+                )
     return found
 
 

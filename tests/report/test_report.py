@@ -112,7 +112,9 @@ def store(tmp_path):
         ]
         with found.alone("measure") as lease:
             for name, rows in (("train_speed", [train]), ("decode_speed", cached)):
-                found.add_variant_metric(lease, LABELS[key], key, name, Measurement(tuple(rows)))
+                found.add_metric(
+                    lease, found.variant_folder(LABELS[key], key), name, Measurement(tuple(rows))
+                )
     return found
 
 
@@ -252,7 +254,7 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
     replaced(store, "bb1", metrics={**record("bb", 1, 2.0).metrics, "calibration": failed})
     with store.alone("measure") as lease:
         failed = Measurement(error="OutOfMemoryError: 8 GiB")
-        store.add_variant_metric(lease, BB, "bb", "decode_speed", failed)
+        store.add_metric(lease, store.variant_folder(BB, "bb"), "decode_speed", failed)
     row = comparison(store).loc[BB]
     assert math.isnan(row["decode_speed_ratio"])
     assert row["train_speed_ratio"] == pytest.approx(1.25)

@@ -48,7 +48,9 @@ def frames(tmp_path):
                     turns=(3, 3, 3),
                 )
                 metric = Measurement((speed,))
-                store.add_variant_metric(lease, arm.label, arm.id, "train_speed", metric)
+                store.add_metric(
+                    lease, store.variant_folder(arm.label, arm.id), "train_speed", metric
+                )
         return Frames.of(Results(store.root))
 
     return read
