@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, measurement, processes, worker
@@ -60,6 +61,16 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
     assert run_in_process(alone, tmp_path / "one") == 0
     assert len(hashes(tmp_path / "one")) == 4
     assert hashes(tmp_path / "r") == hashes(tmp_path / "one")
+
+
+def test_each_seed_starts_from_other_weights(experiment_file, tmp_path):
+    """One step at a rate near 0 leaves the initial weights almost as they were."""
+    train = "{steps: 1, batch: 2, lr: 1e-7}"
+    file = experiment_file("{}", train=train, seeds="2", measure="[perplexity]")
+    assert run_in_process(file, tmp_path) == 0
+    first, second = map(load_file, tmp_path.glob("tiny/runs/*/weights.safetensors"))
+    embedding = "embedding.weight"
+    assert (first[embedding] - second[embedding]).abs().mean() > 0.001
 
 
 @pytest.mark.usefixtures("in_process")

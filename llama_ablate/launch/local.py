@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import torch
 
@@ -84,7 +83,7 @@ class Local:
         while self._waiting and len(self._active) < (self._most or self._devices):
             run, gpus = self._waiting.popleft(), self._gpus.pop(0)
             kills, log = processes.out_of_memory_kills(), self._store.log(run)
-            process = processes.start(_train, str(self._store.root), run, gpus=gpus, log=log)
+            process = processes.start(worker.run, self._store.root, run, gpus=gpus, log=log)
             self._active.append(_Job(run, process, gpus, kills))
 
     def _admit(self, runs: Sequence[str]) -> None:
@@ -160,7 +159,3 @@ def _share(worker: int, ranks: int, gpus: Sequence[str]) -> str:
     """Return the CUDA_VISIBLE_DEVICES of a worker; "" without GPUs."""
     chosen = range(worker * ranks, (worker + 1) * ranks) if gpus else ()
     return ",".join(gpus[number % len(gpus)] for number in chosen)
-
-
-def _train(root: str, run_id: str) -> None:
-    worker.run(Path(root), run_id)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -163,32 +163,38 @@ def _answer(connection: Connection, task: Task, arguments: tuple[Any, ...]) -> N
         tell("refused", error)
 
 
-def supervise(words: Sequence[str], log: Path, stop: Callable[[], bool], **env: str) -> int:
-    """Run a module in a new interpreter, and return its exit code.
+class Program(AbstractContextManager["Program"]):
+    """Module in a new interpreter, in a context manager that stops it at the end."""
 
-    `words` are the module's name and arguments; output goes to `log`. When `stop` returns True, or
-    an exception arrives, the process is asked to end, and gets `GRACE_S` seconds to do so.
-    """
-    with os.fdopen(disk.append(log), "ab") as file:
-        process = subprocess.Popen(  # noqa: S603  fixed words
-            [sys.executable, "-m", *words],
-            env=os.environ | env,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        while process.poll() is None and not stop():
+    def __init__(self, words: Sequence[str], log: Path, **env: str) -> None:
+        """Start a module, given its name and arguments; its output goes to `log`."""
+        with os.fdopen(disk.append(log), "ab") as file:
+            self._process = subprocess.Popen(  # noqa: S603  fixed words
+                [sys.executable, "-m", *words],
+                env=os.environ | env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    def wait(self, asked_to_stop: Callable[[], bool] = lambda: False) -> int:
+        """Wait for the end, or stop the program when asked to; return its exit code."""
+        while self._process.poll() is None and not asked_to_stop():
             time.sleep(0.1)  # a short sleep lets an exception interrupt it
-    finally:
-        process.terminate()
+        return self.stop()
+
+    def stop(self) -> int:
+        """Ask the program to end, kill it after `GRACE_S` seconds, and return its exit code."""
+        self._process.terminate()
         try:
-            process.wait(GRACE_S)
+            return self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode
+            os.killpg(self._process.pid, signal.SIGKILL)
+            return self._process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def how_ended(code: int, kills: int, log: Path) -> tuple[str, bool]:

@@ -30,7 +30,8 @@ _POLL_S = 2.0
 #: a minute.
 _PATIENCE_S = 180.0
 _ARRAY = 1000  # most jobs of an array; Slurm's MaxArraySize is 1001 by default
-_HOUR = 60  # default time limit in minutes, after which a job requeues itself and continues
+_HOUR = 60  # default time limit in minutes, after which a job is requeued and continues
+_REQUEUES = 1_000_000  # after its time limit; submitit ends a job after three by default
 _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
@@ -100,7 +101,10 @@ class Slurm:
         try:
             _tell("scancel", f"--name={self._name}", "--state=PENDING")
             self._executor = submitit.AutoExecutor(
-                self._folder, cluster="slurm", slurm_python=f"exec {shlex.quote(sys.executable)}"
+                self._folder,
+                cluster="slurm",
+                slurm_max_num_timeout=_REQUEUES,
+                slurm_python=f"exec {shlex.quote(sys.executable)}",
             )
             more = {f"slurm_{key}": value for key, value in self._parameters.items()}
             more["slurm_setup"] = [_WAIT.format(folder=shlex.quote(str(self._folder)))]
@@ -172,7 +176,7 @@ class Slurm:
         root, jobs = str(self._store.root.resolve()), []
         try:
             with contextlib.redirect_stderr(io.StringIO()), self._executor.batch():
-                jobs = [self._executor.submit(remote.job, root, run) for run in self._unsent]
+                jobs = [self._executor.submit(remote.Job(), root, run) for run in self._unsent]
         except (self._submitit.core.utils.FailedJobError, OSError) as error:
             self._states()  # the controller answers, so it refused; the second refusal is final
             if self._refused:

@@ -25,7 +25,7 @@ from llama_ablate.design.plan import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
-from llama_ablate.launch.processes import REFUSED, leave_after, supervise
+from llama_ablate.launch.processes import REFUSED, Program, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.components import spec_from
@@ -86,11 +86,12 @@ def _launch_ranks(store: Store, run_id: str, ranks: int) -> Outcome | None:
     checkpoint.
     """
     stop = _stop_signal(None)
-    torchrun = f"torch.distributed.run --standalone --nproc-per-node {ranks} --max-restarts 0"
-    words = [*torchrun.split(), "-m", "llama_ablate.launch.worker", str(store.root), run_id]
+    options = f"torch.distributed.run --standalone --nproc-per-node {ranks} --max-restarts 0"
+    words = [*options.split(), "-m", "llama_ablate.launch.worker", str(store.root), run_id]
     # A rank's parent is torchrun, which does not watch its own parent.
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
-    code = supervise(words, store.log(run_id), stop, **ours)
+    with Program(words, store.log(run_id), **ours) as torchrun:
+        code = torchrun.wait(stop)
     if code and not stop():
         raise ChildProcessError(f"torchrun ended with exit code {code}")
     record = store.record(run_id)
