@@ -172,7 +172,7 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
     assert [s.outcome for s in ours.statuses].count("pending") == 1
     assert ours.protocol == theirs.protocol != []
     assert ours.experiment_text == theirs.experiment_text
-    assert ours.variant_metrics("v2") == theirs.variant_metrics("v2") != {}
+    assert ours.variant_metrics["v2"] == theirs.variant_metrics["v2"] != {}
     assert ours.folder("one0v1") is None
     assert ours.curve("two2v2") == []
 

@@ -311,7 +311,7 @@ def read_values(results: Results) -> Values:
         machine = _machine(record)
         machines[id_] = alike.setdefault(tuple(machine.values()), machine)
     for id_ in labels:
-        add(id_, results.variant_metrics(id_))
+        add(id_, results.variant_metrics[id_])
     planned = plan.compute.to_dict() if plan.compute else {}
     environment, compute = (first.environment, first.compute) if first else (None, planned)
     return Values(environment, compute, runs, machines, metrics, attempts)

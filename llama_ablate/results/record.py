@@ -209,13 +209,6 @@ class Record:
 
 
 _RECORD = TypeAdapter(Record)
-_ENDING = TypeAdapter(tuple[Outcome, str])
-
-
-def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
-    """Return a stored outcome and its reason. Raises ConfigError for invalid values."""
-    return typed(_ENDING, (values.get("outcome"), values.get("reason")), where)
-
 
 #: Points of a learning curve, each with a number for every column.
 Points = Iterable[Mapping[str, float]]

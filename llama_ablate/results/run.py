@@ -20,7 +20,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.fields import LARGEST
 from llama_ablate.files.strict_json import is_sealed, parse, sealed
 from llama_ablate.results.archive import Files
-from llama_ablate.results.record import CURVE, FINAL, Points, Record, ending
+from llama_ablate.results.record import CURVE, FINAL, Points, Record
 
 #: The folder of the runs with a final outcome.
 RUNS = "runs"
@@ -75,7 +75,8 @@ class RunFolder:
         raw = self._read(RECORD)
         match = _ENDING.search(raw) if is_sealed(raw, self._place(RECORD)) else None
         if match is None:
-            return ending(self._values(), f"{self.path}/{RECORD}")
+            record = self.record()
+            return record.outcome, record.reason
         outcome, reason = match.groups()
         return outcome.decode(), json.loads(reason) if len(reason) > len('""') else ""
 

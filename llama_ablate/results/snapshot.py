@@ -132,12 +132,9 @@ class Results(Folder):
         for _variant, file in self._metric_files(self.plan.variant_ids):
             yield self.place(file), self.files.read(file)
 
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return the per-variant metrics of a variant by name."""
-        return self._variant_metrics.get(variant, {})
-
     @cached_property
-    def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
+    def variant_metrics(self) -> dict[str, dict[str, Measurement]]:
+        """Per-variant metrics, by the variant's id and the metric's name."""
         metrics = self.metrics_of(self.plan.variant_ids)
         return {variant: self._stated_metrics.read(stored) for variant, stored in metrics.items()}
 

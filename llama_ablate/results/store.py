@@ -3,19 +3,19 @@
 import contextlib
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import leases, protocol
-from llama_ablate.results.archive import is_pack
 from llama_ablate.results.folder import Folder
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.plan_document import (
+    PLAN,
     PlanDocument,
     keep_plan,
     read_plan,
@@ -30,17 +30,15 @@ _CHOSEN_BY = "validation_loss_nats"
 
 
 class Store(Folder):
-    """Writable results folder of one experiment."""
+    """Writable results folder of one experiment. Raises ConfigError for a pack."""
 
-    @classmethod
-    def open(cls, path: Path | str) -> Self:
-        """Open existing results for writing: a folder, or an earlier plan's file in it.
-
-        Raises ConfigError for a path without results, and for a pack.
-        """
-        store = super().open(path)
-        _refuse_pack(store.root)
-        return store
+    def __init__(self, root: Path, plan_name: str = PLAN) -> None:
+        super().__init__(root, plan_name)
+        if self.is_packed:
+            raise ConfigError(
+                f"'{root}' holds packed results, without weights and closed to new runs: status, "
+                "show and report read them; new runs need another --results"
+            )
 
     def prepare(self) -> None:
         """Create the folders of the results.
@@ -48,7 +46,6 @@ class Store(Folder):
         Raises ConfigError if the folders cannot be written, or contain a symbolic link, and for a
         damaged protocol of finished runs.
         """
-        _refuse_pack(self.root)
         try:
             sound_plan(self.plan_file)
             _ = self.protocol if self.folders() else []
@@ -74,7 +71,8 @@ class Store(Folder):
                 if exists and not same:
                     if current:
                         refuse_another_experiment(self.plan_file, current, plan)
-                    if self._at_work(besides=("plan", "report")):
+                    others = [t for t in self._tasks() if t.name not in ("plan", "report")]
+                    if leases.at_work(others):
                         raise ConfigError(
                             f"others are at work in '{self.root}' on another plan: "
                             "wait for them, or choose another --results"
@@ -142,9 +140,6 @@ class Store(Folder):
     def _unwritable(self, error: OSError) -> ConfigError:
         why = error.strerror or error
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
-
-    def _at_work(self, besides: Container[str]) -> list[Path]:
-        return leases.at_work([path for path in self._tasks() if path.name not in besides])
 
     def _tasks(self) -> list[Path]:
         """Return the folders of work in progress."""
@@ -326,14 +321,6 @@ class Store(Folder):
         for working in set(others).difference(leases.at_work(others)):
             if lease := leases.take(working):
                 lease.finish()
-
-
-def _refuse_pack(root: Path) -> None:
-    if is_pack(root):
-        raise ConfigError(
-            f"'{root}' holds packed results, without weights and closed to new runs: status, "
-            "show and report read them; new runs need another --results"
-        )
 
 
 @contextlib.contextmanager

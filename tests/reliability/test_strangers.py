@@ -137,7 +137,7 @@ def read(root):
         results.record(run)
         results.curve(run)
     for variant in {v.id for table in results.plan.tables for v in table.variants}:
-        results.variant_metrics(variant)
+        results.variant_metrics[variant]
 
 
 @contextmanager
