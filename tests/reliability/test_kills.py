@@ -1,4 +1,4 @@
-"""R1, R12 and R15: processes of a real grid are killed, starved and interrupted."""
+"""R1, R12, R15 and R30: processes of a real grid are killed, starved and interrupted."""
 
 import os
 import random
@@ -7,23 +7,22 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from llama_ablate.results import Store
-from tests.commands import PYTHON, at_work, fork_server, kill
+from tests.commands import at_work, fork_server, kill
 from tests.commands import command as run
 from tests.in_process import run_in_process
 
-from .harness import Settings, begun, breaches, grid, nobody_left, there
+from .harness import Settings, begun, breaches, gone_on, grid, nobody_left, there
 
-ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
   {label: base}, {label: ln, norm: layernorm}, {label: gelu, feedforward: gelu}, {label: mqa,
   attention: mqa}, {label: nope, position: none}, {label: post, block: post}, {label: relu,
   feedforward: relu}, {label: alibi, position: alibi}]}"""
 TRAIN = "{steps: 120, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
+LONG = TRAIN.replace("120", "600")
 #: Experiments by the row of the battery that kills them.
 KILLED = {
     "R1": {"variants": GRID, "seeds": "3", "measure": "[perplexity, kv_cache]"},
@@ -36,6 +35,10 @@ KILLED = {
         "controls": "{aa: none, positive: {train.warmup: 0.9}}",
     },
 }
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+#: Killed by us; ended or interrupted, once or on its way out; 1: a run was lost three times without
+#: coming further, and the next command tries again; 2: what was measuring is gone.
+ENDS = {1, 2, 130, 143, *(-number for number in SIGNALS)}
 
 
 def command(file, results):
@@ -57,24 +60,19 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     killed, finished, wrong = Counter(), 0, []
     while killed.total() < wanted:
         results = tmp_path / f"grid-{finished}"
-        root = results / "tiny"
-        while True:
+        code = None
+        while code != 0:
             launcher = launch(command(file, results))
             while launcher.poll() is None and killed.total() < wanted:
                 time.sleep(chance.expovariate(2.5))
-                if who := strike(launcher, root, chance):
+                if who := strike(launcher, results / "tiny", chance):
                     killed[who] += 1
-            error = launcher.communicate()[1]
-            if launcher.returncode == 0:
-                break
-            # 1: a run was lost three times without coming further; the next command tries again.
-            # 2: what was measuring is gone, and said so in one line.
-            assert launcher.returncode in (-signal.SIGKILL, 1, 2), error
+            error, code = launcher.communicate()[1], launcher.returncode
+            assert code == 0 or code in ENDS, (code, error)
             assert "Traceback" not in error
-        nobody_left(root)
+        nobody_left(results / "tiny")
         finished += 1
-        if found := breaches(root, reference):
-            wrong.append(found)
+        wrong += breaches(results / "tiny", reference)
     print(wrong)
     who = ", ".join(f"{often} {what}" for what, often in sorted(killed.items()))
     what = {"R1": "grids", "R30": "experiments with a race and three looks,"}[row]
@@ -83,35 +81,41 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
 
 
 def strike(launcher, root, chance):
-    """Kill one of those that are there, or nobody: most commands are to end. Return whom."""
+    """Kill one of those that are there, or nobody: most commands are to end. Return whom.
+
+    Launchers are also interrupted and ended, alone or with all that they have started.
+    """
     workers, measuring = (at_work(launcher, root, *of) for of in ((), ("(measure|compute)",)))
-    who = ""
+    who, how = "", chance.choice(SIGNALS)
     if workers:
-        who = chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
+        who = chance.choices(["worker", "launcher", "group", "fork server"], [8, 3, 3, 1])[0]
     elif measuring:
         who = chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
     elif there(root, "working/report/lease-*"):
         who = chance.choices(["launcher that reports", ""], [1, 4])[0]
-    if launcher.poll() is not None:
+    if launcher.poll() is not None or not who:
         return ""
     if who == "group":
-        os.killpg(launcher.pid, signal.SIGKILL)
+        os.killpg(launcher.pid, how)
     elif who.startswith("launcher"):
-        launcher.kill()
+        launcher.send_signal(how)
     else:
         one = chance.sample(workers, min(1, len(workers)))
-        found = {"worker": one, "measuring": measuring, "": []}
-        for process in found[who] if who in found else fork_server(launcher):
+        found = {"worker": one, "measuring": measuring, "fork server": fork_server(launcher)}
+        for process in found[who]:
             kill(process)
-    return who
+        return who
+    return f"{who} by {how.name}"
 
 
+#: What is done to a command, and its exit code; under nohup it goes on to its end.
 INTERRUPTS = {
     "SIGINT": 130,
     "SIGTERM": 143,
     "SIGHUP": 129,
     "SIGINT twice": 130,
     "closed terminal": 129,
+    "nohup and closed terminal": 0,
 }
 
 
@@ -120,83 +124,62 @@ INTERRUPTS = {
 def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     how, experiment_file, tmp_path, launch, volume, tally
 ):
-    train = TRAIN.replace("120", "600")
-    file = experiment_file(train=train, seeds="1", measure="[perplexity]")
+    file = experiment_file(train=LONG, seeds="1", measure="[perplexity]")
     reference = grid(file, tmp_path / "reference", Settings()).root
-    wrong, trials, slowest = [], volume(1, 1, 10), 0.0
+    code, wrong, trials, slowest = INTERRUPTS[how], [], volume(1, 1, 10), 0.0
     for number in range(trials):
         results = tmp_path / str(number)
-        root = results / "tiny"
-        if how == "closed terminal":
-            owner, ours = os.openpty()
-            launcher = launch(command(file, results), terminal=ours)
-        else:
-            launcher = launch(command(file, results))
-        begun(launcher, root, "working/*/checkpoint-*")
+        words = command(file, results)
+        owner, ours = os.openpty() if "terminal" in how else (None, None)
+        words = ["nohup", *words] if "nohup" in how else words
+        launcher = launch(words, terminal=ours, cwd=tmp_path)
+        begun(launcher, results, "tiny/working/*/checkpoint-*")
         began = time.monotonic()
-        if how == "closed terminal":
+        if owner is not None:
             os.close(owner)
             time.sleep(0.1)
-            os.kill(launcher.pid, signal.SIGHUP)  # the shell tells its jobs, after the system
+            launcher.send_signal(signal.SIGHUP)  # the shell tells its jobs, after the system
         else:
-            os.kill(launcher.pid, getattr(signal, how.split()[0]))
+            launcher.send_signal(getattr(signal, how.split()[0]))
         if how.endswith("twice"):
             time.sleep(0.1)
-            os.kill(launcher.pid, signal.SIGINT)
+            launcher.send_signal(signal.SIGINT)
         error = launcher.communicate()[1] or ""
-        took = time.monotonic() - began
-        slowest = max(slowest, took)
+        slowest = max(slowest, time.monotonic() - began)
         # The second one may find it on its way out: then it dies of it.
-        codes = (130, -signal.SIGINT) if "twice" in how else (INTERRUPTS[how],)
+        codes = (code, -signal.SIGINT) if how.endswith("twice") else (code,)
         told = "stopping: " in error or how.endswith(("twice", "terminal"))
         if launcher.returncode not in codes or "Traceb" in error or not told:
-            wrong.append((launcher.returncode, took, error))
-        nobody_left(root)
-        if not how.endswith("twice") and not there(root, "working/*/checkpoint-*"):
+            wrong.append((launcher.returncode, error))
+        if code and not how.endswith("twice") and not there(results, "tiny/working/*/checkpoint-*"):
             wrong.append("no checkpoint")
-        grid(file, results, Settings())
-        if found := breaches(root, reference):
-            wrong.append(found)
-    print(wrong)
-    what = f"{how}: exit code {INTERRUPTS[how]} within {slowest:.1f} s, no process left"
-    tally("R15", what, trials, len(wrong))
-
-
-@pytest.mark.full
-def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
-    experiment_file, tmp_path, volume, tally
-):
-    """The first lines define and import; from some 130 on they start, watch and finish runs."""
-    file = experiment_file(train=TRAIN.replace("120", "600"), seeds="1", measure="[perplexity]")
-    chance, wrong, trials = random.Random(15), [], volume(2, 2, 100)
-    for number in range(trials):
-        noted, root = tmp_path / f"line-{number}", tmp_path / str(number)
-        words = [str(chance.randrange(100, 400)), str(noted), *command(file, root)[3:]]
-        done = subprocess.run(
-            [PYTHON, "-m", "tests.reliability.interrupted", *words],
-            check=False,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
+        wrong += (
+            gone_on(file, results, reference) if code else breaches(results / "tiny", reference)
         )
-        if (root / "tiny" / "plan.json").is_file():  # else there is nothing to be at work on
-            nobody_left(root / "tiny")
-        if done.returncode != 130 or "Traceb" in done.stderr:
-            wrong.append((noted.exists() and noted.read_text(), done.returncode, done.stderr))
     print(wrong)
-    what = "an interrupt at a line of the launcher: exit code 130, no process left"
+    what = f"{how}: exit code {code} within {slowest:.1f} s, no process left"
     tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
-def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path, launch):
-    file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
-    owner, terminal = os.openpty()
-    launcher = launch(["nohup", *command(file, tmp_path)], terminal=terminal, cwd=tmp_path)
-    begun(launcher, tmp_path, "tiny/working/*/checkpoint-*")
-    os.close(owner)
-    assert launcher.wait() == 0, (tmp_path / "nohup.out").read_text()
-    assert [record.outcome for record in Store(tmp_path / "tiny").records()] == ["ok", "ok"]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_from_the_start_on_ends_a_command_in_one_line(
+    number, experiment_file, tmp_path, launch, volume, tally
+):
+    file = experiment_file(train=LONG, seeds="1", measure="[perplexity]")
+    chance, wrong, trials = random.Random(number), [], volume(3, 3, 100)
+    for trial in range(trials):
+        moment = chance.uniform(0.3, 6)
+        launcher = launch(command(file, tmp_path / str(trial)))
+        time.sleep(moment)
+        launcher.send_signal(number)
+        error = launcher.communicate()[1]
+        if launcher.returncode not in (128 + number, 0) or "Traceb" in error:
+            wrong.append((moment, launcher.returncode, error))
+        nobody_left(tmp_path / str(trial) / "tiny")
+    print(wrong)
+    what = f"{number.name} at any moment: exit code {128 + number}, no process left"
+    tally("R15", what, trials, len(wrong))
 
 
 @pytest.mark.full
@@ -217,9 +200,7 @@ def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_other
     assert done.returncode == 1, done.stderr
     records = Store(tmp_path / "tiny").records()
     assert [r.outcome for r in records if r.label == "fat"] == ["oom"] * seeds, done.stderr
-    healthy = [r for r in records if r.label != "fat"]
-    assert [r.outcome for r in healthy] == ["ok"] * (2 * seeds)
-    wrong = [r.id for r in healthy if r.metrics != reference.record(r.id).metrics]
+    wrong = breaches(reference.root, tmp_path / "tiny")
     what = "runs out of memory (limited address space) among twice as many healthy ones"
     tally("R12", what, seeds, len(wrong))
 
