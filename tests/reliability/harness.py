@@ -8,6 +8,7 @@ import tempfile
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
@@ -169,6 +170,35 @@ def gone_on(file, results, reference, settings=Settings()):  # noqa: B008  it is
         nobody_left(root)
     assert in_child(grid, file, results, settings) == 0
     return breaches(root, reference)
+
+
+#: Damages: of what a file holds, and of what stands in its place.
+CONTENT = ["flip a bit", "truncate", "zero a block", "empty", "swap with another"]
+PLACE = ["remove", "folder", "link", "pipe"]
+
+
+def damage(kind, file, chance, other):
+    """Change a file as disks, copies and people do; return whether it is changed."""
+    raw = bytearray(file.read_bytes())
+    at = chance.randrange(len(raw)) if raw else 0
+    if kind in PLACE:
+        file.unlink()
+        make = {"folder": os.mkdir, "pipe": os.mkfifo, "link": partial(os.symlink, other)}
+        make.get(kind, str)(file)
+        return True
+    if kind == "flip a bit" and raw:
+        raw[at] ^= 1 << chance.randrange(8)
+    elif kind == "truncate":
+        raw = raw[: at // 64 * 64]
+    elif kind == "zero a block":
+        raw[at : at + 64] = bytes(len(raw[at : at + 64]))
+    elif kind == "empty":
+        raw = bytearray()
+    else:
+        raw = bytearray(other.read_bytes())
+    changed = bytes(raw) != file.read_bytes()
+    file.write_bytes(raw)
+    return changed
 
 
 #: What the independent checker finds in results, or where they differ from others.
