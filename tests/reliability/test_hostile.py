@@ -11,16 +11,14 @@ import re
 import struct
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-import pytest
 import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.slugs import slug
 from llama_ablate.interop.loader import open_model
-from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
 from tests.in_process import in_process, run_in_process
 
@@ -40,57 +38,21 @@ class Call:
         return self.how
 
 
-def gadgets(canary):
-    """Return objects that would make a file when they are unpickled."""
-    touch, code = f"touch {canary}", f"open({str(canary)!r}, 'w')"
-    calls = [
-        (os.system, touch),
-        (eval, code),
-        (open, str(canary), "w"),
-        (__import__, "os"),
-    ]
-    found = [Call(*call) for call in calls]
-    return [
-        *found,
-        {"model": found[0]},
-        {"optimizer": {"state": [found[1]]}},
-    ]
-
-
-def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
-    experiment_file, tmp_path, tally, capsys
-):
-    canary, trials = tmp_path / "ran", 0
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
-    reference = grid(file, tmp_path / "reference")
-    store = grid(file, tmp_path)
-    (run,) = store.folders()
-    ran = []
-    for gadget in gadgets(canary):
-        plain = pickle.dumps(gadget)
-        saved = io.BytesIO()
+def pickles(canary):
+    """Yield files that would make a file when they are unpickled."""
+    system = Call(os.system, f"touch {canary}")
+    evaluated = Call(eval, f"open({str(canary)!r}, 'w')")
+    for gadget in (
+        *(system, evaluated, Call(open, str(canary), "w"), Call(__import__, "os")),
+        *({"model": system}, {"optimizer": {"state": [evaluated]}}),
+    ):
+        plain, saved = pickle.dumps(gadget), io.BytesIO()
         torch.save(gadget, saved)
-        for content in (plain, saved.getvalue(), b"PK\x03\x04" + plain, plain[: len(plain) // 2]):
-            trials += 2
-            digest = hashlib.sha256(content).hexdigest()
-            working = store.working(run)
-            working.mkdir(exist_ok=True)
-            (working / f"checkpoint-2-{digest[:32]}.pt").write_bytes(content)
-            assert checkpoint.load(working) is None
-            weights = store.folder(run) / "weights.safetensors"
-            whole = weights.read_bytes()
-            weights.write_bytes(content)
-            with pytest.raises(ConfigError):
-                open_model(store.root / "baseline")
-            weights.write_bytes(whole)
-            ran += [gadget] * canary.exists()
-    capsys.readouterr()
-    assert open_model(reference.root / "baseline")
-    tally("R10", "pickles in the place of checkpoints and weights", trials, len(ran))
+        yield from (plain, saved.getvalue(), b"PK\x03\x04" + plain, plain[: len(plain) // 2])
 
 
-def headers():
-    """Return safetensors files whose headers lie."""
+def lying_headers():
+    """Yield safetensors files whose headers lie."""
     for text in (
         b"",
         b'{"a": {}}',
@@ -105,64 +67,55 @@ def headers():
     yield b"\0" * 7
 
 
-def test_weights_with_a_header_that_lies_are_one_line(experiment_file, tmp_path, tally):
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
-    store = grid(file, tmp_path)
+def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(experiment_file, tmp_path, tally):
+    """Weights are committed with sums that hold: it is their format that is looked at."""
+    canary = tmp_path / "ran"
+    store = grid(experiment_file(train=TRAIN, seeds="1", variants="{}"), tmp_path)
     (record,) = store.records()
-    trials, wrong = 0, []
-    for number, content in enumerate(headers()):
-        trials += 1
+    hostile, wrong = {"pickles": [*pickles(canary)], "headers": [*lying_headers()]}, []
+    for number, content in enumerate(content for kind in hostile.values() for content in kind):
         fake = replace(record, id=f"{number:08x}", label=f"fake {number}")
+        working = store.working(fake.id)
+        working.mkdir()
+        digest = hashlib.sha256(content).hexdigest()
+        (working / f"checkpoint-2-{digest[:32]}.pt").write_bytes(content)
+        wrong += [content] * (checkpoint.load(working) is not None)
         store.commit(fake, [], lambda out, content=content: out.write(content))
         try:
             open_model(store.folder(fake.id))
             wrong.append(content)
         except ConfigError as error:
             wrong += [content] * ("\n" in str(error))
+        wrong += [content] * canary.exists()
     print(wrong)
-    tally("R10", "safetensors whose headers lie, committed as weights", trials, len(wrong))
+    assert open_model(store.folder(record.id))
+    what = "pickles, and safetensors whose headers lie, as checkpoints and committed weights"
+    tally("R10", what, 2 * sum(map(len, hostile.values())), len(wrong))
 
 
-NAMES = [
-    "../../../etc/x",
-    "/etc/passwd",
-    ".",
-    "$HOME",
-    "x" * 80,
-    "\u202eevil",
-    "-rf",
-    "é",
-    " ",
-    "'",
-    "x--s0--00",
-]
+NAMES = ["../../../etc/x", "/etc/passwd", ".", "$HOME", "x" * 80, "\u202eevil", "-rf", "é", "'"]
 
 
-def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, capsys):
-    trials, wrong = 0, []
+def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally):
+    place = tmp_path / "in" / "results"
+
+    def elsewhere():
+        return {p for p in tmp_path.rglob("*") if p != place and place not in p.parents}
+
+    place.mkdir(parents=True)
+    wrong = []
     for name in NAMES:
-        made = slug(name)
-        trials += 1
-        if not re.fullmatch(r"[^\W_]([^\W_]|-){0,46}", made) or "--" in made:
-            wrong.append((name, made))
-        if name.strip():
-            place = tmp_path / "in" / "results"
-            quoted = json.dumps(name)
-            file = experiment_file(
-                f"{{design: list, entries: [{{label: {quoted}}}]}}",
-                name=quoted,
-                train=TRAIN,
-                seeds="1",
-                measure="[perplexity]",
-            )
-            before = {p for p in tmp_path.rglob("*") if place not in p.parents and p != place}
-            with suppress(ConfigError):  # a name that is refused leads nowhere either
-                grid(file, place)
-            after = {p for p in tmp_path.rglob("*") if place not in p.parents and p != place}
-            wrong += sorted(after - before - {place.parent})
-    capsys.readouterr()
+        quoted = json.dumps(name)
+        entries = f"{{design: list, entries: [{{label: {quoted}}}]}}"
+        file = experiment_file(entries, name=quoted, train=TRAIN, seeds="1")
+        before = elsewhere()
+        with suppress(ConfigError):  # a name that is refused leads nowhere either
+            grid(file, place)
+        wrong += elsewhere() - before
+        wrong += [p for p in place.iterdir() if not re.fullmatch(r"\w[\w-]{0,46}", p.name)]
     print(wrong)
-    tally("R10", "names of experiments and variants that point elsewhere", trials, len(wrong))
+    what = "names of experiments and variants that point elsewhere"
+    tally("R10", what, len(NAMES), len(wrong))
 
 
 PAYLOADS = [
@@ -179,8 +132,6 @@ PAYLOADS = [
     "<base href='{}'>",
     "<math><mtext><script>{}</script>",
 ]
-
-
 LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "math")
 HARMLESS = r"data:image/|#|figures/|tables/|\.\./(runs|failed)/"
 DATA = [{"type": "application/gzip", "id": "data"}]
@@ -227,19 +178,14 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
     entries = ", ".join(
         f"{{label: {json.dumps(text)}, train.lr: {i + 1}e-3}}" for i, text in enumerate(texts)
     )
-    hypothesis = {
-        "variant": texts[1],
-        "direction": "better",
-        "source": texts[2],
-        "said": texts[3],
-    }
+    stated = dict(zip(("variant", "source", "said"), texts[1:], strict=False))
     file = experiment_file(
         f"{{design: list, entries: [{entries}]}}",
         name=json.dumps(texts[0]),
         question=json.dumps(" ".join(texts)),
         train=TRAIN,
         measure="[perplexity]",
-        hypotheses=json.dumps([hypothesis]),
+        hypotheses=json.dumps([{**stated, "direction": "better"}]),
     )
     file.write_text("# " + " ".join(texts) + "\n" + file.read_text())
     store = grid(file, tmp_path)
@@ -266,11 +212,10 @@ def test_no_secret_of_the_environment_is_written_anywhere(
     for name in names:
         monkeypatch.setenv(name, f"{canary}-{name}")
     assert run_in_process(file, tmp_path / "r", figures=True) == 0
-    shown = capsys.readouterr()
     written = [p for p in (tmp_path / "r").rglob("*") if p.is_file()]
     assert len(written) > 30
     leaks = [p for p in written if canary.encode() in p.read_bytes()]
-    leaks += [s for s in shown if canary in s]
+    leaks += [said for said in capsys.readouterr() if canary in said]
     text = b" ".join(p.read_bytes() for p in written if p.suffix == ".json").decode()
     assert os.uname().nodename not in text
     assert str(Path.home()) + "/" not in text.replace(str(tmp_path), "")
@@ -279,31 +224,22 @@ def test_no_secret_of_the_environment_is_written_anywhere(
 
 
 def test_no_name_in_a_file_reaches_beyond_the_registry(
-    experiment_file, tmp_path, volume, tally, capsys
+    experiment_file, tmp_path, volume, tally, answer
 ):
     canary = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w')")
-    names = [
-        "evil.Norm",
-        "llama_ablate.model.norms.RMSNorm",
-        "./evil.py",
-        "rmsnorm\n",
-        "!!python/name:os.system",
+    names = ["evil.Norm", "llama_ablate.model.norms.RMSNorm", "./evil.py", "rmsnorm\n"]
+    entries = [
+        entry
+        for name in names
+        for entry in (f"{name!r}", f"{{name: {name!r}}}", f"{{_target_: {name!r}}}")
     ]
-    wrong, tried = [], 0
-    slots = ["norm", "position", "attention", "feedforward", "block"]
-    for slot in volume(slots[:1], slots, slots):
-        for name in names:
-            for entry in (repr(name), f"{{name: {name!r}}}", f"{{_target_: {name!r}}}"):
-                tried += 1
-                file = experiment_file(f"{{axes: {{{slot}: [{entry}]}}}}")
-                if main(["plan", str(file)]) != 2:
-                    wrong.append((slot, entry))
-    capsys.readouterr()
-    print(wrong)
+    slots = ["norm", "position", "attention", "feedforward", "block"][: volume(1, 5, 5)]
+    for slot, entry in product(slots, entries):
+        answer("plan", experiment_file(f"{{axes: {{{slot}: [{entry}]}}}}"), code=2)
     assert not canary.exists()
-    assert not Store(tmp_path / "results").root.exists()
-    tally("R10", "dotted paths, files and targets in the place of a component", tried, len(wrong))
+    what = "dotted paths, files and targets in the place of a component"
+    tally("R10", what, len(slots) * len(entries))
 
 
 def test_the_sources_load_no_pickle_and_listen_nowhere():

@@ -11,20 +11,16 @@ from itertools import count
 
 import pytest
 
-from llama_ablate.config import experiment
-from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.launch import remote, worker
-from llama_ablate.launch.progress import Progress
-from llama_ablate.launch.queue import Gone, News, Queue
+from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from tests import plans
 from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until
 
-from .harness import COMPUTE, Settings, breaches, content, grid, in_child, there
+from .harness import Settings, breaches, content, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -68,31 +64,23 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
         request.getfixturevalue("namespaces")
         start = elsewhere
     reference = grid(four, tmp_path / "reference").root
-    grids = volume(1, 6 if start == fork else 2, 100)
-    launchers = volume(2, 4, 8)
-    chance, wrong, runs, twice = random.Random(0), [], 0, 0
+    grids, launchers = volume(1, 6, 100), volume(2, 4, 8)
+    chance, wrong, times = random.Random(0), [], Counter()
     for number in range(grids):
         results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
         racers = [
             start(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
         ]
-        codes = [ended(pid) for pid in racers]
-        found = breaches(results / "tiny", reference)
-        if any(codes) or found:
-            wrong.append((number, codes, found))
-        times = Counter(executed.read_text().split())
-        runs += len(times)
-        twice += sum(often - 1 for often in times.values())
+        wrong += [code for code in map(ended, racers) if code]
+        wrong += breaches(results / "tiny", reference)
+        times.update((number, run) for run in executed.read_text().split())
     print(wrong)
-    assert runs == 4 * grids
-    assert twice <= 0.01 * runs
-    tally(
-        "R4",
-        f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
-        f"{twice} of {runs} runs executed twice",
-        grids,
-        len(wrong),
-    )
+    twice = times.total() - len(times)
+    assert len(times) == 4 * grids
+    assert twice <= 0.01 * len(times)
+    what = f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
+    what += f"{twice} of {len(times)} runs executed twice"
+    tally("R4", what, grids, len(wrong))
 
 
 def elsewhere(work, *arguments):
@@ -211,10 +199,18 @@ def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
 def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
     clock, step, tmp_path, monkeypatch, tally
 ):
-    """It moves on by a day with every look at it, or not at all."""
+    """It moves on by a day with every look at it, or not at all; two beats fail."""
     monkeypatch.setattr(leases, "myself", lambda: "another-boot pid:[1] 1 1 0")
     days = count(2**31, step)
     monkeypatch.setattr(time, "time", lambda: next(days))
+    beat, failures = os.utime, iter([True] * 2)
+
+    def failing(*given, **more):
+        if next(failures, False):
+            raise OSError(5, "the server is away")
+        beat(*given, **more)
+
+    monkeypatch.setattr(os, "utime", failing)
     watch = leases.Watch()
     with leases.take(tmp_path) as lease:
         began, wrong = time.monotonic(), 0
@@ -231,22 +227,8 @@ def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
     tally("R16", f"a lease that is watched while the clock {clock}", 1, wrong)
 
 
-def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_path):
-    """Two plans may label a recipe differently; a run still has one folder."""
-    store = Store(tmp_path / "x")
-    store.prepare()
-    with store.lease("0a") as lease:
-        assert lease.set_once("name", "first") == "first"
-    with store.lease("0a") as lease:
-        assert lease.set_once("name", "second") == "first"
-
-
-@pytest.mark.parametrize("what", ["plan", "compute"])
-def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_again(
-    what, four, tmp_path, monkeypatch
-):
+def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands(tmp_path, monkeypatch):
     """A command that is stopped beyond the lease timeout in the very moment, and wakes."""
-    plan = make(experiment.load(four))
     store, slow = Store(tmp_path / "x"), disk.replace
     store.prepare()
 
@@ -257,13 +239,9 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
         slow(*arguments, aside=aside)
 
     monkeypatch.setattr(disk, "replace", takes_too_long)
-    if what == "plan":
-        store.create(plan.document(None, Settings()), "name: x")
-        assert store.plan.runs == plan.document(None, Settings()).runs
-    else:
-        assert store.measure_once("compute", "cpu", lambda: 7) == 7
-        assert store.measure_once("compute", "cpu", lambda: 8) == 7
-    assert not list(store.working("plan").parent.iterdir())
+    assert store.measure_once("compute", "cpu", lambda: 7) == 7
+    assert store.measure_once("compute", "cpu", lambda: 8) == 7
+    assert not list(store.in_progress.iterdir())
 
 
 def test_another_plan_is_refused_while_others_are_at_work_and_not_for_what_they_left(
@@ -273,10 +251,7 @@ def test_another_plan_is_refused_while_others_are_at_work_and_not_for_what_they_
     store = grid(four, tmp_path)
     run = next(iter(store.plan.runs))
     other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
-    with (
-        leases.take(store.working(run)),
-        pytest.raises(ConfigError, match=r"others are at work in .* on another plan"),
-    ):
+    with leases.take(store.working(run)), pytest.raises(ConfigError, match="another plan"):
         grid(other, tmp_path)
     disk.make(store.working(run))
     (store.working(run) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
@@ -310,85 +285,17 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
         lambda: store._write_sealed(lease, store.document("compute"), {}),
         lambda: store.add_metric(lease, store.variant_folder("a", "b"), "c", measured()),
     ):
-        with pytest.raises(leases.LostError, match="was taken over by another process"):
+        with pytest.raises(leases.LostError):
             write()
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
 
 
-@pytest.mark.parametrize("given", ["20s", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("given", ["20s", "0", "nan"])
 def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", given)
-    with pytest.raises(ConfigError, match=f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of sec"):
+    with pytest.raises(ConfigError, match="LLAMA_ABLATE_LEASE_S: "):
         leases.take(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
-    beat, failures = os.utime, iter([True] * 2)
-
-    def failing(*given, **more):
-        if next(failures, False):
-            raise OSError(5, "the server is away")
-        beat(*given, **more)
-
-    monkeypatch.setattr(os, "utime", failing)
-    lease, watch = leases.take(tmp_path), leases.Watch()
-    monkeypatch.setattr(leases, "alive", lambda _holder: None)  # as from another machine
-    end = time.monotonic() + 2.5  # leases of a second
-    while time.monotonic() < end:
-        assert watch.waits(tmp_path)
-        time.sleep(0.05)
-    lease.release()
-
-
-@pytest.mark.full
-def test_a_worker_that_is_told_nonsense_says_so_in_one_line_also_elsewhere(tmp_path):
-    store = Store(tmp_path / "x")
-    store.create(plans.of_runs(), "")
-    code, how, oom = remote.work(str(store.root), "0a")
-    assert (code, oom) == (2, False)
-    assert how.startswith("the process ended by exit code 2: ")
-    assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
-
-
-class Losing:
-    """A launcher whose processes are lost, and a run that another machine commits out of sight."""
-
-    slots = 1
-
-    def __init__(self, store, hidden):
-        self._store, self._hidden, self._news, self._since = store, hidden, News(), 0.0
-
-    def submit(self, runs):
-        if not self._since:
-            worker.run(self._store.root, *runs)
-            self._store.final.rename(self._hidden)
-            self._since = time.monotonic()
-        self._news.gone.extend(Gone(run, "lost") for run in runs)
-
-    def poll(self):
-        if self._hidden.exists() and time.monotonic() > self._since + leases.lease_timeout() * 0.7:
-            self._hidden.rename(self._store.final)
-        news, self._news = self._news, News()
-        return news
-
-    def stop(self):
-        pass
-
-
-def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_lost(
-    experiment_file, tmp_path
-):
-    """What a network's cache shows may be old, by less than the lease timeout."""
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
-    store = grid(file, tmp_path)
-    disk.remove_tree(store.final)
-    plan = make(experiment.load(file))
-    with Progress("lost") as progress:
-        Queue(store, plan, COMPUTE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
-    assert [record.outcome for record in store.records()] == ["ok"]
-    assert not disk.names(store.failed)
-    assert not breaches(store.root)
 
 
 @pytest.mark.full

@@ -45,40 +45,26 @@ def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
     tally("R14", what, trials, len(wrong))
 
 
-DIVERGING = [
-    "{label: d1, norm: layernorm, init_std: 1.0e+15}",
-    "{label: d2, train.lr: 1.0e+30, train.clip: 0.0}",
-    "{label: d3, train.lr: 1.0e+6, train.clip: 0.0}",
-    "{label: d4, norm: layernorm, init_std: 1.0e+18}",
-]
+DIVERGING = """{label: d1, norm: layernorm, init_std: 1.0e+15},
+  {label: d2, train.lr: 1.0e+30, train.clip: 0.0}, {label: d3, train.lr: 1.0e+6, train.clip: 0.0}"""
 
 
 def test_diverging_variants_are_told_with_their_step_and_leave_the_others_alone(
     experiment_file, tmp_path, tally
 ):
-    few = ["{label: base}", "{label: ln, norm: layernorm}"]
-
-    def file_of(entries):
+    def file_of(more):
+        entries = "{label: base}, {label: ln, norm: layernorm}" + more
         train = TRAIN.replace("steps: 6", "steps: 40")
-        return experiment_file(
-            f"{{design: list, entries: [{', '.join(entries)}]}}",
-            train=train,
-            measure="[perplexity]",
-        )
+        return experiment_file(f"{{design: list, entries: [{entries}]}}", train=train)
 
-    reference = grid(file_of(few), tmp_path / "reference", Settings())
-    store = grid(file_of([*few, *DIVERGING]), tmp_path, Settings())
-    records = store.records()
-    assert len(records) == 12
-    wrong = [r for r in records if r.label.startswith("d") and r.outcome != "diverged"]
-    wrong += [
-        r
-        for r in records
-        if r.outcome == "diverged" and "by step" not in r.reason and "above chance" not in r.reason
-    ]
+    reference = grid(file_of(""), tmp_path / "reference", Settings())
+    store = grid(file_of(f", {DIVERGING}"), tmp_path, Settings())
+    diverged = [r for r in store.records() if r.label.startswith("d")]
+    wrong = [r for r in diverged if r.outcome != "diverged" or not 0 < r.steps_done < 40]
     wrong += breaches(reference.root, store.root)
     print(wrong)
-    tally("R11", "diverging runs among healthy ones", 8, len(wrong))
+    assert len(diverged) == 6
+    tally("R11", "diverging runs among healthy ones", 6, len(wrong))
 
 
 def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
