@@ -147,8 +147,9 @@ def test_any_damage_to_a_listed_file_is_found_or_harmless(story, capsys, volume,
             code, out, told = shown(story, file, place, capsys)
             if (code, out) != before[:2] and file.name not in told and file.parent.name not in told:
                 wrong.append((*case, "shown", code, out, told))
-            if root == "pack":
-                continue
+            if root == "pack" or file.name.startswith("plan-"):
+                continue  # which `run` neither reads nor mends
+            damaged = file.read_bytes() if how in CONTENT else None
             code = story.run()
             told = capsys.readouterr().err
             if code:
@@ -157,8 +158,8 @@ def test_any_damage_to_a_listed_file_is_found_or_harmless(story, capsys, volume,
                 file.unlink(missing_ok=True)
                 file.write_bytes(whole)
                 code = story.run()
-            elif how in CONTENT and kind.reaction == "again" and file.is_file():
-                wrong += [(*case, "believed")] * (file.read_bytes() != whole)
+            elif damaged and kind.reaction == "again" and file.is_file():
+                wrong += [(*case, "believed")] * (file.read_bytes() == damaged)
             wrong += [(*case, *found) for found in breaches(place, reference)]
             wrong += [(*case, "not gone on with", code)] * bool(code)
     print(*wrong, sep="\n")
