@@ -51,22 +51,11 @@ class RayCluster:
         _kill(family)
         self.answers.close()
 
-    def kill_node(self):
-        """SIGKILL one of the nodes: as a machine, with all that it runs, or its raylet alone.
+    def order(self, word):
+        """SIGKILL the head or a node with all that it runs, or a raylet alone; or start a node.
 
-        In the second case its workers live on for a moment, as those of a node that is cut off do.
+        The workers of a raylet live on for a moment, as those of a node that is cut off do.
         """
-        self._order("kill")
-
-    def start_node(self):
-        """Start one more node."""
-        self._order("start")
-
-    def kill_head(self):
-        """SIGKILL the head, with all that it has started."""
-        self._order("head")
-
-    def _order(self, word):
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
         assert self.answers.readline() == "done\n", f"the cluster died of '{word}'"
@@ -96,7 +85,7 @@ def keep_cluster(many, answers):
     for line in sys.stdin:
         if line.strip() == "start":
             nodes.append(cluster.add_node(num_cpus=1, **SMALL))
-        elif line.strip() == "kill":
+        elif line.strip() == "node":
             one = nodes.pop(chance.randrange(len(nodes)))
             if chance.random() < 0.5:
                 raylet = one.all_processes["raylet"][0].process.pid

@@ -148,7 +148,7 @@ class SlurmCluster:
     def __exit__(self, *_: object) -> None:
         """Kill all jobs and daemons; whatever they had become, their guards know them."""
         for name in sorted(self.guards, reverse=True):  # slurmctld first: nothing starts any more
-            self._kill(name)
+            self.kill(name)
 
     def command(self, *words: str) -> str:
         """Run one of Slurm's commands against this cluster; return what it prints."""
@@ -180,10 +180,6 @@ class SlurmCluster:
         guards = [guard.pid for guard in self.guards.get(name, []) if guard.poll() is None]
         return [process for guard in guards for process in below(guard)]
 
-    def kill_node(self, name: str) -> None:
-        """SIGKILL a slurmd with every job and step on its node, as when a machine dies."""
-        self._kill(name)
-
     def start_node(self, name: str) -> None:
         """Start a slurmd (again); return when the controller would give it work."""
         log = self.folder / f"{name}.log"
@@ -191,14 +187,6 @@ class SlurmCluster:
         self._start("slurmd", "-D", "-N", name, name=name)
         self.wait(lambda: log.read_text().count("slurmd started") > before, f"{name} is up")
         self.wait(lambda: self.states()[name] in SETTLED, f"{name} is back")
-
-    def kill_controller(self) -> None:
-        """SIGKILL slurmctld; jobs run on, commands fail.
-
-        It writes its state every five seconds at most. When killed before, it forgets the jobs
-        that came since, gives their ids again, and takes those that it started for waiting.
-        """
-        self._kill("slurmctld")
 
     def start_controller(self) -> None:
         """Start slurmctld on the state that it left; return when it answers.
@@ -226,7 +214,13 @@ class SlurmCluster:
             )
         self.guards.setdefault(name, []).append(guard)
 
-    def _kill(self, name: str) -> None:
+    def kill(self, name: str) -> None:
+        """SIGKILL a daemon: a slurmd with every job and step on its node, as when a machine dies.
+
+        Without slurmctld jobs run on, and commands fail. It writes its state every five seconds at
+        most. When killed before, it forgets the jobs that came since, gives their ids again, and
+        takes those that it started for waiting.
+        """
         for guard in self.guards.pop(name, []):
             while guard.poll() is None:  # it ends with the last process below it
                 kill_below(guard.pid)

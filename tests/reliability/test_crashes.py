@@ -1,15 +1,11 @@
 """R2 and R6: a crash or a fault at every call that changes the disk."""
 
-import os
-import signal
-
 import pytest
 
-from llama_ablate.commands.cli import main
 from llama_ablate.data import readers
 
 from . import harness
-from .harness import Disk, breaches, crash_at, fail_at, grid, in_child
+from .harness import breaches, crash_at, fail_at, grid, in_child
 
 
 @pytest.fixture
@@ -61,21 +57,3 @@ def test_after_a_crash_or_a_fault_at_any_call_the_next_command_ends_with_the_sam
                 failed.append((number, code, found))
     print(failed)
     tally(row, TRIED[row], trials, len(failed))
-
-
-def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp_path, capsys):
-    root = grid(tiny, tmp_path).root
-
-    def killed(_number, name, arguments):
-        if name == "replace" and "figures" in str(arguments[-1]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def report(at=lambda *_: None):
-        Disk(at).install()
-        main(["report", str(root)])
-
-    assert in_child(report, killed) == -9
-    assert any("is a temporary file" in what for _name, _path, what in breaches(root))
-    assert in_child(report) == 0
-    assert not breaches(root)
-    capsys.readouterr()

@@ -117,21 +117,6 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(one, tmp_path, volum
     tally("R8", what, trials, len(missed))
 
 
-def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(four, tmp_path):
-    reference = grid(four, tmp_path / "reference").root
-    store = grid(four, tmp_path)
-    folders = sorted(run.path for run in store.folders().values())
-    before = [(f / "record.json").stat().st_mtime_ns for f in folders]
-    damaged = folders[1] / "weights.safetensors"
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    (folders[2] / "record.json").write_text("{}")
-    assert gone_on(four, tmp_path, reference) == []
-    after = [(f / "record.json").stat().st_mtime_ns for f in folders]
-    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False, True]
-    kept = {path.name for path in (store.root / "damaged").iterdir()}
-    assert kept == {f"{folders[1].name}--1", f"{folders[2].name}--1"}
-
-
 def zero(pattern, of):
     """Overwrite the beginning of the files of tokens in a cache, in place."""
     files = list(of.glob(f"tokens/*/{pattern}"))

@@ -1,6 +1,5 @@
 """R4 and R5: launchers that race for one grid, and a worker that sleeps beyond the timeout."""
 
-import ctypes
 import os
 import random
 import signal
@@ -53,23 +52,16 @@ def racing(file, results, executed, delay):
     grid(file, results, OFTEN)
 
 
-@pytest.mark.parametrize(
-    "where", ["one machine", pytest.param("machines of one name", marks=pytest.mark.full)]
-)
 def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
-    where, four, tmp_path, volume, tally, request
+    four, tmp_path, volume, tally
 ):
-    start = fork
-    if where == "machines of one name":
-        request.getfixturevalue("namespaces")
-        start = elsewhere
     reference = grid(four, tmp_path / "reference").root
     grids, launchers = volume(1, 6, 100), volume(2, 4, 8)
     chance, wrong, times = random.Random(0), [], Counter()
     for number in range(grids):
         results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
         racers = [
-            start(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
+            fork(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
         ]
         wrong += [code for code in map(ended, racers) if code]
         wrong += breaches(results / "tiny", reference)
@@ -78,39 +70,9 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
     twice = times.total() - len(times)
     assert len(times) == 4 * grids
     assert twice <= 0.01 * len(times)
-    what = f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
+    what = f"{launchers} launchers racing for each of {grids} grids of 4 runs; "
     what += f"{twice} of {len(times)} runs executed twice"
     tally("R4", what, grids, len(wrong))
-
-
-def elsewhere(work, *arguments):
-    """Do something as on another machine of the same name: in a pid namespace, without machine id.
-
-    Returns the process, whose exit code is that of the work.
-    """
-    pid = os.fork()
-    if pid:
-        return pid
-    libc = ctypes.CDLL(None, use_errno=True)
-    spaces = 0x20000 | 0x20000000  # CLONE_NEWNS | CLONE_NEWPID
-    private = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
-    done = libc.unshare(spaces) or os.fork()  # the child is the first process of the namespace
-    if done == 0:
-        done = (
-            libc.mount(None, b"/", None, private, None)
-            or libc.mount(b"proc", b"/proc", b"proc", 0, None)
-            or libc.mount(b"none", b"/etc", b"tmpfs", 0, None)
-            or in_child(work, *arguments, shown=(1, 2))
-        )
-        os._exit(done & 0xFF)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(done, 0)[1]) & 0xFF if done > 0 else 77)
-
-
-@pytest.fixture
-def namespaces():
-    """Skip a test where processes cannot be put into pid namespaces of their own."""
-    if ended(elsewhere(lambda: None)):
-        pytest.skip("no pid namespace can be made here: that takes Linux, and root")
 
 
 def ended(pid):
@@ -288,14 +250,6 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
         with pytest.raises(leases.LostError):
             write()
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
-
-
-@pytest.mark.parametrize("given", ["20s", "0", "nan"])
-def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", given)
-    with pytest.raises(ConfigError, match="LLAMA_ABLATE_LEASE_S: "):
-        leases.take(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full

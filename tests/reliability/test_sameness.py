@@ -1,16 +1,18 @@
 """R11, R14, R17, R22: what must change nothing, and a grid edited that runs what is new."""
 
-import json
 import os
 import random
 import subprocess
+import time
+from contextlib import suppress
 
 import numpy as np
+import psutil
 import pytest
 
-from tests.commands import PYTHON, command
+from tests.commands import command
 
-from .harness import Settings, breaches, grid
+from .harness import Settings, breaches, grid, there
 
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
@@ -120,46 +122,22 @@ def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_pat
         tune="{lr: [1e-3, 2e-3]}" if runs > 1000 else "{}",
         measure="[perplexity]",
     )
-    said = tmp_path / "said.json"
-    words = ["run", str(file), "--results", str(tmp_path), "--keep-weights", "none"]
-    done = subprocess.run(
-        [PYTHON, "-c", WATCHED, str(said), *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(said.read_text())
-    assert len(seen) == runs
+    words = command(file, tmp_path, "--keep-weights", "none")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    launcher, seen = subprocess.Popen(words, **quiet), []
+    while launcher.poll() is None:
+        with suppress(psutil.Error):
+            process = psutil.Process(launcher.pid)
+            done = len(there(tmp_path, "tiny/runs/*"))
+            seen.append((done, process.memory_full_info().uss, process.num_fds()))
+        time.sleep(0.2)
+    assert launcher.returncode == 0
     assert not breaches(tmp_path / "tiny")
     # Past the start, where allocators settle: the slope of a straight line, and the open files.
-    settled = seen[len(seen) // 2 :]
-    slope = float(np.polyfit(range(len(settled)), [memory for memory, _ in settled], 1)[0])
-    files = {opened for _, opened in settled}
+    ended, memory, files = np.array([one for one in seen if runs / 2 < one[0] < runs]).T
     assert max(files) - min(files) <= 8, files
+    slope = float(np.polyfit(ended, memory, 1)[0])
     limit = volume(64 << 10, 64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
     assert slope < limit, slope
-    tally(
-        "R17",
-        f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
-        f"{min(files)} to {max(files)} open files",
-        runs,
-    )
-
-
-#: The command, noting memory and open files of its process with every run that ends.
-WATCHED = """
-import json, sys
-from pathlib import Path
-import psutil
-from llama_ablate.commands.cli import main
-from llama_ablate.launch import queue
-
-process, seen, finish = psutil.Process(), [], queue.Queue._finish
-
-def noted(self, record):
-    finish(self, record)
-    seen.append((process.memory_full_info().uss, process.num_fds()))
-
-queue.Queue._finish = noted
-code = main(sys.argv[2:])
-Path(sys.argv[1]).write_text(json.dumps(seen))
-sys.exit(code)
-"""
+    what = f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
+    tally("R17", what + f"{min(files)} to {max(files)} open files", runs)

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import tarfile
-import tracemalloc
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -284,21 +283,6 @@ def test_a_pack_of_any_other_shape_is_read_or_is_one_line(stranger, tmp_path, vo
             wrong += [(path, odd, *how) for how in used]
     print(wrong)
     tally("R24", "packs with values of another kind", len(reported) + len(cases), len(wrong))
-
-
-@AT_ONCE
-def test_a_file_of_many_gigabytes_is_a_line_at_once(stranger, tmp_path):
-    """Sparse: it takes no room on the disk."""
-    for kind, name in (("pack", PACK), ("folder", "plan.json")):
-        root = shutil.copytree(stranger / kind, tmp_path / name)
-        with (root / name).open("r+b") as file:
-            file.truncate(40 << 30)
-        tracemalloc.start()
-        with quietly() as said:
-            assert main(["show", str(root)]) == 2
-        assert tracemalloc.get_traced_memory()[1] < 1 << 28
-        tracemalloc.stop()
-        assert said.getvalue().count("\n") == 1
 
 
 LINKS = ["track/tensorboard", "report", "report/figures", "report/report.html", "runs.csv"]
