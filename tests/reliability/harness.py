@@ -72,13 +72,14 @@ def in_child(work, *arguments, shown=(1,)):
 class Disk:
     """Stands in for `os` in the code that writes results; what it does at a call is up to a test.
 
-    `at(n, name)` is asked before the n-th call that changes the disk.
+    `at(n, name, arguments)` is asked before the n-th call that changes the disk, `done(name,
+    arguments)` after each that did not fail.
     """
 
     CHANGES = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
 
-    def __init__(self, at):
-        self._at, self.calls = at, 0
+    def __init__(self, at=lambda *_: None, done=lambda *_: None):
+        self._at, self._done, self.calls = at, done, 0
 
     def __getattr__(self, name):
         real = getattr(os, name)
@@ -90,7 +91,9 @@ class Disk:
                 return real(*arguments, **more)  # of a folder, to flush it
             self.calls += 1
             self._at(self.calls, name, arguments)
-            return real(*arguments, **more)
+            result = real(*arguments, **more)
+            self._done(name, arguments)
+            return result
 
         return call
 
@@ -126,7 +129,7 @@ def count_calls(file, results):
     counted = results.with_suffix(".calls")
 
     def work():
-        counting = Disk(lambda *_: None)
+        counting = Disk()
         counting.install()
         grid(file, results)
         counted.write_text(str(counting.calls))

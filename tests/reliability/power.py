@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .harness import Disk
+
 SECTOR = 512
 
 
@@ -39,66 +41,26 @@ class Folder:
         return names
 
 
-class Recorder:
-    """The calls of a program on everything below a root, in order; others are made all the same."""
+def recorder(root):
+    """Return a disk that notes what is done below a root, and the calls in their order."""
+    calls = []
 
-    def __init__(self, root):
-        self.root, self.calls, self.marks = Path(root), [], []
-        self._handles = {}
+    def parts(of):
+        """Return the names on the way from the root to a path or an open file, if there is one."""
+        path = Path(os.readlink(f"/proc/self/fd/{of}") if isinstance(of, int) else of)
+        return path.relative_to(root).parts if path.is_relative_to(root) else None
 
-    def mark(self, what):
-        """Note that something had returned by now."""
-        self.marks.append((len(self.calls), what))
+    def done(name, arguments):
+        if (first := parts(arguments[0])) is None:
+            return
+        if name == "write":
+            calls.append((name, first, bytes(arguments[1])))
+        elif name in ("rename", "replace"):
+            calls.append(("rename", parts(arguments[0]), parts(arguments[1])))
+        else:
+            calls.append(({"rmdir": "unlink", "open": "create"}.get(name, name), first))
 
-    def open(self, path, *arguments):
-        """Open a file or a folder."""
-        handle = os.open(path, *arguments)
-        self._handles[handle] = self._parts(path)
-        if arguments and arguments[0] & os.O_CREAT:
-            self._made("create", self._parts(path))
-        return handle
-
-    def write(self, handle, content):
-        """Write to a file."""
-        done = os.write(handle, content)
-        self._made("write", self._handles[handle], bytes(content[:done]))
-        return done
-
-    def fsync(self, handle):
-        """Make a file or a folder safe."""
-        self._made("fsync", self._handles[handle])
-
-    def rename(self, source, target):
-        """Give a file or a folder another name."""
-        os.rename(source, target)
-        self._made("rename", self._parts(source), self._parts(target))
-        # An open handle follows what it is of.
-        source, target = self._parts(source), self._parts(target)
-        for handle, parts in self._handles.items():
-            if parts == source:
-                self._handles[handle] = target
-
-    replace = rename
-
-    def __getattr__(self, name):
-        real, call = getattr(os, name), {"rmdir": "unlink"}.get(name, name)
-        if call not in ("mkdir", "unlink"):
-            return real
-
-        def made(path, *more):
-            real(path, *more)
-            self._made(call, self._parts(path))
-
-        return made
-
-    def _made(self, call, parts, *more):
-        if parts is not None:
-            self.calls.append((call, parts, *more))
-
-    def _parts(self, path):
-        """Return the names on the way from the root to a path; None for one that is elsewhere."""
-        path = Path(path)
-        return path.relative_to(self.root).parts if path.is_relative_to(self.root) else None
+    return Disk(done=done), calls
 
 
 def disk_after(calls):  # noqa: C901  one branch a call

@@ -10,7 +10,7 @@ from llama_ablate.files import disk
 from llama_ablate.results import Store, leases
 
 from .harness import breaches, grid
-from .power import Recorder, disk_after, lose_power
+from .power import disk_after, lose_power, recorder
 
 
 @pytest.fixture
@@ -20,41 +20,40 @@ def recorded(experiment_file, tmp_path, monkeypatch):
     file = experiment_file(train=train, measure="[perplexity]", variants="{}")
     root = tmp_path / "original"
     root.mkdir()
-    recorder, commit = Recorder(root), Store.commit
+    (recording, calls), commit, commits = recorder(root), Store.commit, []
 
     def committed(store, record, *arguments):
         found = commit(store, record, *arguments)
-        recorder.mark(record.id)
+        commits.append((len(calls), record.id))
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "os", recorder)
-        patch.setattr(leases, "os", recorder)
+        patch.setattr(disk, "os", recording)
+        patch.setattr(leases, "os", recording)
         patch.setattr(Store, "commit", committed)
         patch.setattr(leases, "_boot", lambda: "before-the-power-was-lost")
         grid(file, root)
-    return file, recorder
+    return file, root / "tiny", calls, commits
 
 
 def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believed(
     recorded, tmp_path, volume, tally, monkeypatch
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.1")  # of holders of before: they are waited for
-    file, recorder = recorded
-    reference = recorder.root / "tiny"
-    assert len(recorder.marks) == 2
+    file, reference, calls, commits = recorded
+    assert len(commits) == 2
     # The calls of the run in full leave what the real folder holds.
     replayed = tmp_path / "replayed"
-    whole = disk_after(recorder.calls)
+    whole = disk_after(calls)
     lose_power(whole, replayed, random.Random(0))
     assert not breaches(replayed / "tiny", reference)
 
-    prefixes = len(recorder.calls)
+    prefixes = len(calls)
     each = volume(2, 3, -(-10_000 // prefixes))
     chance, trials, failures, resumed = random.Random(1), 0, [], 0
     for length in range(0, prefixes + 1, volume(1 + prefixes // 40, 1 + prefixes // 200, 1)):
-        left = disk_after(recorder.calls[:length])
-        committed = {what for at, what in recorder.marks if at <= length}
+        left = disk_after(calls[:length])
+        committed = {what for at, what in commits if at <= length}
         for _ in range(each):
             trials += 1
             place = tmp_path / "after"
