@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
 from itertools import count
@@ -15,7 +14,6 @@ from llama_ablate.files import disk
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from tests import plans
-from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until
 
@@ -250,19 +248,3 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
         with pytest.raises(leases.LostError):
             write()
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
-
-
-@pytest.mark.full
-def test_a_worker_alone_waits_for_a_live_holder_and_takes_over_from_a_dead_one(four, tmp_path):
-    """Who waits says try again; the dead holder was on another machine."""
-    root = grid(four, tmp_path).root
-    store, run = Store(root), next(iter(Store(root).plan.runs))
-    words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
-    disk.remove_tree(store.folder(run))
-    with store.lease(run):
-        assert subprocess.run(words, check=False).returncode == 75
-    assert not store.is_final(run)
-    disk.make(store.working(run))
-    (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
-    assert subprocess.run(words, check=False).returncode == 0
-    assert store.is_final(run)

@@ -3,16 +3,12 @@
 import os
 import random
 import subprocess
-import time
-from contextlib import suppress
 
-import numpy as np
-import psutil
 import pytest
 
 from tests.commands import command
 
-from .harness import Settings, breaches, grid, there
+from .harness import Settings, breaches, grid
 
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
@@ -108,36 +104,3 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     print(wrong)
     assert len(known) > 6
     tally("R22", "edits of a grid: variants, seeds, names, order, comments", edits, len(wrong))
-
-
-@pytest.mark.full
-def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_path, volume, tally):
-    """R17: a launcher's memory grows by less than a kilobyte a run."""
-    train = TRAIN.replace("steps: 6", "steps: 1")
-    runs = volume(60, 60, 2000)
-    file = experiment_file(
-        variants="{}",
-        seeds=f"{min(runs, 1000)}",
-        train=train,
-        tune="{lr: [1e-3, 2e-3]}" if runs > 1000 else "{}",
-        measure="[perplexity]",
-    )
-    words = command(file, tmp_path, "--keep-weights", "none")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    launcher, seen = subprocess.Popen(words, **quiet), []
-    while launcher.poll() is None:
-        with suppress(psutil.Error):
-            process = psutil.Process(launcher.pid)
-            done = len(there(tmp_path, "tiny/runs/*"))
-            seen.append((done, process.memory_full_info().uss, process.num_fds()))
-        time.sleep(0.2)
-    assert launcher.returncode == 0
-    assert not breaches(tmp_path / "tiny")
-    # Past the start, where allocators settle: the slope of a straight line, and the open files.
-    ended, memory, files = np.array([one for one in seen if runs / 2 < one[0] < runs]).T
-    assert max(files) - min(files) <= 8, files
-    slope = float(np.polyfit(ended, memory, 1)[0])
-    limit = volume(64 << 10, 64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
-    assert slope < limit, slope
-    what = f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
-    tally("R17", what + f"{min(files)} to {max(files)} open files", runs)
