@@ -19,8 +19,6 @@ from pathlib import Path
 
 import psutil
 
-DAEMONS = ("munged", "mungekey", "slurmctld", "slurmd")
-COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 SETTLED = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}  # and no * behind: silent
 
@@ -106,16 +104,6 @@ class SlurmCluster:
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.env = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self.guards: dict[str, list[subprocess.Popen]] = {}
-
-    @classmethod
-    def why_not(cls) -> str | None:
-        """Say in a sentence why no cluster can start here, or None where one can."""
-        missing = [name for name in DAEMONS + COMMANDS if not shutil.which(name, path=PLACES)]
-        if sys.platform != "linux" or os.geteuid() != 0:
-            return "Slurm's daemons are started as root on Linux only."
-        if missing:
-            return f"Slurm is not installed here: no {', '.join(missing)} (slurm-wlm, munge)."
-        return None
 
     def __enter__(self) -> "SlurmCluster":
         for name in ("state", *self.names):

@@ -20,22 +20,10 @@ from llama_ablate.training import checkpoint
 from tests.commands import command
 from tests.quiet import cpu_seconds
 
+from .conftest import TRAIN
 from .harness import CONTENT, Settings, begun, breaches, damage, gone_on, grid, in_child
 
 AT_WORK = "tiny/working/*/lease-1", "tiny/plan.json"
-TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
-
-
-@pytest.fixture
-def four(experiment_file):
-    """An experiment of four runs."""
-    return experiment_file(train=TRAIN, measure="[perplexity]")
-
-
-@pytest.fixture
-def one(experiment_file):
-    """An experiment of one run."""
-    return experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
 
 
 def believed(read, file):

@@ -19,10 +19,10 @@ from llama_ablate.interop.loader import open_model
 from llama_ablate.training import checkpoint
 from tests.in_process import run_in_process
 
+from .conftest import TRAIN
 from .harness import grid
 
 ROOT = Path(__file__).parents[2]
-TRAIN = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
 
 class Call:
@@ -64,10 +64,10 @@ def lying_headers():
     yield b"\0" * 7
 
 
-def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(experiment_file, tmp_path, tally):
+def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(one, tmp_path, tally):
     """Weights are committed with sums that hold: it is their format that is looked at."""
     canary = tmp_path / "ran"
-    store = grid(experiment_file(train=TRAIN, seeds="1", variants="{}"), tmp_path)
+    store = grid(one, tmp_path)
     (record,) = store.records()
     hostile, wrong = {"pickles": [*pickles(canary)], "headers": [*lying_headers()]}, []
     for number, content in enumerate(content for kind in hostile.values() for content in kind):

@@ -9,6 +9,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Store, leases
 
+from .conftest import TRAIN
 from .harness import breaches, grid
 from .power import disk_after, lose_power, recorder
 
@@ -16,7 +17,7 @@ from .power import disk_after, lose_power, recorder
 @pytest.fixture
 def recorded(experiment_file, tmp_path, monkeypatch):
     """A grid of two runs, the calls it took, and at which call each commit had returned."""
-    train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+    train = TRAIN.replace("steps: 6", "steps: 3")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}")
     root = tmp_path / "original"
     root.mkdir()

@@ -17,16 +17,10 @@ from tests import plans
 from tests.metrics import measured
 from tests.quiet import until
 
+from .conftest import TRAIN
 from .harness import Settings, breaches, content, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
-TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
-
-
-@pytest.fixture
-def four(experiment_file):
-    """An experiment of four runs."""
-    return experiment_file(train=TRAIN, measure="[perplexity]")
 
 
 def fork(work, *arguments):
@@ -100,7 +94,7 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
     # As if on clones of one machine: then only the lease tells whether somebody is still there.
     monkeypatch.setattr(leases, "_boot", lambda: f"boot-of-{os.getpid()}")
-    train = TRAIN.replace("12", "400")
+    train = TRAIN.replace("steps: 6", "steps: 400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
     chance, wrong, stopped, trials = random.Random(0), [], 0, volume(3, 3, 100)
