@@ -163,7 +163,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 WIDE = """norm: [rmsnorm, layernorm, dyt], position: [rope, alibi, t5, none], block: [pre, post],
           attention: [mha, mqa, mla], feedforward: [relu, gelu, swiglu, reglu, silu, glu],
           layers: [1, 2, 3, 4, 5, 6, 7, 8], bias: [true, false], tie: [true, false]"""
-LARGEST = "{dim: 65536, layers: 1024, heads: 1024, context: 16, position: alibi}"
 #: Files that are refused at their line.
 HOSTILE = {
     "aliases that multiply": (1, BOMB.encode()),
@@ -184,13 +183,6 @@ HOSTILE = {
     "a context of a billion": (2, small(model="{context: 1_000_000_000}")),
     "more steps than there is time": (4, small(train="{steps: 1_000_000_000_000_000}")),
 }
-#: Files that are planned: of thousands of variants or runs in seconds.
-LARGE = {
-    "a mark of Windows, and its lines": b"\xef\xbb\xbf" + small().replace(b"\n", b"\r\n"),
-    "the largest of everything": small(model=LARGEST, train="{steps: 1_000_000_000_000, batch: 2}"),
-    "2,000 variants": small(variants=axes(f"init_std: {many(1998)}"), seeds="1"),
-    "20,000 runs": small(variants=axes(f"init_std: {many(19)}"), controls="{aa: []}", seeds="1000"),
-}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -203,14 +195,6 @@ def test_hostile_files_end_in_one_line_and_run_nothing(attempt, capsys, what):
     assert (shown.out, shown.err) == ("", f"llama-ablate: {found}\n")
     assert not Path("results").exists()
     assert not Path("canary").exists()
-
-
-@pytest.mark.parametrize(
-    "what",
-    [pytest.param(one, marks=pytest.mark.full) if ",000 " in one else one for one in LARGE],
-)
-def test_a_large_plan_or_a_file_of_windows_is_made_in_seconds(attempt, what):
-    assert not isinstance(found := attempt(LARGE[what]), str), found
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "circle", "nothing"])

@@ -1,10 +1,8 @@
-"""R1, R12, R15 and R30: processes of a real grid are killed, starved and interrupted."""
+"""R1, R15 and R30: processes of a real grid are killed and interrupted."""
 
 import os
 import random
-import resource
 import signal
-import subprocess
 import time
 from collections import Counter
 
@@ -163,30 +161,3 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     print(wrong)
     what = f"{how}: exit code {code} within {slowest:.1f} s, no process left"
     tally("R15", what, trials, len(wrong))
-
-
-@pytest.mark.full
-def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_others_alone(
-    experiment_file, tmp_path, volume, tally
-):
-    """A width of eight million wants gigabytes more than the small runs need."""
-    seeds = volume(1, 1, 5)
-    few = "{label: base}, {label: ln, norm: layernorm}"
-    fat = "{label: fat, feedforward: {name: relu, width: 8000000}}"
-    sections = {"train": TRAIN, "seeds": f"{seeds}", "measure": "[perplexity]"}
-    small = experiment_file(f"{{design: list, entries: [{few}]}}", **sections)
-    reference = grid(small, tmp_path / "reference", Settings())
-    both = experiment_file(f"{{design: list, entries: [{few}, {fat}]}}", **sections)
-    done = subprocess.run(
-        command(both, tmp_path), capture_output=True, check=False, preexec_fn=_with_little_room
-    )
-    assert done.returncode == 1, done.stderr
-    records = Store(tmp_path / "tiny").records()
-    assert [r.outcome for r in records if r.label == "fat"] == ["oom"] * seeds, done.stderr
-    wrong = breaches(reference.root, tmp_path / "tiny")
-    what = "runs out of memory (limited address space) among twice as many healthy ones"
-    tally("R12", what, seeds, len(wrong))
-
-
-def _with_little_room():
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))

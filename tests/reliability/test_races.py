@@ -14,7 +14,6 @@ from llama_ablate.files import disk
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from tests import plans
-from tests.metrics import measured
 from tests.quiet import until
 
 from .conftest import TRAIN
@@ -69,22 +68,6 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
 
 def ended(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp_path, monkeypatch):
-    """It shares all but the boot's id. On the holder's machine the dead one is not waited for."""
-    gone = tmp_path / "gone"
-    assert in_child(lambda: leases.take(gone) and os.kill(os.getpid(), signal.SIGKILL)) == -9
-    assert leases.take(gone).number == 2
-    assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
-    (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
-    monkeypatch.setattr(leases, "_BOOT_ID", tmp_path / "boot_id")
-    watch, began = leases.Watch(), time.monotonic()
-    assert leases.take(tmp_path) is None
-    while watch.waits(tmp_path):
-        time.sleep(0.02)
-    assert time.monotonic() - began > leases.lease_timeout()
-    assert leases.take(tmp_path).number == 2
 
 
 @pytest.mark.full
@@ -227,18 +210,3 @@ def test_work_that_a_lost_machine_had_begun_is_swept_whatever_it_was(tmp_path, m
         store.sweep()
         left = {path.name for path in store.in_progress.iterdir()}
         assert left == {"0a", "measure"}  # a run of the plan is the queue's
-
-
-def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
-    store = Store(tmp_path / "x")
-    store.prepare()
-    lease = leases.take(tmp_path / "work")
-    leases._release(tmp_path / "work", lease.number)  # as a waiter does after the lease timeout
-    for write in (
-        lambda: lease.replace(tmp_path / "file", b""),
-        lambda: store._write_sealed(lease, store.document("compute"), {}),
-        lambda: store.add_metric(lease, store.variant_folder("a", "b"), "c", measured()),
-    ):
-        with pytest.raises(leases.LostError):
-            write()
-    assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
