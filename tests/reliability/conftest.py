@@ -20,3 +20,10 @@ def four(experiment_file):
 def one(experiment_file):
     """An experiment of one run."""
     return experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+
+
+@pytest.fixture
+def two(experiment_file):
+    """An experiment of two short runs of one variant."""
+    train = TRAIN.replace("steps: 6", "steps: 3")
+    return experiment_file(train=train, measure="[perplexity]", variants="{}")

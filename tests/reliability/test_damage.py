@@ -2,9 +2,7 @@
 
 import os
 import random
-import shutil
 import subprocess
-import time
 from contextlib import suppress
 
 import pytest
@@ -20,8 +18,6 @@ from tests.quiet import cpu_seconds
 
 from .conftest import TRAIN
 from .harness import CONTENT, Settings, begun, breaches, damage, gone_on, grid, in_child
-
-AT_WORK = "tiny/working/*/lease-1", "tiny/plan.json"
 
 
 def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
@@ -174,7 +170,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
     assert capsys.readouterr().err.count("\n") == 1
     filler.unlink()
     launcher = launch(command(file, small_disk))
-    begun(launcher, small_disk, *AT_WORK)
+    begun(launcher, small_disk, "tiny/working/*/lease-1", "tiny/plan.json")
     with suppress(OSError), filler.open("wb", buffering=0) as full:
         while True:
             full.write(bytes(4096))
@@ -187,21 +183,6 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
     wrong = gone_on(file, small_disk, reference)
     assert finished < 8
     tally("R6", "a real file system of 8 MB that fills up during a grid", 1, len(wrong))
-
-
-@pytest.mark.full
-def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, launch, tally):
-    train = TRAIN.replace("steps: 6", "steps: 4000")
-    file = experiment_file(train=train, measure="[perplexity]", seeds="1")
-    launcher = launch(command(file, tmp_path / "r"))
-    begun(launcher, tmp_path / "r", *AT_WORK)
-    time.sleep(0.5)
-    while (tmp_path / "r").exists():
-        shutil.rmtree(tmp_path / "r", ignore_errors=True)
-    error = launcher.communicate()[1]
-    wrong = "Traceback" in error or launcher.returncode != 2
-    print(error)
-    tally("R7", "the results folder is removed during a grid", 1, int(wrong))
 
 
 def test_a_process_is_known_by_more_than_its_number(monkeypatch):

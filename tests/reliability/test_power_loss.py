@@ -9,16 +9,13 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Store, leases
 
-from .conftest import TRAIN
 from .harness import breaches, grid
 from .power import disk_after, lose_power, recorder
 
 
 @pytest.fixture
-def recorded(experiment_file, tmp_path, monkeypatch):
+def recorded(two, tmp_path, monkeypatch):
     """A grid of two runs, the calls it took, and at which call each commit had returned."""
-    train = TRAIN.replace("steps: 6", "steps: 3")
-    file = experiment_file(train=train, measure="[perplexity]", variants="{}")
     root = tmp_path / "original"
     root.mkdir()
     (recording, calls), commit, commits = recorder(root), Store.commit, []
@@ -33,15 +30,15 @@ def recorded(experiment_file, tmp_path, monkeypatch):
         patch.setattr(leases, "os", recording)
         patch.setattr(Store, "commit", committed)
         patch.setattr(leases, "_boot", lambda: "before-the-power-was-lost")
-        grid(file, root)
-    return file, root / "tiny", calls, commits
+        grid(two, root)
+    return root / "tiny", calls, commits
 
 
 def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believed(
-    recorded, tmp_path, volume, tally, monkeypatch
+    recorded, two, tmp_path, volume, tally, monkeypatch
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.1")  # of holders of before: they are waited for
-    file, reference, calls, commits = recorded
+    reference, calls, commits = recorded
     assert len(commits) == 2
     # The calls of the run in full leave what the real folder holds.
     replayed = tmp_path / "replayed"
@@ -62,7 +59,7 @@ def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believe
             lose_power(left, place, chance)
             failures += [(length, w) for w in _wrong(place / "tiny", reference, committed)]
             if chance.random() < 0.2 / each:
-                grid(file, place)
+                grid(two, place)
                 resumed += 1
                 failures += [(length, w) for w in breaches(place / "tiny", reference)]
     print(failures)
