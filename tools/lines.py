@@ -35,7 +35,7 @@ LIMITS = {
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_425,
     "llama_ablate/*.py": 460,
-    "tests": 24_965,
+    "tests": 25_060,
     "scripts": 4_950,
     "package": 27_300,
 }

@@ -2,7 +2,9 @@
 
 import os
 import random
+import shutil
 import subprocess
+import time
 from contextlib import suppress
 
 import pytest
@@ -198,3 +200,34 @@ def test_a_process_is_known_by_more_than_its_number(monkeypatch):
             patch.setattr(leases, unreadable, lambda: "")
             boot, namespace, pid, began, drawn = leases.myself().split(" ")
             assert leases.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
+
+
+def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(four, tmp_path):
+    reference = grid(four, tmp_path / "reference").root
+    store = grid(four, tmp_path)
+    folders = sorted(run.path for run in store.folders().values())
+    before = [(f / "record.json").stat().st_mtime_ns for f in folders]
+    damaged = folders[1] / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (folders[2] / "record.json").write_text("{}")
+    grid(four, tmp_path)
+    assert not breaches(store.root, reference)
+    after = [(f / "record.json").stat().st_mtime_ns for f in folders]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False, True]
+    kept = {path.name for path in (store.root / "damaged").iterdir()}
+    assert kept == {f"{folders[1].name}--1", f"{folders[2].name}--1"}
+
+
+@pytest.mark.full
+def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, launch, tally):
+    train = TRAIN.replace("steps: 6", "steps: 4000")
+    file = experiment_file(train=train, measure="[perplexity]", seeds="1")
+    launcher = launch(command(file, tmp_path / "r"))
+    begun(launcher, tmp_path / "r", "tiny/working/*/lease-*")
+    time.sleep(0.5)
+    while (tmp_path / "r").exists():
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    error = launcher.communicate()[1]
+    wrong = "Traceback" in error or launcher.returncode != 2
+    print(error)
+    tally("R7", "the results folder is removed during a grid", 1, int(wrong))

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from itertools import count
@@ -14,6 +15,8 @@ from llama_ablate.files import disk
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, leases
 from tests import plans
+from tests.commands import PYTHON
+from tests.metrics import measured
 from tests.quiet import until
 
 from .conftest import TRAIN
@@ -210,3 +213,76 @@ def test_work_that_a_lost_machine_had_begun_is_swept_whatever_it_was(tmp_path, m
         store.sweep()
         left = {path.name for path in store.in_progress.iterdir()}
         assert left == {"0a", "measure"}  # a run of the plan is the queue's
+
+
+def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp_path, monkeypatch):
+    """It shares all but the boot's id. On the holder's machine the dead one is not waited for."""
+    gone = tmp_path / "gone"
+    assert in_child(lambda: leases.take(gone) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    assert leases.take(gone).number == 2
+    assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
+    monkeypatch.setattr(leases, "_BOOT_ID", tmp_path / "boot_id")
+    watch, began = leases.Watch(), time.monotonic()
+    assert leases.take(tmp_path) is None
+    while watch.waits(tmp_path):
+        time.sleep(0.02)
+    assert time.monotonic() - began > leases.lease_timeout()
+    assert leases.take(tmp_path).number == 2
+
+
+def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    lease = leases.take(tmp_path / "work")
+    leases._release(tmp_path / "work", lease.number)  # as a waiter does after the lease timeout
+    for write in (
+        lambda: lease.replace(tmp_path / "file", b""),
+        lambda: store._write_sealed(lease, store.document("compute"), {}),
+        lambda: store.add_metric(lease, store.variant_folder("a", "b"), "c", measured()),
+    ):
+        with pytest.raises(leases.LostError, match="was taken over by another process"):
+            write()
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
+
+
+@pytest.mark.parametrize("given", ["20s", "0", "-1", "nan", "inf"])
+def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", given)
+    with pytest.raises(ConfigError, match=f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of sec"):
+        leases.take(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
+    beat, failures = os.utime, iter([True] * 2)
+
+    def failing(*given, **more):
+        if next(failures, False):
+            raise OSError(5, "the server is away")
+        beat(*given, **more)
+
+    monkeypatch.setattr(os, "utime", failing)
+    lease, watch = leases.take(tmp_path), leases.Watch()
+    monkeypatch.setattr(leases, "alive", lambda _holder: None)  # as from another machine
+    end = time.monotonic() + 2.5  # leases of a second
+    while time.monotonic() < end:
+        assert watch.waits(tmp_path)
+        time.sleep(0.05)
+    lease.release()
+
+
+@pytest.mark.full
+def test_a_worker_alone_waits_for_a_live_holder_and_takes_over_from_a_dead_one(four, tmp_path):
+    """Who waits says try again; the dead holder was on another machine."""
+    root = grid(four, tmp_path).root
+    store, run = Store(root), next(iter(Store(root).plan.runs))
+    words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
+    disk.remove_tree(store.folder(run))
+    with store.lease(run):
+        assert subprocess.run(words, check=False).returncode == 75
+    assert not store.is_final(run)
+    disk.make(store.working(run))
+    (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
+    assert subprocess.run(words, check=False).returncode == 0
+    assert store.is_final(run)
