@@ -14,6 +14,7 @@ from pathlib import Path
 from llama_ablate.config import experiment
 from llama_ablate.design.forecast import WITHIN, estimate_peak_bytes
 from llama_ablate.design.plan import make
+from llama_ablate.design.runs import count_optimizer_bytes
 from llama_ablate.launch.local import Local
 from llama_ablate.results import Settings, Store
 from llama_ablate.training.compute import choose
@@ -57,12 +58,14 @@ def peaks(file: Path, label: str) -> tuple[int, int]:
     variant = table.variants[names.index(label)]
     run = next(run for run in table.runs if run.variant == variant.id)
     train = plan.experiment.train.with_changes(run.train)
-    compute = choose(plan.baseline.spec, train, "cpu")
-    state = table.optimizer_bytes(variant, run.train)
+    compute = choose(plan.tables[0].baseline.spec, train, "cpu")
+    state = count_optimizer_bytes(plan.experiment, variant, run.train)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "results")
         store.prepare()
-        store.create(plan.document(compute, Settings("none")), "")
+        store.create(
+            plan.model_copy(update={"compute": compute, "settings": Settings("none")}), ""
+        )
         launcher = Local(store, "cpu", workers=1)
         launcher.submit([run.id])
         while not launcher.poll().gone:

@@ -10,7 +10,7 @@ from unittest import mock
 from llama_ablate.config.experiment import load
 from llama_ablate.design.plan import make
 from llama_ablate.files import disk
-from llama_ablate.results import CURVE, Settings, Store
+from llama_ablate.results import CURVE, Store
 from tests import plans
 from tests.metrics import measured
 
@@ -71,7 +71,7 @@ def of_file(root: Path, file: Path, loss: Callable[[str, int], float | None]) ->
 
     One of None ended in an error.
     """
-    plan = make(load(file)).document(None, Settings())
+    plan = make(load(file))
     made = Store(root)
     labels = {variant.id: variant.label for variant in plan.tables[0].variants}
     with mock.patch("llama_ablate.files.disk.os.fsync"):

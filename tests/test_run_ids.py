@@ -70,7 +70,7 @@ def ids_of(file):
     """Return how many runs a file plans, and a digest of their ids in order."""
     made = plan.make(experiment.load(ROOT / file))
     if any(table.budget == "seconds" for table in made.tables):
-        made = made.paced(lambda table: [1 + i / 10 for i, _ in enumerate(table.variants)])
+        made = plan.paced(made, lambda table: [1 + i / 10 for i, _ in enumerate(table.variants)])
     runs = [run.id for table in made.tables for run in table.runs]
     return {"runs": len(runs), "digest": digest(runs, 16)}
 

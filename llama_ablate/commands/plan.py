@@ -43,18 +43,17 @@ def run(options: PlanOptions) -> Answer:
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.design import checks, forecast
-    from llama_ablate.design.plan import make
+    from llama_ablate.design.plan import make, paced
     from llama_ablate.design.variants import find_reset_options
     from llama_ablate.launch import local
     from llama_ablate.report import warnings
-    from llama_ablate.results import Settings
     from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
 
     machine = options.machine
     machine.check()
     device = pick_device(machine.device)
     plan = make(source)
-    spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
+    spec, train, parallel = plan.tables[0].baseline.spec, plan.experiment.train, plan.experiment.parallel
     with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
         compute = replace(choose(spec, train, device), ranks=parallel.data)
@@ -63,11 +62,11 @@ def run(options: PlanOptions) -> Answer:
     say("timing a training step")
     compute = measured(spec, train, compute)
     # The forecast uses FLOPs in place of measured seconds per step.
-    plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
+    plan = paced(plan, lambda table: [variant.work for variant in table.variants])
     fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
     most = local.default_workers(device, parallel.data)
     workers = machine.workers or min(most, fitting * local.devices(device))
-    document = plan.document(compute, Settings()).named()
+    document = plan.model_copy(update={"compute": compute}).named()
     predicted = forecast.forecast(document, compute, workers, need)
     values = predicted.to_dict(warnings.planned)
     with source.located():  # errors for an equivalence that cannot be shown

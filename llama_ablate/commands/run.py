@@ -18,7 +18,6 @@ from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
     from llama_ablate.config.experiment import ExperimentFile
-    from llama_ablate.design.plan import Plan
     from llama_ablate.launch.queue import Launcher, Queue
     from llama_ablate.results import Settings, Store
     from llama_ablate.results.plan_document import PlanDocument
@@ -172,11 +171,13 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     from llama_ablate.launch import local, measurement
     from llama_ablate.launch.progress import Progress
     from llama_ablate.launch.queue import Queue
+    from llama_ablate.measure import METRICS
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(launch.device)
     plan = make(source)
-    if launch.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
+    metrics = [METRICS.resolve(entry) for entry in plan.experiment.measure]
+    if launch.keep_weights == "best" and all(c.name != "perplexity" for c in metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "
             "'measure' needs 'perplexity'"
@@ -197,7 +198,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             snapshot.remove_empty(store.root)
         raise
     notes.take_failures(store, sinks)  # of an earlier command
-    ids = [run.id for run in plan.runs]
+    ids = list(plan.runs)
     if limits := local.describe_limits():
         notes.note(limits)
     say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
@@ -210,7 +211,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             _work(queue, launcher, store, plan, wanted)
         store.sweep(unfinished=False)  # a late worker may have left files of a finished run
         if not only or {*ids} <= store.final_ids():
-            measurement.measure(store, store.plan, plan.metrics, compute, progress.measure)
+            measurement.measure(store, store.plan, metrics, compute, progress.measure)
         else:
             notes.note("speeds are measured of all variants together: run without --only for them")
     _send_results(store, sinks)
@@ -269,7 +270,7 @@ def _verify(store: "Store", ids: Sequence[str], redo: Mapping[str, Sequence[str]
     store.sweep()
 
 
-def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:
+def _runs_of(plan: "PlanDocument", names: Sequence[str], flag: str) -> dict[str, list[str]]:
     """Return the run ids of the named variants, by variant label.
 
     Names are labels or ids. Raises ConfigError, which states the command-line `flag`, for an
@@ -277,21 +278,18 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
     """
     run_ids: dict[str, list[str]] = {}
     for name in names:
-        runs = {
-            run.id: plan.variants[run.variant].label
-            for table in plan.tables
-            for run in table.runs
-            if name in table.names(plan.variants[run.variant])
-        }
-        if not runs:
-            labels = {variant.label for variant, _ in plan.arms}
-            raise ConfigError(f"{flag} {name}: no variant is called so{nearest(name, labels)}")
-        run_ids[next(iter(runs.values()))] = list(runs)
+        called = plan.called(name)
+        labels = {variant.id: variant.label for variant, _ in plan.arms}
+        if not called:
+            hint = nearest(name, labels.values())
+            raise ConfigError(f"{flag} {name}: no variant is called so{hint}")
+        runs = [run.id for run in plan.runs.values() if run.variant in called]
+        run_ids[labels[plan.runs[runs[0]].variant]] = runs
     return run_ids
 
 
 def _work(
-    queue: "Queue", launcher: "Launcher", store: "Store", plan: "Plan", only: Collection[str] | None
+    queue: "Queue", launcher: "Launcher", store: "Store", plan: "PlanDocument", only: Collection[str] | None
 ) -> None:
     """Train the runs, in one or several stages, until no further run is needed.
 
@@ -319,11 +317,11 @@ def _work(
 def _write_plan(
     launch: LaunchOptions,
     source: "ExperimentFile",
-    plan: "Plan",
+    plan: "PlanDocument",
     store: "Store",
     device: str,
     sinks: tuple[str, ...],
-) -> "tuple[Plan, Compute, Settings]":
+) -> "tuple[PlanDocument, Compute, Settings]":
     """Choose device, precision and kernel, and write the plan to the results folder.
 
     Raises ConfigError for an experiment that this machine cannot run, and if writing fails.
@@ -332,6 +330,7 @@ def _write_plan(
 
     from llama_ablate.config import plugins
     from llama_ablate.design import checks, forecast
+    from llama_ablate.design.plan import paced
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Compute, choose
@@ -340,7 +339,7 @@ def _write_plan(
     request = f"device {device}, precision {train.precision}, kernel {train.kernel}"
     if train.compile != "never":
         request += f", compile {train.compile}"
-    spec = plan.baseline.spec
+    spec = plan.tables[0].baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
@@ -352,16 +351,17 @@ def _write_plan(
             lambda: choose(spec, train, device).to_dict(),
         )
     compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
-    plan = plan.paced(measurement.measure_step_times(store, compute))
+    plan = paced(plan, measurement.measure_step_times(store, plan, compute))
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded(), sinks)
-    document = plan.document(compute, settings)
+    plan = plan.model_copy(update={"compute": compute, "settings": settings})
     # On a cluster the number of concurrent runs is unknown beforehand: at most, all runs.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
-    _check_room(store, document, min(launch.workers or most, len(plan.runs)))
-    store.create(document, source.text)
-    texts = [table.text_of(variant) for variant, table in plan.arms]
-    tokenizers = {text.tokens.fingerprint: text.tokens.tokenizer for text in texts}
-    store.keep_tokenizers({print_: tokenizer.to_json() for print_, tokenizer in tokenizers.items()})
+    _check_room(store, plan, min(launch.workers or most, len(plan.runs)))
+    store.create(plan, source.text)
+    texts = {text.fingerprint: text for table in plan.tables for text in table.texts}
+    store.keep_tokenizers(
+        {key: text.opened["corpus"].tokenizer.to_json() for key, text in texts.items()}
+    )
     return plan, compute, settings
 
 
@@ -387,7 +387,7 @@ def _launcher(
     store: "Store",
     device: str,
     ranks: int,
-    plan: "Plan",
+    plan: "PlanDocument",
 ) -> "AbstractContextManager[Launcher]":
     """Return the launcher that `--launcher` names, as a context manager."""
     workers = launch.workers and min(launch.workers, len(plan.runs))

@@ -12,12 +12,18 @@ from llama_ablate.config.experiment import Data, Experiment, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
-from llama_ablate.design.table import Table, points
-from llama_ablate.design.variants import TOKENIZER, TableText, Variant
+from llama_ablate.design.runs import count_optimizer_bytes, optimizer_of, points
+from llama_ablate.design.variants import TOKENIZER, find_place
 from llama_ablate.errors import ConfigError, Where, dotted, nearest, need, under
 from llama_ablate.model import laws
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import distinct
+from llama_ablate.results.plan_document import (
+    PlanDocument,
+    PlannedTable,
+    PlannedText,
+    PlannedVariant,
+)
 from llama_ablate.training import optimizer_laws
 from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
@@ -55,34 +61,32 @@ def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
     return experiment.model_copy(update={"guard": filled}) if filled else experiment
 
 
-def check_budgets(tables: tuple[Table, ...]) -> None:
-    """Refuse variants that do not fit the budget, by raising ConfigError.
+def check_losses(tables: Sequence[PlannedTable]) -> None:
+    """Refuse variants with other training losses under a budget in FLOPs.
 
-    Under a budget in FLOPs, all variants need the baseline's training losses, since the FLOPs of
-    losses are not counted. Unless the budget is in seconds, one step may cost at most twice the
-    budget.
+    The FLOPs of losses are not counted.
     """
     for table in tables:
-        for variant in table.variants if table.budget != "seconds" else ():
-            table.steps_of(variant)
-            losses = variant.train.get("losses") != table.baseline.train.get("losses")
-            if table.budget == "flops" and losses:
+        for variant in table.variants if table.budget == "flops" else ():
+            if variant.train.get("losses") != table.baseline.train.get("losses"):
                 what = "what these losses compute is not counted, so 'budget' is tokens or seconds"
-                raise ConfigError(f"'{variant.label}': {what}", variant.where)
+                raise ConfigError(f"'{variant.label}': {what}", find_place(variant.varied))
 
 
-def check_text(of_table: TableText, experiment: Experiment, variant: Variant, budget: str) -> None:
+def check_text(
+    of_table: PlannedText, experiment: Experiment, variant: PlannedVariant, budget: str
+) -> None:
     """Refuse variants whose other context or tokenizer makes them read different text.
 
     `of_table` is the text of the comparison table.
     """
-    context = variant.spec.context != experiment.model.context
+    context = variant.model["context"] != experiment.model.context
     if not (context or variant.text):
         return
     what, key = ("contexts", "context") if context else ("tokenizers", TOKENIZER)
-    place = variant.place(key) or variant.where
+    place = find_place(variant.varied, key)
     said = f"variants of several {what} are paired by documents: give 'order: documents' in 'data'"
-    need(of_table.data.with_changes(variant.data).order != "windows", said, *place)
+    need(of_table.source.with_changes(variant.data).order != "windows", said, *place)
     if variant.text is None:
         return
     said = "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds"
@@ -90,21 +94,19 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     said = "the laws of a ladder are in nats per token of one tokenizer"
     need(not experiment.sizes, said, *place)
     for text, where in ((of_table, ("data", "tokenizer")), (variant.text, place)):
-        lost, counts = text.tokens.lost, text.tokens.document_counts
-        said = f"the tokenizer loses text ({lost}), so it has no bits per byte to compare"
-        need(not lost, said, *where)
+        said = f"the tokenizer loses text ({text.lost}), so it has no bits per byte to compare"
+        need(not text.lost, said, *where)
         said = "has other documents than the table's own tokenizer"
-        need(counts == of_table.tokens.document_counts, said, *where)
-    check_size(experiment, variant.text.tokens, place)
+        need(text.documents == of_table.documents, said, *where)
 
 
-def check_new(text: TableText, others: Sequence[TableText], where: Where) -> None:
+def check_new(text: PlannedText, others: Sequence[PlannedText], where: Where) -> None:
     """Refuse a text that repeats another text: same tokens, read in the same way."""
     bare_texts = [
-        text.data.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)
+        text.source.model_copy(update={"name": None, "corpus": ""}) for text in (text, *others)
     ]
     for i, (other, way) in enumerate(zip(others, bare_texts[1:], strict=True)):
-        if other.tokens.fingerprint == text.tokens.fingerprint and way == bare_texts[0]:
+        if other.fingerprint == text.fingerprint and way == bare_texts[0]:
             raise ConfigError(f"is the same text as texts[{i}], read in the same way", where)
 
 
@@ -131,9 +133,9 @@ def check_droppable(own: tokens.Tokens, stands: Mapping[str, NDArray[np.bool_]])
         raise ConfigError(f"'drop' {why}; allowed: refuse, allow", ("data", "overlap"))
 
 
-def check_overlaps(text: TableText, variant: Variant) -> None:
+def check_overlaps(text: PlannedText, variant: PlannedVariant) -> None:
     """Refuse held-out text that overlaps training text by more than 1%."""
-    data = text.data.with_changes(variant.data)
+    data = text.source.with_changes(variant.data)
     read = {"test", *(data.mixture or ["corpus"])}
     for name, overlap in text.overlaps.items():
         if data.overlap != "refuse" or overlap.share <= MAX_OVERLAP or name not in read:
@@ -156,29 +158,29 @@ def check_overlaps(text: TableText, variant: Variant) -> None:
         )
 
 
-def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:
+def check_documents(text: PlannedText, where: Where, variant: PlannedVariant | None = None) -> None:
     """Refuse per-document masks and document order for tokens of a single document.
 
     The corpus then has one document, or the tokenizer has no separator token.
     """
-    data = text.data.with_changes(variant.data if variant else {})
+    data = text.source.with_changes(variant.data if variant else {})
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
     ):
         said = f"'{value}' {does}, and these tokens are one document: the corpus has no other, or "
         said += "the tokenizer no token that stands between them; allowed: "
-        place = (variant and variant.place(f"data.{key}")) or (*where, key)
-        is_fine = getattr(data, key) != value or text.tokens.document_counts["train"] != 1
+        place = find_place(variant.varied if variant else {}, f"data.{key}", (*where, key))
+        is_fine = getattr(data, key) != value or text.documents["train"] != 1
         need(is_fine, f"{said}{Data.model_fields[key].default}", *place)
 
 
-def check_precisions(tables: Sequence[Table], device: str) -> None:
+def check_precisions(tables: Sequence[PlannedTable], device: str) -> None:
     """Refuse varied precision on a device without matrix products in bfloat16."""
     varied = (v for table in tables for v in table.variants if "precision" in v.train)
     if (variant := next(varied, None)) and not multiplies_bfloat16(device):
         message = "this device has no instructions for products in bfloat16; allowed: float32"
-        raise ConfigError(message, variant.place("train.precision") or variant.where)
+        raise ConfigError(message, find_place(variant.varied, "train.precision"))
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
@@ -209,7 +211,7 @@ def check_seeds(experiment: Experiment) -> None:
         need(len(experiment.seed_list) > 1 or not wanted, said, "seeds")
 
 
-def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+def check_margins(experiment: Experiment, tables: Sequence[PlannedTable]) -> None:
     """Refuse a loss margin whose unit differs from the unit of a table's compared losses."""
     several = any(variant.text for table in tables for variant in table.variants)
     unit, why = margins.NATS, "all have one tokenizer"
@@ -241,37 +243,37 @@ def check_controls(experiment: Experiment) -> None:
         need(experiment.margin is not None or not wanted, said, "controls", key)
 
 
-def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+def check_hypotheses(plan: PlanDocument) -> None:
     """Refuse hypotheses about unknown tables or variants."""
-    names = [table.name for table in tables]
-    for i, hypothesis in enumerate(experiment.hypotheses):
+    names = [table.name for table in plan.tables]
+    for i, hypothesis in enumerate(plan.experiment.hypotheses):
         name = hypothesis.table or names[0]
         said = f"no table is called '{name}'{nearest(name, names)}"
         need(name in names, said, "hypotheses", i, "table")
-        table = tables[names.index(name)]
+        table = plan.tables[names.index(name)]
         labels = [variant.label for variant in table.variants]
-        called = set().union(*map(table.names, table.variants))
         for key in ("variant", "against"):
-            if (name := getattr(hypothesis, key)) not in {None, *called}:
+            name = getattr(hypothesis, key)
+            if name is not None and plan.variant(name, table) is None:
                 message = f"no variant is called '{name}'{nearest(name, labels)}"
                 raise ConfigError(message, ("hypotheses", i, key))
 
 
-def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
+def check_metrics(metrics: tuple[Choice, ...], tables: Sequence[PlannedTable]) -> None:
     """Refuse metrics that do not apply to the model or the text of a variant."""
     from llama_ablate.measure import METRICS
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
-        by_fingerprint = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
+        by_fingerprint = {table.text_of(v).fingerprint: v for v in reversed(table.variants)}
         with under(("measure", i)):
             for variant in by_fingerprint.values():
-                METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
+                METRICS.check(choice, variant.spec, table.text_of(variant).opened["corpus"])
     several = any(variant.text for table in tables for variant in table.variants)
     if several and all(choice.name != "perplexity" for choice in metrics):
         raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
 
 
-def check_plugins(tables: tuple[Table, ...]) -> None:
+def check_plugins(tables: Sequence[PlannedTable]) -> None:
     """Run the model laws (contract tests) on every plug-in component.
 
     Each plug-in component is combined with built-in components. Raises ConfigError for a broken
@@ -290,12 +292,12 @@ def check_plugins(tables: tuple[Table, ...]) -> None:
         ]
         for slot, choice, _ in (item for item in foreign if item not in checked):
             components = vars(layer) | {s: defaults[s] for s, _, _ in foreign} | {slot: choice}
-            with under(variant.place(slot) or ("model", slot), None):
+            with under(find_place(variant.varied, slot, ("model", slot)), None):
                 laws.check(variant.spec.with_components(components), slot)
         checked |= set(foreign)
 
 
-def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+def check_optimizers(experiment: Experiment, tables: Sequence[PlannedTable]) -> None:
     """Refuse inconsistent options of optimizers or losses, and plug-ins that break a law.
 
     A law is a contract test that every optimizer must pass.
@@ -303,10 +305,10 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     for table, point in itertools.product(tables, points(experiment)):
         for variant in table.variants:
             try:
-                optimizer = table.optimizer({**variant.train, **point})
+                optimizer = optimizer_of(experiment, {**variant.train, **point})
                 if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
                     optimizer_laws.check(optimizer)
-                table.optimizer_bytes(variant, {**variant.train, **point})
+                count_optimizer_bytes(experiment, variant, {**variant.train, **point})
             except ConfigError as error:
                 is_loss = error.where[:1] == ("losses",)
                 key, rest = ("losses", error.where[1:]) if is_loss else ("optimizer", error.where)
@@ -315,7 +317,7 @@ def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
                 raise ConfigError(error.message, (*where, *rest)) from None
 
 
-def check_compiled(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+def check_compiled(experiment: Experiment, tables: Sequence[PlannedTable]) -> None:
     """Refuse compiled steps with dropout, whose seed would need a compilation per step."""
     for table in tables:
         for variant in table.variants:

@@ -10,7 +10,7 @@ from torch import nn
 
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design.plan import Plan
+from llama_ablate.design.runs import count_optimizer_bytes, scaled_rate
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
@@ -274,7 +274,7 @@ def _dropped_scores(spec: ModelSpec) -> int:
     )
 
 
-def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
+def largest_memory(plan: PlanDocument, compute: ComputeSettings) -> Memory:
     """Return the largest predicted memory of a run, and the variant that needs it.
 
     Only three variants of each comparison table are considered: the baseline, the variant with the
@@ -282,16 +282,12 @@ def largest_memory(plan: Plan, compute: ComputeSettings) -> Memory:
     """
     estimates = []
     for table in plan.tables:
-        counts = table.counts
-        likely = {
-            table.baseline,
-            max(table.variants, key=lambda v: counts[v.id].parameters),
-            max(table.variants, key=lambda v: counts[v.id].work),
-        }
-        for variant in likely:
-            changes = {**table.train, **variant.train}
+        most_parameters = max(table.variants, key=lambda v: v.parameters)
+        most_work = max(table.variants, key=lambda v: v.work)
+        for variant in (table.baseline, most_parameters, most_work):
+            changes = {**scaled_rate(plan.experiment, table), **variant.train}
             train = plan.experiment.train.with_changes(changes)
-            state = table.optimizer_bytes(variant, changes)
+            state = count_optimizer_bytes(plan.experiment, variant, changes)
             estimates.append(
                 (estimate_peak_bytes(variant.spec, train, compute, state), variant.label)
             )

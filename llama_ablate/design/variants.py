@@ -1,10 +1,10 @@
 """Variants of an experiment: axes, designs, labels, resolved specs, matched budgets, controls."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from math import isnan
+from typing import Any
 
 from llama_ablate.config import labels
 from llama_ablate.config import spec as specs
@@ -23,17 +23,15 @@ from llama_ablate.config.spec import (
     shorten_entry,
 )
 from llama_ablate.config.validation import quote
-from llama_ablate.data.overlap import Overlap
 from llama_ablate.data.tokenizer import TOKENIZERS
-from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.errors import ConfigError, Where, nearest, need, under
 from llama_ablate.model.components import REGISTRIES as MODEL
+from llama_ablate.model.counts import count, states
 from llama_ablate.model.counts import parts as parts_of
-from llama_ablate.results.plan_document import PlannedOverlap, PlannedText
+from llama_ablate.results.plan_document import CONTEXTS, PlannedText, PlannedVariant
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
-Role = Literal["", "aa", "positive"]
 #: Registries of the components that an axis may vary, by the key of the axis.
 REGISTRIES: Mapping[str, Registry] = {**MODEL, **TRAINING, "data.tokenizer": TOKENIZERS}
 
@@ -68,107 +66,49 @@ class Change:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """Variant of an experiment: an architecture, its changes of training and data, and a label."""
+def plan_variant(experiment: Experiment, **values: Any) -> PlannedVariant:
+    """Return the variant of a spec with its id and exact sizes; `values` are its other fields.
 
-    label: str
-    spec: ModelSpec
-    is_baseline: bool = False
-    #: Relative residual of the matched budget, and the matched size: "feed-forward width 176".
-    residual: float = 0.0
-    solved: str = ""
-    #: Changes of the experiment's `train`.
-    train: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Changes of its table's `data`.
-    data: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Text encoded by the variant's tokenizer, if it differs from the table's.
-    text: "TableText | None" = field(default=None, compare=False)
-    #: Kind of a control arm; seeds that differ from the baseline's: "init", "order", "both" or
-    #: "none".
-    role: Role = ""
-    reseed: str = ""
-    #: Factor levels in a factorial design: the index of each factor's value on its axis, and its
-    #: label.
-    levels: Mapping[str, int] = field(default_factory=dict, compare=False)
-    level_labels: Mapping[str, str] = field(default_factory=dict, compare=False)
-    #: Labels of axis values that change nothing, and so equal this variant.
-    covers: tuple[str, ...] = field(default=(), compare=False)
-    #: Keys that the variant changes, with their paths in the file.
-    varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
-
-    @property
-    def where(self) -> Where:
-        """Path in the file of the last key that this variant changes."""
-        return next(reversed(list(self.varied.values())), ("model",))
-
-    def place(self, key: str) -> Where | None:
-        """Return the path in the file of the change that sets a key, or None.
-
-        A change of the key's option, such as `position.theta`, counts as well. If several changes
-        set the same slot, the last change counts.
-        """
-        places = [
-            at
-            for varied_key, at in self.varied.items()
-            if varied_key == key or varied_key.startswith(f"{key}.")
-        ]
-        return places[-1] if places else None
-
-    @cached_property
-    def id(self) -> str:
-        """Hash of architecture, changed settings, reseeding and tokens, without the label."""
-        identity: list[object] = [self.text.tokens.fingerprint] if self.text else []
-        identity += [{"data": dict(self.data)}] if self.data else []
-        if not self.train and not self.reseed and not identity:
-            return self.spec.id
-        return digest([self.spec.identity(), dict(self.train), self.reseed, *identity])
-
-    def is_base(self, spec: ModelSpec) -> bool:
-        """Return whether the variant is the unchanged base, whose architecture is `spec`."""
-        return self.spec == spec and not (self.train or self.data or self.text or self.reseed)
+    The state is counted at the experiment's contexts. Raises ConfigError, at the change that causes
+    it, if the components do not fit the sizes.
+    """
+    spec, trained = values["spec"], experiment.model.context
+    contexts = tuple(sorted({*CONTEXTS, *experiment.state_contexts}))
+    counted = asdict(count_at(values.get("varied", {}), spec, count))
+    growth = dict(zip(contexts, states(spec, contexts), strict=True))
+    if spec.context != trained and not isnan(growth[trained]):
+        (longer,) = states(spec, (trained + 1,))
+        counted["state_bytes"] = growth[trained]
+        counted["kv_bytes_per_token"] = longer - growth[trained]
+    sizes = {name: None if isnan(number) else number for name, number in counted.items()}
+    sizes["state_growth"] = {at: int(size) for at, size in growth.items() if not isnan(size)}
+    return PlannedVariant(**{**values, **sizes, "id": _identify(values), "model": spec.to_dict()})
 
 
-@dataclass(frozen=True)
-class TableText:
-    """Tokenized corpus with its mixture sources and its overlaps with training text."""
+def _identify(values: Mapping[str, Any]) -> str:
+    """Return the hash of architecture, changed settings, reseeding and tokens, without the label."""
+    spec, train, reseed = values["spec"], values.get("train", {}), values.get("reseed", "")
+    identity: list[object] = [values["text"].fingerprint] if values.get("text") else []
+    identity += [{"data": values["data"]}] if values.get("data") else []
+    if not train and not reseed and not identity:
+        return str(spec.id)
+    return digest([spec.identity(), train, reseed, *identity])
 
-    data: Data
-    tokens: Tokens
-    #: The place of its section in the file.
-    where: Where = ("data",)
-    #: Tokens of the corpora that a mixture may name, by the same tokenizer; `corpus` is the text's
-    #: own.
-    sources: Mapping[str, Tokens] = field(default_factory=dict)
-    #: Overlap of held-out text with each training text, by its name; number of held-out documents
-    #: that were left out for it.
-    overlaps: Mapping[str, Overlap] = field(default_factory=dict)
-    left_out: int = 0
 
-    @property
-    def bytes_per_token(self) -> float:
-        """Mean bytes per token of the training split."""
-        return self.tokens.bytes["train"] / self.tokens.counts["train"]
+def find_place(varied: Mapping[str, Where], key: str = "", otherwise: Where | None = None) -> Where:
+    """Return the path in the file of a variant's change of a key or of the key's option.
 
-    def planned(self) -> PlannedText:
-        """Return the text's entry in `plan.json`."""
-        tokens = self.tokens
-        return PlannedText(
-            fingerprint=tokens.fingerprint,
-            corpus=tokens.corpus,
-            vocab=tokens.vocab,
-            tokens=tokens.counts,
-            bytes=tokens.bytes,
-            documents=tokens.document_counts,
-            lost=tokens.lost or "",
-            overlaps={
-                name: PlannedOverlap(**asdict(overlap))
-                for name, overlap in self.overlaps.items()
-                if overlap.documents or overlap.tokens
-            },
-            left_out=self.left_out,
-            source=self.data,
-        )
+    `varied` has the path of each changed key. If several changes set the same slot, the last one
+    counts. Without such a change, return `otherwise`, by default the path of the last change.
+    """
+    places = [at for name, at in varied.items() if name == key or name.startswith(f"{key}.")]
+    return (places or [otherwise or next(reversed(list(varied.values())), ("model",))])[-1]
+
+
+def _is_base(variant: PlannedVariant, spec: ModelSpec) -> bool:
+    """Return whether a variant is the unchanged base, whose architecture is `spec`."""
+    others = variant.train or variant.data or variant.text or variant.reseed
+    return bool(variant.spec == spec and not others)
 
 
 def variants_of(
@@ -177,8 +117,8 @@ def variants_of(
     cost: Cost | None = None,
     match: str = "parameters",
     separator: int | None = None,
-    text_of: Callable[[Change], TableText | None] = lambda _change: None,
-) -> tuple[Variant, ...]:
+    text_of: Callable[[Change], PlannedText | None] = lambda _change: None,
+) -> list[PlannedVariant]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
     `cost` is the function that counts the cost named by `match`; None disables matching.
@@ -186,7 +126,7 @@ def variants_of(
     the tokenizer; it returns None if the tokens equal the table's tokens. Raises ConfigError with
     the path of the offending key.
     """
-    arms: list[Variant] = []
+    arms: list[PlannedVariant] = []
     covered: list[str] = []
     base = resolve(experiment.model, vocab)
     axes = _parse_changes(experiment)
@@ -196,45 +136,48 @@ def variants_of(
             continue
         text = next((text_of(c) for c in changes if c.key == TOKENIZER), None)
         arm = _variant(experiment, base, changes, text)
-        if experiment.variants.design == "one-at-a-time" and changes and arm.is_base(base):
+        if experiment.variants.design == "one-at-a-time" and changes and _is_base(arm, base):
             covered.append(arm.label)
         else:
             arms.append(arm)
     _check_comparison(experiment, arms)
     baseline = _choose_baseline(experiment, arms, base)
-    same_as_base = next((v for v in arms if v.is_base(base)), None)
+    same_as_base = next((v for v in arms if _is_base(v, base)), None)
     arms = [
-        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is same_as_base else ())
+        v.model_copy(
+            update={"baseline": v is baseline, "covers": covered if v is same_as_base else []}
+        )
         for v in arms
     ]
-    arms.sort(key=lambda v: not v.is_baseline)
+    arms.sort(key=lambda v: not v.baseline)
     if len(arms) > 1:  # a single arm has nothing to control
         arms += _controls(experiment, arms[0])
     _check_distinct(arms)
     if cost is not None:
-        target = count_variant(arms[0], cost)
+        target = count_at(arms[0].varied, arms[0].spec, cost)
         arms = [
-            v if v.is_baseline or v.role == "aa" else _match_size(v, target, cost, match)
+            v if v.baseline or v.role == "aa" else _match_size(experiment, v, target, cost, match)
             for v in arms
         ]
         _check_distinct(arms)  # variants that differ only in width are equal after matching
-    return tuple(_with_separator(v, experiment.data, separator) for v in arms)
+    return [_with_separator(experiment, v, separator) for v in arms]
 
 
 def _variant(
-    experiment: Experiment, base: ModelSpec, changes: Sequence[Change], text: TableText | None
-) -> Variant:
+    experiment: Experiment, base: ModelSpec, changes: Sequence[Change], text: PlannedText | None
+) -> PlannedVariant:
     """Return the variant with a combination of changes, before its cost is matched."""
     factorial = experiment.variants.design in ("product", "fraction")
     draws = next((change for change in changes if change.key == DRAWS), None)
     if draws:
         said = f"{quote(draws.value)} is not allowed here; allowed: init, order, both"
         need(draws.value in ("init", "order", "both"), said, *draws.where)
-    vocab = text.tokens.vocab if text else base.vocab
+    vocab = text.vocab if text else base.vocab
     spec = spec_of(experiment.model, base, changes, vocab)  # first, since labels need valid values
-    return Variant(
-        label_of(experiment, changes),
-        spec,
+    return plan_variant(
+        experiment,
+        label=label_of(experiment, changes),
+        spec=spec,
         train=_train_changes(experiment, changes),
         data=_data_changes(experiment.data, changes),
         text=text,
@@ -245,51 +188,46 @@ def _variant(
     )
 
 
-def _with_separator(variant: Variant, data: Data, separator: int | None) -> Variant:
+def _with_separator(
+    experiment: Experiment, variant: PlannedVariant, separator: int | None
+) -> PlannedVariant:
     """Set the separator for a per-document mask, if the variant's data has `documents: mask`."""
-    if data.with_changes(variant.data).documents == "continue":
+    if experiment.data.with_changes(variant.data).documents == "continue":
         return variant
-    own_separator = variant.text.tokens.separator if variant.text else separator
-    return replace(variant, spec=replace(variant.spec, separator=own_separator))
+    own_separator = variant.text.separator if variant.text else separator
+    spec = replace(variant.spec, separator=own_separator)
+    return plan_variant(experiment, **dict(variant) | {"spec": spec})
 
 
-def _check_distinct(variants: Sequence[Variant]) -> None:
-    ids: dict[str, Variant] = {}
-    labels: dict[str, Variant] = {}
+def _check_distinct(variants: Sequence[PlannedVariant]) -> None:
+    ids: dict[str, PlannedVariant] = {}
+    labels: dict[str, PlannedVariant] = {}
     for variant in variants:
-        twin = ids.setdefault(variant.id, variant)
-        said = f"'{variant.label}' is the same variant as '{twin.label}'"
-        need(twin is variant, said, *variant.where)
+        twin, place = ids.setdefault(variant.id, variant), find_place(variant.varied)
+        need(twin is variant, f"'{variant.label}' is the same variant as '{twin.label}'", *place)
         is_first = labels.setdefault(variant.label, variant) is variant
         said = f"two variants have the label '{variant.label}'"
-        need(is_first, said, *variant.varied.get("label", variant.where))
+        need(is_first, said, *variant.varied.get("label", place))
 
 
-def count_variant(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
-    """Return the cost of a variant. Raises ConfigError at the key that causes an error."""
+def count_at(varied: Mapping[str, Where], spec: ModelSpec, cost: Callable[[ModelSpec], Any]) -> Any:
+    """Return the cost of a spec. Raises ConfigError at the change that causes an error."""
     try:
-        return cost(variant.spec)
+        return cost(spec)
     except ConfigError as error:
         slot = error.where[:1]
-        place = (variant.place(str(slot[0])) or ("model", *slot)) if slot else variant.where
+        place = find_place(varied, str(slot[0]), ("model", *slot)) if slot else find_place(varied)
         raise ConfigError(error.message, place) from None
 
 
-def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
+def _controls(experiment: Experiment, base: PlannedVariant) -> Iterator[PlannedVariant]:
     """Yield the control arms: A/A arms, and the positive control."""
     controls = experiment.controls
     for reseed in controls.aa:
         label = "A/A" if len(controls.aa) == 1 else f"A/A {reseed}"
-        yield replace(
-            base,
-            label=label,
-            is_baseline=False,
-            role="aa",
-            reseed=reseed,
-            levels={},
-            level_labels={},
-            varied={"controls": ("controls", "aa")},
-        )
+        changed = {"label": label, "baseline": False, "role": "aa", "reseed": reseed}
+        changed |= {"levels": {}, "level_labels": {}, "varied": {"controls": ("controls", "aa")}}
+        yield plan_variant(experiment, **dict(base) | changed)
     if not controls.positive:
         return
     changes = []
@@ -300,12 +238,12 @@ def _controls(experiment: Experiment, base: Variant) -> Iterator[Variant]:
         need(key != TOKENIZER, said, *where)
         changes.append(change_of(key, value, where))
     spec = spec_of(section_of(base.spec, experiment.model), base.spec, changes)
-    train = {**base.train, **_train_changes(experiment, changes)}
-    yield Variant(
-        "positive control",
-        spec,
+    yield plan_variant(
+        experiment,
+        label="positive control",
+        spec=spec,
         role="positive",
-        train=train,
+        train={**base.train, **_train_changes(experiment, changes)},
         data={**base.data, **_data_changes(experiment.data, changes)},
         text=base.text,
         varied={c.key: c.where for c in changes},
@@ -365,7 +303,7 @@ def _parse_changes(experiment: Experiment) -> list[list[Change]]:
     return axes
 
 
-def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
+def _check_comparison(experiment: Experiment, arms: Sequence[PlannedVariant]) -> None:
     """Raise ConfigError if axes or entries define a single variant, and nothing else varies."""
     section = experiment.variants
     key = "entries" if section.design == "list" else "axes"
@@ -379,9 +317,11 @@ def _check_comparison(experiment: Experiment, arms: Sequence[Variant]) -> None:
         )
 
 
-def _choose_baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
+def _choose_baseline(
+    experiment: Experiment, variants: list[PlannedVariant], base: ModelSpec
+) -> PlannedVariant:
     """Return the baseline: the named variant, else the unchanged base, else the first variant."""
-    unchanged = next((v for v in variants if v.is_base(base)), None)
+    unchanged = next((v for v in variants if _is_base(v, base)), None)
     named = experiment.variants.baseline
     chosen = next((v for v in variants if v.label == named), None)
     if named is None or chosen:
@@ -393,21 +333,24 @@ def _choose_baseline(experiment: Experiment, variants: list[Variant], base: Mode
     raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
 
 
-def _match_size(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
+def _match_size(
+    experiment: Experiment, variant: PlannedVariant, target: int, cost: Cost, match: str
+) -> PlannedVariant:
     """Return a variant with one size solved so that its cost matches the baseline's cost."""
-    counted = count_variant(variant, cost)
-    if match == "kv_bytes" and not counted * target:
-        without = f"'{variant.label}'" if target else "the baseline"
-        raise ConfigError(
-            f"a further token adds no bytes to what {without} keeps at the training context, so "
-            f"'{variant.label}' cannot be matched by them; match: state_bytes counts all of it",
-            variant.where,
-        )
-    try:
-        solved = solve(variant.spec, target, cost, knobs_for(match, variant.spec))
-    except ConfigError as error:
-        raise ConfigError(f"'{variant.label}' {error.message}", variant.where) from None
-    return replace(variant, spec=solved.spec, residual=solved.residual, solved=solved.change)
+    counted = count_at(variant.varied, variant.spec, cost)
+    with under(find_place(variant.varied), None):
+        if match == "kv_bytes" and not counted * target:
+            without = f"'{variant.label}'" if target else "the baseline"
+            raise ConfigError(
+                f"a further token adds no bytes to what {without} keeps at the training context, so"
+                f" '{variant.label}' cannot be matched by them; match: state_bytes counts all of it"
+            )
+        try:
+            solved = solve(variant.spec, target, cost, knobs_for(match, variant.spec))
+        except ConfigError as error:
+            raise ConfigError(f"'{variant.label}' {error.message}") from None
+    sizes = {"spec": solved.spec, "residual": solved.residual, "solved": solved.change}
+    return plan_variant(experiment, **dict(variant) | sizes)
 
 
 def _one_at_a_time(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:

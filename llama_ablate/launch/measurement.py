@@ -11,8 +11,9 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.design.plan import StepTimes, open_tokens
-from llama_ablate.design.table import Table, refuse_other_code
+from llama_ablate.design.plan import StepTimes
+from llama_ablate.design.runs import refuse_other_code
+from llama_ablate.design.texts import open_tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
@@ -49,21 +50,22 @@ _KEY = "measure"  # lock of a results folder: concurrent measurements would slow
 _MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE = 30.0, 0.05
 
 
-def measure_step_times(store: Store, compute: Compute) -> StepTimes:
+def measure_step_times(store: Store, plan: PlanDocument, compute: Compute) -> StepTimes:
     """Return a function that gives the seconds per training step of a table's variants.
 
     The variants are timed once, in interleaved rounds; the times are stored in the results.
     """
 
-    def measured(table: Table) -> list[float]:
-        configs = [
-            table.experiment.train.with_changes({**table.train, **v.train}) for v in table.variants
-        ]
+    def measured(table: PlannedTable) -> list[float]:
         arms = [
-            (v.spec, config, table.text_of(v).planned())
-            for v, config in zip(table.variants, configs, strict=True)
+            (
+                v.spec,
+                plan.train_of(v, table),
+                table.text_of(v).model_copy(update={"opened": {}}),  # open files cannot be sent
+            )
+            for v in table.variants
         ]
-        train = configs[0].identity()
+        train = arms[0][1].identity()
         key = digest([[v.id for v in table.variants], train, compute.to_dict()])
         speed = METRICS.resolve("train_speed")
 

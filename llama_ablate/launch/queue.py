@@ -10,12 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llama_ablate.design.plan import Plan
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.results import FINAL, Record, Settings, Store, live
 from llama_ablate.results.leases import Watch, lease_timeout
-from llama_ablate.results.plan_document import PlannedRun
+from llama_ablate.results.plan_document import PlanDocument, PlannedRun
 from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
@@ -68,12 +67,11 @@ class Queue:
     """Queue of the runs of a plan that have no final record."""
 
     def __init__(
-        self, store: Store, plan: Plan, compute: Compute, settings: Settings, progress: Progress
+        self, store: Store, plan: PlanDocument, compute: Compute, settings: Settings, progress: Progress
     ) -> None:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
-        self._runs = {run.id: run for run in plan.runs}
-        self._tables = {run.id: t.name for t in reversed(plan.tables) for run in t.runs}
+        self._runs = plan.runs
         #: Runs that ran out of memory while others ran: each is retried once, without other runs.
         self._crowded: deque[str] = deque()
         self._beside: set[str] = set()
@@ -138,7 +136,7 @@ class Queue:
         experiment = self._plan.experiment
         seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
         flops = {
-            run.id: run.steps * table.counts[run.variant].work
+            run.id: run.steps * table.variant(run.variant).work
             for table in self._plan.tables
             for run in table.runs
         }
@@ -214,11 +212,7 @@ class Queue:
             self._store.keep_best(tables)
 
     def _label(self, run: str) -> str:
-        planned = self._runs[run]
-        table = self._tables[run]
-        details = [table] * bool(table) + [f"{k}={v}" for k, v in planned.tuned.items()]
-        label = self._plan.variants[planned.variant].label
-        return f"{label} s{planned.seed}" + f" ({', '.join(details)})" * bool(details)
+        return self._plan.run_name(self._runs[run])
 
     def _returned(self) -> list[str]:
         """Return the runs that another process had leased, and has left unfinished."""
@@ -235,8 +229,8 @@ class Queue:
         return back
 
     def _lost(self, run: PlannedRun, gone: Gone) -> Record:
-        table = next(table for table in self._plan.tables if run in table.runs)
-        variant = self._plan.variants[run.variant]
+        table = self._plan.table_of(run.id)
+        variant = table.variant(run.variant)
         return Record(
             id=run.id,
             label=variant.label,
@@ -248,9 +242,9 @@ class Queue:
             tokens_done=0,
             train_s=0.0,
             peak_memory_bytes=0,
-            model=variant.spec.to_dict(),
+            model=variant.model,
             train=self._plan.experiment.train.with_changes(run.train).model_dump(mode="json"),
-            data=table.text_of(variant).tokens.fingerprint,
+            data=table.text_of(variant).fingerprint,
             compute=self._compute.to_dict(),
             environment=environment(),
         )

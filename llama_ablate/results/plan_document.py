@@ -25,7 +25,7 @@ from llama_ablate.config import labels, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.schema import Reading
 from llama_ablate.config.stored import Refusal, known_changes, read_stored
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text, typed
 from llama_ablate.files.strict_json import parse, sealed
@@ -62,6 +62,11 @@ class PlannedOverlap(StoredPart):
     all_documents: Positive
     all_tokens: Positive
 
+    @property
+    def share(self) -> float:
+        """Share of the held-out tokens that occur in the other text."""
+        return self.tokens / self.all_tokens
+
 
 class PlannedText(StoredPart):
     """Tokenized text of a table, with the data needed to reproduce it elsewhere."""
@@ -81,6 +86,16 @@ class PlannedText(StoredPart):
     #: Number of held-out documents that were left out because they occur in training text.
     left_out: Count = 0
     source: Data
+    #: Path of its section in the experiment file, and opened tokens by name: its own are `corpus`,
+    #: others are sources of mixtures. Known while planning, and never written.
+    where: Where = Field(("data",), exclude=True)
+    opened: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @property
+    def separator(self) -> int | None:
+        """Token between documents, of a text whose tokens are opened."""
+        separator: int | None = self.opened["corpus"].separator
+        return separator
 
     @field_validator("source", mode="before")
     @classmethod
@@ -152,6 +167,10 @@ class PlannedVariant(StoredPart):
     active_parameters: Count | None = None
     #: Bytes of the state of one sequence in a 16-bit format, by context length.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
+    #: The resolved architecture, and the paths in the file of the keys that the variant changes.
+    #: Known while planning, and never written.
+    spec: Any = Field(None, exclude=True, repr=False)
+    varied: dict[str, Where] = Field(default_factory=dict, exclude=True, repr=False)
 
     _known_train = field_validator("train")(partial(known_changes, Train))
     _known_data = field_validator("data")(partial(known_changes, Data))
