@@ -105,8 +105,8 @@ def plain_loop(file: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    (table,) = plan(experiment.load(file)).tables
-    train = table.experiment.train
+    planned = plan(experiment.load(file))
+    (table,), train = planned.tables, planned.experiment.train
     specs = {variant.id: variant.spec for variant in table.variants}
     for run in table.runs:
         spec = specs[run.variant]
@@ -126,7 +126,9 @@ def plain_loop(file: Path) -> None:
         model = LlamaForCausalLM(config)
         optimizer = torch.optim.AdamW(model.parameters(), lr=train.lr)
         for k in range(table.steps):
-            batch = torch.from_numpy(table.tokens.batch(run.seed, k, train.batch, spec.context))
+            batch = torch.from_numpy(
+                table.text.opened["corpus"].batch(run.seed, k, train.batch, spec.context)
+            )
             loss = model(batch[:, :-1], labels=batch[:, :-1]).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)

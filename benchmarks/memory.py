@@ -63,9 +63,7 @@ def peaks(file: Path, label: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "results")
         store.prepare()
-        store.create(
-            plan.model_copy(update={"compute": compute, "settings": Settings("none")}), ""
-        )
+        store.create(plan.model_copy(update={"compute": compute, "settings": Settings("none")}), "")
         launcher = Local(store, "cpu", workers=1)
         launcher.submit([run.id])
         while not launcher.poll().gone:

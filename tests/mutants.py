@@ -127,11 +127,11 @@ the nearest name is the one least alike | errors.py | test_mistakes.py
     (groups, 0.65), -> (groups, 0.95),
 ids depend on defaults that are written out | config/registry.py | test_run_ids.py
     if k not in defaults or v != defaults[k]} -> }
-runs of other lengths have one id | design/table.py | test_run_ids.py
-    self.steps_of(variant), *self._read(variant)] -> *self._read(variant)]
+runs of other lengths have one id | design/runs.py | test_run_ids.py
+    run["steps"], *_read(experiment -> *_read(experiment
 a match may be off by a twentieth | design/matching.py | test_plan.py
     TOLERANCE = 0.005 -> TOLERANCE = 0.05
-an A/A arm of other draws keeps the initial weights | design/table.py | test_plan.py
+an A/A arm of other draws keeps the initial weights | design/runs.py | test_plan.py
     (variant.reseed in ("init", "both")) -> (variant.reseed == "init")
 a fraction confounds two factors | design/variants.py | evidence/test_factorial.py
     (*run, sum(run) % 2) -> (*run, run[0])
@@ -139,8 +139,8 @@ a rate at which runs diverged may be chosen | findings/tuning.py | report/test_t
     return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
 two variants may have one label | design/variants.py | test_mistakes.py
     labels.setdefault(variant.label, variant) is -> labels.setdefault(variant.id, variant) is
-equal FLOPs give the dearer variant more steps | design/table.py | test_plan.py
-    (self.baseline) / self._cost(variant) -> (variant) / self._cost(self.baseline)
+equal FLOPs give the dearer variant more steps | design/runs.py | test_plan.py
+    costs[table.baseline.id] / costs[variant.id] -> costs[variant.id] / costs[table.baseline.id]
 rows are not corrected for their number | evidence/intervals.py | evidence/test_intervals.py
     family / shares.get(name, 1.0) -> 1 / shares.get(name, 1.0)
 n seeds give n degrees of freedom | evidence/intervals.py | evidence/test_intervals.py

@@ -1,12 +1,9 @@
 """Plans for tests that need results on disk, and no experiment behind them."""
 
-from types import SimpleNamespace
-
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
-from llama_ablate.design.table import Table
-from llama_ablate.design.variants import TableText
+from llama_ablate.design.runs import with_runs
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import (
     CONTEXTS,
@@ -92,5 +89,6 @@ def of_runs(*ids, name="x"):
 
 def table_of(experiment, variants, fingerprint="text"):
     """A table of variants that read a text which is known by its fingerprint alone."""
-    text = TableText(Data(), SimpleNamespace(fingerprint=fingerprint))
-    return Table("", experiment, text, "none", "tokens", "", tuple(variants), {})
+    text = {"fingerprint": fingerprint}
+    steps = {"steps": experiment.train.steps, "tokens_per_run": 64}
+    return with_runs(experiment, table(variants, [], text, **steps))

@@ -13,7 +13,8 @@ from llama_ablate.data.batches import TextMixture
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
-from llama_ablate.design.plan import make, open_batches
+from llama_ablate.design.plan import make
+from llama_ablate.design.texts import open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.model.components import spec_from
@@ -21,7 +22,6 @@ from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.report.warnings import warn_of_text
 from llama_ablate.results import Results, Store
-from llama_ablate.results.record import Settings
 
 TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"
 
@@ -65,7 +65,7 @@ def ids(plan, label):
 
 def variant_of(plan, label):
     """Return a variant of the plan's document, and its table."""
-    table = plan.document(None, Settings()).tables[0]
+    table = plan.tables[0]
     return next(v for v in table.variants if v.label == label), table
 
 
@@ -83,12 +83,12 @@ def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluat
     (table,) = both.tables
     base, other = table.variants
     assert base.spec.separator is None
-    assert other.spec.separator == table.tokens.separator
+    assert other.spec.separator == table.text.separator
 
 
 def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(planned):
     axes = "{data.documents: [mask], data.order: [documents], train.batch: [8], train.lr: [1e-2]}"
-    plan = planned(axes).document(None, Settings())
+    plan = planned(axes)
     said = [*warn_of_text(plan.tables[0], plan.experiment)]
     assert said[0] == "All rows are evaluated on the same held-out text, read as one text."
     assert said[1].startswith("Not paired by text: 'order=documents', 'batch=8' and the baseline")
@@ -99,7 +99,7 @@ def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(
 def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
     for budget in ("tokens", "flops"):
         (table,) = planned("{train.batch: [8, 2, 3]}", budget=budget).tables
-        assert [table.steps_of(v) for v in table.variants] == [30, 15, 60, 40]
+        assert [run.steps for run in table.runs if run.seed == 0] == [30, 15, 60, 40]
         assert [dict(v.train) for v in table.variants] == [{}, *({"batch": n} for n in (8, 2, 3))]
 
 
@@ -165,8 +165,8 @@ def test_a_table_shows_how_often_repeated_text_is_read(planned):
         {label: c, value: {corpus: {weight: 3, limit: 240}, ships: 1}}]}""".replace("\n", " ")
     plan = planned(axes)
     read = 30 * 4 * 16
-    train = plan.tables[0].tokens.counts["train"]
-    ships = plan.tables[0].text.sources["ships"].counts["train"]
+    train = plan.tables[0].text.tokens["train"]
+    ships = plan.tables[0].text.opened["ships"].counts["train"]
     wanted = {"baseline": read / train, "a": read / 480, "b": 8.0, "c": 0.75 * read / 240}
     for label, epochs in wanted.items():
         variant, table = variant_of(plan, label)
@@ -194,7 +194,7 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
     root = tmp_path / "r"
     assert main(["run", str(tmp_path / "tiny.yaml"), "--results", str(root)]) == 0
     frames, store = Frames.of(Results.open(root / "tiny")), Store(root / "tiny")
-    tokens = plan.tables[0].tokens
+    tokens = plan.tables[0].text.opened["corpus"]
     ids_N = torch.from_numpy(tokens.split("test").astype(np.int64))
     for one, apart in zip(*(table.runs for table in frames.tables), strict=True):
         record = store.record(one.id)
@@ -218,13 +218,13 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
 
 def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):
     plan = planned(data=", mixture: {corpus: 1, ships: 1}")
-    document, tokens = plan.document(None, Settings()), plan.tables[0].tokens
-    (table,) = document.tables
-    rows = open_batches(document, table.text, table.baseline, tokens)(0, 0, 8, 16)
+    (table,) = plan.tables
+    tokens = table.text.opened["corpus"]
+    rows = open_batches(plan, table.text, table.baseline, tokens)(0, 0, 8, 16)
     assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
     documents(ships, "Another ship {} left Quay {}. ", 90)
     with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
-        open_batches(document, table.text, table.baseline, tokens)
+        open_batches(plan, table.text, table.baseline, tokens)
 
 
 @torch.no_grad()

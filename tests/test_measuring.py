@@ -18,7 +18,7 @@ from llama_ablate.measure.turns import half_width, joined
 from llama_ablate.report import page
 from llama_ablate.results import Results, Store
 from llama_ablate.results.protocol import StatedMetrics
-from llama_ablate.results.record import Measurement, Settings, Value
+from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from tests import plans
 from tests.in_process import run_in_process
@@ -40,10 +40,8 @@ def passes(experiment_file, tmp_path, monkeypatch):
     def measure(*sets, **more):
         compute = Compute(kernel=more.pop("kernel", "math"))
         plan = make(experiment.load(file, sets))
-        document = plan.document(None, Settings())
-        measurement.measure_variants(
-            store, document, plan.metrics, compute, lambda *_: None, **more
-        )
+        metrics = measurement.metrics_of(plan)
+        measurement.measure_variants(store, plan, metrics, compute, lambda *_: None, **more)
         return len(taken)
 
     return measure
@@ -73,8 +71,8 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
     plan = make(
         experiment.load(experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]"))
     )
-    document = plan.document(None, Settings())
-    measurement.measure_variants(store, document, plan.metrics, Compute(), lambda *_: None)
+    metrics = measurement.metrics_of(plan)
+    measurement.measure_variants(store, plan, metrics, Compute(), lambda *_: None)
     assert calls == [(["kv_cache"], 1, False)] + [(["train_speed"], 3, True)] * 5
     for variant in plan.tables[0].variants:
         metrics = store.metrics_of([variant.id])[variant.id]

@@ -6,11 +6,10 @@ import torch
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.design import forecast
-from llama_ablate.design.plan import make
+from llama_ablate.design.plan import make, paced
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build
-from llama_ablate.results.record import Settings
 
 FFN = "{axes: {feedforward: [relu]}}"
 
@@ -27,7 +26,13 @@ def by_label(table):
 
 
 def ids(plan):
-    return {run.id for run in plan.runs}
+    return {*plan.runs}
+
+
+def steps_of(table, variant):
+    """The steps of a variant's runs, which are all the same."""
+    (steps,) = {run.steps for run in table.runs if run.variant == variant.id}
+    return steps
 
 
 @pytest.fixture
@@ -51,21 +56,21 @@ def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_n
     plain = planned(data=several(tokenizer))
     masked = planned(data=several(tokenizer, documents="mask"))
     assert ids(planned(data=several(tokenizer, documents="continue"))) == ids(plain)
-    assert "separator" not in plain.baseline.spec.identity()
+    assert "separator" not in plain.tables[0].baseline.spec.identity()
     assert not ids(masked) & ids(plain)
     (table,) = masked.tables
     (separator,) = {v.spec.separator for v in table.variants}
-    assert table.tokens.tokenizer.decode([separator]) == "\0"
-    assert table.tokens.fingerprint == plain.tables[0].tokens.fingerprint  # the tokens are the same
-    assert masked.document(None, Settings()).tables[0].baseline.model["separator"] == separator
+    assert table.text.opened["corpus"].tokenizer.decode([separator]) == "\0"
+    assert table.text.fingerprint == plain.tables[0].text.fingerprint  # the tokens are the same
+    assert table.baseline.model["separator"] == separator
 
 
 def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
     (table,) = planned("{axes: {context: [8, 4]}}", data=several(order="documents")).tables
-    assert table.planned().span == 16
+    assert table.span == 16
     assert [v.spec.context for v in table.variants] == [16, 8, 4]
     assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
-    assert len({table.steps_of(v) for v in table.variants}) == 1
+    assert len({steps_of(table, v) for v in table.variants}) == 1
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -78,9 +83,9 @@ def test_several_budgets_are_several_tables_that_share_their_runs(planned):
     assert names == ["equal tokens", "equal flops"]
     tokens, flops = plan.tables
     mqa = by_label(flops)["mqa"]
-    share = count(plan.baseline.spec).flops_per_token / count(mqa.spec).flops_per_token
-    assert flops.steps_of(mqa) == round(100 * share) > 100
-    assert tokens.steps_of(mqa) == 100
+    share = count(plan.tables[0].baseline.spec).flops_per_token / count(mqa.spec).flops_per_token
+    assert steps_of(flops, mqa) == round(100 * share) > 100
+    assert steps_of(tokens, mqa) == 100
     shared = {run.id for run in tokens.runs} & {run.id for run in flops.runs}
     assert len(shared) == 2  # the baseline's two seeds
     assert len(plan.runs) == 2 + 2 + 2
@@ -94,20 +99,20 @@ def test_a_budget_of_seconds_gives_the_slow_fewer_steps_and_the_aa_arm_the_same(
         margin="0.02 nats",
         train="{steps: 60, batch: 4, lr: 1e-3}",
     )
-    (timed,) = plan.paced(lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).tables
+    (timed,) = paced(plan, lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).tables
     arms = by_label(timed)
-    assert [timed.steps_of(arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
+    assert [steps_of(timed, arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
 
 
 def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
     plan = planned("{axes: {attention: [mqa]}, match: [parameters, kv_bytes, none]}")
     of = {c.match: by_label(c)["mqa"] for c in plan.tables}
-    base = plan.baseline.spec
+    base = plan.tables[0].baseline.spec
     assert of["parameters"].solved.startswith("feed-forward width ")
     assert abs(of["parameters"].residual) <= 0.005
     # One head of the same bytes as two: twice as wide.
     assert of["kv_bytes"].solved == f"head_dim {2 * base.head_dim}"
-    kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.baseline)]
+    kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.tables[0].baseline)]
     assert kv[0] == kv[1]
     assert of["none"].solved == ""
 
@@ -123,7 +128,7 @@ def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
         model="{dim: 64, layers: 2, heads: 4, context: 128}",
     )
     of = by_label(plan.tables[0])
-    (target,) = states(plan.baseline.spec, (128,))
+    (target,) = states(plan.tables[0].baseline.spec, (128,))
     solved = {label: variant.solved.rpartition(" ")[0] for label, variant in of.items()}
     assert solved.pop("baseline") == ""
     assert solved == {
@@ -155,11 +160,11 @@ def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
 def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
     every = "{aa: [none, init, order, both]}"
     plan = planned(FFN, controls=every, margin="0.02 nats")
-    arms = plan.variants
-    assert [run.seed for run in plan.runs if arms[run.variant].reseed == "none"] == [0]
+    arms = {variant.id: variant for variant, _ in plan.arms}
+    assert [run.seed for run in plan.runs.values() if arms[run.variant].reseed == "none"] == [0]
     seeds = {
         arms[run.variant].reseed: (run.init_seed, run.order_seed)
-        for run in plan.runs
+        for run in plan.runs.values()
         if run.seed == 1 and arms[run.variant].label != "relu"
     }
     far = 1 + 2**32
@@ -169,7 +174,7 @@ def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
         "order": (1, far),
         "both": (far, far),
     }
-    assert len({run.id for run in plan.runs}) == 5 * 2 + 1  # 'none' is trained again, in one seed
+    assert len(plan.runs) == 5 * 2 + 1  # 'none' is trained again, in one seed
 
 
 def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned):
@@ -216,13 +221,12 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
         own, others = ({run.id for run in table.runs if run.variant == v.id} for v in (base, other))
         assert not own & others
     of_base, of_other = [plan.tables[0].text_of(v) for v in plan.tables[0].variants]
-    by_bytes, by_flops = [table.steps_of(table.variants[1]) for table in plan.tables]
-    read = 60 * of_other.tokens.counts["train"] / of_base.tokens.counts["train"]
+    by_bytes, by_flops = [steps_of(table, table.variants[1]) for table in plan.tables]
+    read = 60 * of_other.tokens["train"] / of_base.tokens["train"]
     assert abs(by_bytes - read) <= 0.5
     flops = [count(v.spec).flops_per_token for v in plan.tables[1].variants]
     assert abs(by_flops - 60 * flops[0] / flops[1]) <= 0.5
-    document = plan.document(None, Settings())
-    assert [text.vocab for text in document.tables[0].texts] == [300, 256]
+    assert [text.vocab for text in plan.tables[0].texts] == [300, 256]
 
 
 def test_a_tokenizer_that_loses_text_is_no_variant(planned, several, words_tokenizer):

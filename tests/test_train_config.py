@@ -49,7 +49,7 @@ def test_levels_are_named_by_what_is_special_about_them(plugin, key, levels, lab
     plugin("multi_token")
     arms, _ = planned(axes={f"train.{key}": levels})
     assert [arm.label for arm in arms] == ["baseline", *labels[1:]]
-    assert arms[0].covers == (labels[0],)
+    assert arms[0].covers == [labels[0]]
     assert [dict(arm.train) for arm in arms] == [{}, *({key: level} for level in levels[1:])]
 
 

@@ -63,7 +63,7 @@ def test_a_design_names_its_variants_by_what_they_change(design, axes, expected)
         for variant in found
     }
     assert changed == {label: {*names.split()} for label, names in expected.items()}
-    assert [variant.is_baseline for variant in found] == [True] + [False] * (len(found) - 1)
+    assert [variant.baseline for variant in found] == [True] + [False] * (len(found) - 1)
 
 
 def test_labels_show_what_differs_from_the_components_defaults():
@@ -74,13 +74,13 @@ def test_labels_show_what_differs_from_the_components_defaults():
 
 def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
     found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
-    assert [(v.label, v.is_baseline) for v in found] == [("plain", True), ("fast", False)]
+    assert [(v.label, v.baseline) for v in found] == [("plain", True), ("fast", False)]
 
 
 def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_there():
     for axes in ({"norm": ["layernorm", "rmsnorm"]}, {"norm": ["layernorm"], "train.lr": [0.5]}):
         found = of("one-at-a-time", axes=axes)
-        assert [variant.covers for variant in found] == [("layernorm",), ()]
+        assert [variant.covers for variant in found] == [["layernorm"], []]
 
 
 def test_initial_weights_may_be_scaled_with_the_width_and_are_the_number_that_stands_for_it():
@@ -188,7 +188,7 @@ def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():
     axes = {slot: [PLAIN[slot], name] for slot, name in {**new, "block": "pre"}.items()}
     found = of("fraction", axes=axes)
     assert len(found) == 16 == len({v.id for v in found})
-    assert found[0].is_baseline
+    assert found[0].baseline
     assert set(found[0].levels.values()) == {0}
     for variant in found:
         assert sum(variant.levels.values()) % 2 == 0
@@ -222,7 +222,7 @@ def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
     rope = {"position": {"name": "rope", "fraction": 0.5}}
     found = of("one-at-a-time", rope, axes={"position.theta": [1e4, 5e5]})
     assert labels(found) == ["baseline", "theta=500000"]
-    assert found[0].covers == ("theta=10000",)
+    assert found[0].covers == ["theta=10000"]
     outright = {"position": [{"name": "rope", "theta": 5e5}]}
     assert found[1].id == of("one-at-a-time", rope, axes=outright)[1].id
     axes = {"attention.kv_heads": [1, 2], "attention": ["gqa"]}  # in either order

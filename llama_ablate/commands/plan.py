@@ -53,7 +53,11 @@ def run(options: PlanOptions) -> Answer:
     machine.check()
     device = pick_device(machine.device)
     plan = make(source)
-    spec, train, parallel = plan.tables[0].baseline.spec, plan.experiment.train, plan.experiment.parallel
+    spec, train, parallel = (
+        plan.tables[0].baseline.spec,
+        plan.experiment.train,
+        plan.experiment.parallel,
+    )
     with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
         compute = replace(choose(spec, train, device), ranks=parallel.data)

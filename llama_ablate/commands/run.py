@@ -171,12 +171,11 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     from llama_ablate.launch import local, measurement
     from llama_ablate.launch.progress import Progress
     from llama_ablate.launch.queue import Queue
-    from llama_ablate.measure import METRICS
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(launch.device)
     plan = make(source)
-    metrics = [METRICS.resolve(entry) for entry in plan.experiment.measure]
+    metrics = measurement.metrics_of(plan)
     if launch.keep_weights == "best" and all(c.name != "perplexity" for c in metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "
@@ -198,11 +197,10 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             snapshot.remove_empty(store.root)
         raise
     notes.take_failures(store, sinks)  # of an earlier command
-    ids = list(plan.runs)
     if limits := local.describe_limits():
         notes.note(limits)
-    say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
-    _verify(store, ids, redo)
+    say(f"{len(plan.runs):,} runs of {len(plan.arms):,} variants")
+    _verify(store, list(plan.runs), redo)
     wanted = {run for runs in only.values() for run in runs} if only else None
     measuring_s = forecast.measuring_seconds(store.plan)
     with Progress(plan.experiment.name, measuring_s) as progress:
@@ -210,7 +208,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
             queue = Queue(store, plan, compute, settings, progress)
             _work(queue, launcher, store, plan, wanted)
         store.sweep(unfinished=False)  # a late worker may have left files of a finished run
-        if not only or {*ids} <= store.final_ids():
+        if not only or plan.runs.keys() <= store.final_ids():
             measurement.measure(store, store.plan, metrics, compute, progress.measure)
         else:
             notes.note("speeds are measured of all variants together: run without --only for them")
@@ -289,7 +287,11 @@ def _runs_of(plan: "PlanDocument", names: Sequence[str], flag: str) -> dict[str,
 
 
 def _work(
-    queue: "Queue", launcher: "Launcher", store: "Store", plan: "PlanDocument", only: Collection[str] | None
+    queue: "Queue",
+    launcher: "Launcher",
+    store: "Store",
+    plan: "PlanDocument",
+    only: Collection[str] | None,
 ) -> None:
     """Train the runs, in one or several stages, until no further run is needed.
 

@@ -73,7 +73,8 @@ def plan_variant(experiment: Experiment, **values: Any) -> PlannedVariant:
     it, if the components do not fit the sizes.
     """
     spec, trained = values["spec"], experiment.model.context
-    contexts = tuple(sorted({*CONTEXTS, *experiment.state_contexts}))
+    stated = (n for n in experiment.state_contexts if n > 0)  # others are refused with their metric
+    contexts = tuple(sorted({*CONTEXTS, *stated}))
     counted = asdict(count_at(values.get("varied", {}), spec, count))
     growth = dict(zip(contexts, states(spec, contexts), strict=True))
     if spec.context != trained and not isnan(growth[trained]):
@@ -86,7 +87,7 @@ def plan_variant(experiment: Experiment, **values: Any) -> PlannedVariant:
 
 
 def _identify(values: Mapping[str, Any]) -> str:
-    """Return the hash of architecture, changed settings, reseeding and tokens, without the label."""
+    """Hash architecture, changed settings, reseeding and tokens, without the label."""
     spec, train, reseed = values["spec"], values.get("train", {}), values.get("reseed", "")
     identity: list[object] = [values["text"].fingerprint] if values.get("text") else []
     identity += [{"data": values["data"]}] if values.get("data") else []

@@ -139,6 +139,11 @@ def measure_variants(
                 )
 
 
+def metrics_of(plan: PlanDocument) -> list[Choice]:
+    """Return the metrics of a plan, with all their options."""
+    return [METRICS.resolve(entry) for entry in plan.experiment.measure]
+
+
 def _is_taken(choice: Choice) -> bool:
     """Return whether a per-variant metric needs a separate measurement.
 

@@ -67,7 +67,12 @@ class Queue:
     """Queue of the runs of a plan that have no final record."""
 
     def __init__(
-        self, store: Store, plan: PlanDocument, compute: Compute, settings: Settings, progress: Progress
+        self,
+        store: Store,
+        plan: PlanDocument,
+        compute: Compute,
+        settings: Settings,
+        progress: Progress,
     ) -> None:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings

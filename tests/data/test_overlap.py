@@ -11,7 +11,7 @@ import pytest
 from llama_ablate.config import experiment
 from llama_ablate.data import overlap
 from llama_ablate.data.texts import hash_document
-from llama_ablate.design import plan
+from llama_ablate.design import plan, texts
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import warnings
 
@@ -142,14 +142,15 @@ def test_held_out_text_that_is_trained_on_is_refused_with_both_places_and_the_co
 
 def test_texts_apart_and_a_book_without_repeats_are_planned_without_a_word(planned):
     for data in (f"data: {{corpus: {DOCS}}}", f"data: {{corpus: {corpus('book.txt')}}}"):
-        (table,) = (found.planned() for found in planned(data).tables)
+        (table,) = planned(data).tables
         assert table.text.overlaps == {}
 
 
 def test_dropped_documents_are_those_that_stand_in_training_text_and_no_others(planned, tmp_path):
-    (whole,) = planned(mixed(DOCS, HALF, policy="allow")).tables
-    (found,) = planned(mixed(DOCS, HALF, policy="drop")).tables
-    before, after = whole.planned().text, found.planned().text
+    with_repeats = planned(mixed(DOCS, HALF, policy="allow"))
+    without = planned(mixed(DOCS, HALF, policy="drop"))
+    (whole,), (found,) = with_repeats.tables, without.tables
+    before, after = whole.text, found.text
     there = before.overlaps["more"]
     assert 0 < there.documents < there.all_documents
     assert after.left_out == there.documents
@@ -158,21 +159,23 @@ def test_dropped_documents_are_those_that_stand_in_training_text_and_no_others(p
     assert after.fingerprint != before.fingerprint
     assert {run.id for run in whole.runs}.isdisjoint(run.id for run in found.runs)
     held = {
-        found.text.tokens.tokenizer.decode(found.text.tokens.split(s).tolist())
+        found.text.opened["corpus"].tokenizer.decode(found.text.opened["corpus"].split(s).tolist())
         for s in ("validation", "test")
     }
-    source = found.text.sources["more"].tokenizer.decode(
-        found.text.sources["more"].split("train").tolist()
+    source = found.text.opened["more"].tokenizer.decode(
+        found.text.opened["more"].split("train").tolist()
     )
     assert not any(doc in source for part in held for doc in part.split("\0"))
-    assert any("were left out" in line or "left out" in line for line in notes(found))
-    assert any(f"{there.documents} of {there.all_documents}" in line for line in notes(whole))
+    assert any("were left out" in line or "left out" in line for line in notes(without))
+    assert any(
+        f"{there.documents} of {there.all_documents}" in line for line in notes(with_repeats)
+    )
     shutil.rmtree(tmp_path / "cache")
-    assert plan.open_tokens(after).fingerprint == after.fingerprint
+    assert texts.open_tokens(after).fingerprint == after.fingerprint
 
 
-def notes(table):
-    return warnings.planned(table.planned(), table.experiment)
+def notes(plan):
+    return [line for table in plan.tables for line in warnings.planned(table, plan.experiment)]
 
 
 def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tmp_path):
@@ -180,7 +183,7 @@ def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tm
     (tmp_path / "some.jsonl").write_text("\n".join([*lines[:3], text_line(100)]), "utf-8")
     named = corpus(".", train="docs.jsonl", validation="new.jsonl", test="some.jsonl")
     (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
-    assert table.planned().text.left_out == 3
+    assert table.text.left_out == 3
 
 
 def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
@@ -196,7 +199,7 @@ def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
 
 def test_below_one_percent_is_counted_and_said(planned):
     named = corpus(".", train="docs.jsonl", validation="one.jsonl")
-    (table,) = planned(f"data: {{corpus: {named}}}").tables
-    found = table.planned().text.overlaps["corpus"]
+    plan = planned(f"data: {{corpus: {named}}}")
+    found = plan.tables[0].text.overlaps["corpus"]
     assert (found.documents, found.all_documents) == (1, 301)
-    assert any("1 of 301 documents as a whole" in line for line in notes(table))
+    assert any("1 of 301 documents as a whole" in line for line in notes(plan))

@@ -33,9 +33,10 @@ def grid(file, results, settings=EVERY_STEP):
     plan = make(source)
     store = Store(results / plan.experiment.slug)
     store.prepare()
-    compute = store.measure_once("compute", "cpu", COMPUTE.to_dict)
-    store.create(plan.document(Compute.from_dict(compute), settings), source.text)
-    store.verify([run.id for run in plan.runs], lambda _done: None)
+    compute = Compute.from_dict(store.measure_once("compute", "cpu", COMPUTE.to_dict))
+    plan = plan.model_copy(update={"compute": compute, "settings": settings})
+    store.create(plan, source.text)
+    store.verify(list(plan.runs), lambda _done: None)
     store.sweep()
     with Progress("grid") as progress:
         Queue(store, plan, COMPUTE, settings, progress).work(Inline(store))

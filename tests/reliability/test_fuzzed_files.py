@@ -17,7 +17,6 @@ from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Settings
 from llama_ablate.terminal import in_one_line
 from tests.quiet import cpu_seconds, within
 from tests.texts import sentences
@@ -79,7 +78,7 @@ def attempt(folder):
         allowed, began = 1.0, time.process_time()
         try:
             found = planned("case.yaml")
-            found.document(None, Settings()).model_dump_json()
+            found.model_dump_json()
             took = time.process_time() - began
             allowed += len(found.arms) / 200 + len(found.runs) / 5000
         except ConfigError as error:
@@ -104,7 +103,7 @@ def planned(file):
     """Plan a file as the command does, with counts in place of measured times."""
     source = experiment.load(file)
     made = plan.make(source)
-    return made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])
+    return plan.paced(made, lambda table: [v.flops_per_token for v in table.variants])
 
 
 def memory_mb(*, afresh=False):
