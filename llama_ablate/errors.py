@@ -15,6 +15,7 @@ _COMPARED = 200  # most compared characters of the input: the comparison takes q
 _GONE = {
     "judge": "analysis/judge.py judges candidates (docs/loop.md)",
     "--follow": "`run --track NAME` sends curves while runs train, `track` finished runs",
+    "--power": "`plan` prints the half width to expect, and the seeds for the stated margin",
     "--no-page": "`run` writes the page when training has ended",
 }
 _OTHER_WORDS = Path(__file__).parent / "config" / "other_words.yaml"

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.run import MachineOptions
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import ExperimentOptions, difference, folder, option
+from llama_ablate.commands.shared.options import ExperimentOptions, folder, option
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
-    from llama_ablate.evidence.power import Noise
+    from llama_ablate.design.forecast import Cost
+    from llama_ablate.findings.precision import Noise
     from llama_ablate.results.plan_document import PlanDocument
 
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
@@ -20,12 +21,11 @@ EXAMPLE = "plan experiments/first.yaml --set variants.match=flops"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(ExperimentOptions):
-    """Options of `plan`: the experiment, the machine, and the difference to plan seeds for."""
+    """Options of `plan`: the experiment, the machine, and earlier results to take noise from."""
 
     results: Path = option(
         Path("results"), "folder of all results (default: results)", "DIR", folder
     )
-    power: str | None = option(None, "how many seeds would show X", '"X nats"', difference)
     pilot: Path | None = option(
         None, "finished results whose noise to plan with (default: those of this name)", "DIR"
     )
@@ -53,63 +53,49 @@ def run(options: PlanOptions) -> Answer:
     machine.check()
     device = pick_device(machine.device)
     plan = make(source)
-    spec, train, parallel = (
-        plan.tables[0].baseline.spec,
-        plan.experiment.train,
-        plan.experiment.parallel,
-    )
+    spec, train = plan.tables[0].baseline.spec, plan.experiment.train
+    ranks = plan.experiment.parallel.data
     with source.located():  # errors for settings that do not fit this machine
         checks.check_precisions(plan.tables, device)
-        compute = replace(choose(spec, train, device), ranks=parallel.data)
+        compute = replace(choose(spec, train, device), ranks=ranks)
         need = forecast.largest_memory(plan, compute)
         short = forecast.check_memory(need, device)
     say("timing a training step")
     compute = measured(spec, train, compute)
     # The forecast uses FLOPs in place of measured seconds per step.
     plan = paced(plan, lambda table: [variant.work for variant in table.variants])
-    fitting = max(1, free_bytes(device) // (need.bytes * parallel.data))
-    most = local.default_workers(device, parallel.data)
+    fitting = max(1, free_bytes(device) // (need.bytes * ranks))
+    most = local.default_workers(device, ranks)
     workers = machine.workers or min(most, fitting * local.devices(device))
     document = plan.model_copy(update={"compute": compute}).named()
     predicted = forecast.forecast(document, compute, workers, need)
     values = predicted.to_dict(warnings.planned)
     with source.located():  # errors for an equivalence that cannot be shown
-        more, margin, promised = _precision(document, options)
-    jobs = machine.describe_jobs(device, parallel.data, len(document.runs))
+        more, margin = _precision(document, options, predicted.most)
+    jobs = machine.describe_jobs(document, device, predicted.most.worker_s / 3600)
     resets = find_reset_options(plan.experiment.model, source.base_model)
     values["notes"] = [str(source.locate(error)) for error in resets]
     output = forecast_tables.list_forecast(predicted, margin)
     output += [f"note: {note}" for note in values["notes"]]
-    output += filter(None, [short and f"warning: {short}", promised, jobs])
+    output += filter(None, [short and f"warning: {short}", jobs])
     return Answer(output, {**values, **more, "jobs": jobs})
 
 
-def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, Any], str, str]:
-    """Return values, a sentence on the margin, and a sentence on `--power`.
+def _precision(
+    plan: "PlanDocument", options: PlanOptions, cost: "Cost"
+) -> tuple[dict[str, Any], str]:
+    """Return values, and a sentence on the margin, for a plan of predicted cost.
 
-    Raises ConfigError for an equivalence that cannot be shown at the pilot's noise, and if
-    `--power` lacks a pilot or has another unit than the losses.
+    Raises ConfigError for an equivalence that cannot be shown at the pilot's noise.
     """
     from llama_ablate.config import margins
-    from llama_ablate.findings import power
+    from llama_ablate.findings.precision import expect
 
     noise, whose = _pilot(plan, options)
-    values: dict[str, Any] = {"noise": whose}
-    margin_entry, table, said = plan.experiment.margin, plan.tables[0], ""
-    sentence = "none is stated, so no row can be equivalent"
-    if (margin := margins.loss_margin(margin_entry)) is not None:
-        sentence = f"{margin_entry}; "
-        if len([variant for variant in table.variants if not variant.role]) == 1:
-            sentence += "no variant is compared with the baseline"
-        elif table.unit.name != margins.NATS and noise is None:
-            sentence += f"in {table.unit.name} a pilot tells the noise (see --pilot)"
-        else:
-            values["expected"] = expected = power.expect(plan, noise, margin) | {"noise": whose}
-            sentence += _expectation(expected, len(plan.experiment.seed_list), sure=bool(noise))
     for i, entry in enumerate(plan.hypotheses if noise else ()):
         if entry.direction != "equivalent" or entry.measure or entry.force:
             continue
-        expected = power.expect(plan, noise, entry.size)
+        expected = expect(plan, noise, entry.size)
         if not expected["is_enough"]:
             seeds = f"take {expected['seeds_needed']} seeds, " if expected["seeds_needed"] else ""
             raise ConfigError(
@@ -117,38 +103,42 @@ def _precision(plan: "PlanDocument", options: PlanOptions) -> tuple[dict[str, An
                 f"is {expected['half_width']:.2g}; {seeds}state a larger margin, or 'force: true'",
                 ("hypotheses", i, "margin"),
             )
-    if options.power:
-        effect, unit = margins.read(options.power)
-        if unit != table.unit.name:
-            raise ConfigError(f"--power '{options.power}': losses compare in {table.unit.name}")
-        if noise is None:
-            where = options.results / plan.experiment.slug
-            raise ConfigError(f"--power needs noise: no results at '{where}', and no --pilot")
-        values["power"] = expected = power.promise(plan, noise, effect)
-        said = f"{options.power}: seen with power {expected['power']:.2f} by "
-        said += f"{len(plan.experiment.seed_list)} seeds, from {whose}; "
-        said += f"{_would_do(expected['seeds_needed'])} for a power of 0.8"
-    return values, sentence, said
+    values: dict[str, Any] = {"noise": whose}
+    table = plan.tables[0]
+    margin = margins.loss_margin(plan.experiment.margin)
+    if margin is None:
+        return values, "none is stated, so no row can be equivalent"
+    if len([variant for variant in table.variants if not variant.role]) == 1:
+        sentence = "no variant is compared with the baseline"
+    elif table.unit.name != margins.NATS and noise is None:
+        sentence = f"in {table.unit.name} a pilot tells the noise (see --pilot)"
+    else:
+        expected = expect(plan, noise, margin) | {"noise": whose}
+        sentence = _expectation(expected, len(plan.experiment.seed_list), cost, sure=bool(noise))
+        values["expected"] = expected
+    return values, f"{plan.experiment.margin}; {sentence}"
 
 
-def _expectation(expected: dict[str, Any], seeds: int, *, sure: bool) -> str:
+def _expectation(expected: dict[str, Any], seeds: int, cost: "Cost", *, sure: bool) -> str:
     """Compare the expected half width of an interval with the equivalence margin."""
-    from llama_ablate.evidence import written
+    from llama_ablate.commands.shared.forecast_tables import duration
+    from llama_ablate.evidence.written import plain
+    from llama_ablate.findings.precision import MORE_TEXT
 
     if seeds < 2:
         return "one seed has no interval, so no row can be equivalent"
-    names = ("half_width", "half_low", "half_high")
-    half, low, high = (written.plain(expected[name], 2) for name in names)
+    half, low, high = (plain(expected[name], 2) for name in ("half_width", "half_low", "half_high"))
     line = f"expected half width {half} ({low} to {high}) with {seeds} seeds, "
     line += f"from {expected['noise']}"
-    if expected["is_enough"]:
-        return line
-    verdict = "no row can be equivalent" if sure else "equivalence is unlikely"
-    return f"{line}: {verdict}; {_would_do(expected['seeds_needed'])}"
-
-
-def _would_do(seeds: int | None) -> str:
-    return f"{seeds:,} seeds would do" if seeds else "no number of seeds would do"
+    if not expected["is_enough"]:
+        wanted = expected["seeds_needed"]
+        would_do = f"{wanted:,} seeds would do" if wanted else "no number of seeds would do"
+        line += f": {'no row can be equivalent' if sure else 'equivalence is unlikely'}; {would_do}"
+    if "text_share" in expected:
+        line += f"; the held-out text makes {expected['text_share']:.0%} of its square, and "
+        line += f"{MORE_TEXT} times as much text {plain(expected['half_width_with_more_text'], 2)} "
+        line += f"for {duration((MORE_TEXT - 1) * cost.evaluation_s)} more of evaluation"
+    return line
 
 
 def _pilot(plan: "PlanDocument", options: PlanOptions) -> "tuple[Noise | None, str]":
@@ -158,7 +148,7 @@ def _pilot(plan: "PlanDocument", options: PlanOptions) -> "tuple[Noise | None, s
     stated pilot without noise, and for a pilot whose losses have another unit.
     """
     from llama_ablate.findings.frames import Frames
-    from llama_ablate.findings.power import noise_of
+    from llama_ablate.findings.precision import noise_of
     from llama_ablate.results import Results
 
     path = options.pilot or options.results / plan.experiment.slug

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -67,16 +68,26 @@ class MachineOptions:
         if self.slurm and self.launcher != "slurm":
             raise ConfigError(f"--slurm goes with --launcher slurm, not {self.launcher}")
 
-    def describe_jobs(self, device: str, ranks: int, runs: int) -> str:
-        """Describe the jobs that Slurm would get; return "" for another launcher."""
-        if self.launcher != "slurm":
+    def describe_jobs(self, plan: "PlanDocument", device: str, hours: float) -> str:
+        """Describe the jobs that a cluster would get; return "" for the local launcher.
+
+        `hours` are the predicted hours of all runs, one after another.
+        """
+        if self.launcher == "local":
             return ""
+        most = f", {self.workers} at a time" if self.workers else ""
+        time = f"about {hours:.2g} node hours at this machine's speed"
+        ranks, runs = plan.experiment.parallel.data, len(plan.runs)
+        if self.launcher == "ray":
+            asked, there = plan.experiment.ray, "has" if find_spec("ray") else "lacks"
+            gpus = f"{ranks * asked.gpus:g} GPU(s) and " * (device == "cuda")
+            each = f"{gpus}{asked.cpus or ranks:g} CPU(s)"
+            return f"{runs} task(s) of {each}{most}, {time}; this Python {there} 'ray'"
         from llama_ablate.launch import slurm
 
-        most = f", {self.workers} at a time" if self.workers else ""
         there = "has" if shutil.which("sbatch") else "has no"
         script = slurm.script(device, self.workers, dict(self.slurm), ranks, runs)
-        return f"{runs} job(s){most}; this machine {there} command 'sbatch'\n\n{script}"
+        return f"{runs} job(s){most}, {time}; this machine {there} command 'sbatch'\n\n{script}"
 
 
 @dataclass(frozen=True, kw_only=True)

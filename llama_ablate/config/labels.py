@@ -90,7 +90,7 @@ def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) ->
     section of the comparison table.
     """
     names = []
-    for key, axis in experiment.variants.axes.items():
+    for key in experiment.variants.axes:
         section, _, option = key.partition(".")
         entry = model.get(section) or "none"
         if section == "train":
@@ -102,26 +102,9 @@ def name_levels(experiment: Experiment, model: Mapping[str, Any], data: Data) ->
         elif option and isinstance(entry, dict) and entry.get(option) not in (None, False):
             names.append(name_level(key, entry[option]))
         else:
-            names.append(name_level(section, _without_shared_options(entry, axis)))
+            name = entry_text(entry, options=False).replace(" / ", "/")
+            names.append(f"no-{section}" if name == "none" else name)
     return tuple(names)
-
-
-def _without_shared_options(entry: Entry, axis: list[Any]) -> Entry:
-    """Return the baseline's component without the options that the axis does not vary.
-
-    If the axis varies exactly one option of this component, the component keeps that option;
-    otherwise it keeps no option.
-    """
-    if isinstance(entry, str):
-        return entry
-    if "name" not in entry:
-        names = [part if isinstance(part, str) else part["name"] for part in entry["pattern"]]
-        return {"pattern": names}
-    name = entry["name"]
-    same = (level for level in axis if isinstance(level, dict) and level.get("name") == name)
-    varied = {key for level in same for key in level} - {"name", "label"}
-    displayed = {key: entry[key] for key in varied if entry.get(key) not in (None, False)}
-    return {"name": name, **(displayed if len(varied) == 1 else {})}
 
 
 def name_baseline(

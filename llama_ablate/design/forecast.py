@@ -20,6 +20,7 @@ from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.results.plan_document import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 from llama_ablate.training.evaluation import BATCH_TOKENS
+from llama_ablate.training.schedules import cooldown
 from llama_ablate.training.token_losses import LOGITS, split_evenly
 
 _BYTES = 4  # per parameter: weights are stored in float32
@@ -59,6 +60,8 @@ class Cost:
     #: Seconds in which one process measures the timed metrics of all variants in turn.
     measuring_s: float
     predicted_s: float
+    #: Seconds in which one worker alone does all runs.
+    worker_s: float
 
 
 @dataclass(frozen=True)
@@ -127,10 +130,11 @@ def forecast(
     is_cut = train.accumulate > 1 or plan.experiment.parallel.data > 1
     for table in plan.tables:
         variants = {variant.id: variant for variant in table.variants}
-        read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
+        read = {v.id: sum(held_out_tokens(plan, table.text_of(v)).values()) for v in table.variants}
         for run in table.runs:
             variant, batch = variants[run.variant], run.train.get("batch", train.batch)
-            tokens = run.steps * batch * variant.model["context"]
+            steps = run.steps + _branch_steps(train, run)
+            tokens = steps * batch * variant.model["context"]
             # Balancing experts over the whole step needs another forward pass, a third of a step.
             passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
             flops[run.id] = passes * variant.flops * tokens
@@ -140,11 +144,15 @@ def forecast(
     measuring_s = measuring_seconds(plan)
 
     def cost(runs: Collection[str]) -> Cost:
-        per_s = compute.flops_per_s * max(1, min(workers, len(runs)))
+        at_once = max(1, min(workers, len(runs)))
+        per_s = compute.flops_per_s * at_once
         training_s, evaluation_s = (sum(of[run] for run in runs) / per_s for of in (work, reading))
         predicted_s = training_s + evaluation_s + measuring_s
         total_flops = sum(flops[run] for run in runs)
-        return Cost(len(runs), total_flops, training_s, evaluation_s, measuring_s, predicted_s)
+        worker_s = (training_s + evaluation_s) * at_once
+        return Cost(
+            len(runs), total_flops, training_s, evaluation_s, measuring_s, predicted_s, worker_s
+        )
 
     least, most = map(cost, plan.run_bounds)
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
@@ -163,15 +171,25 @@ def measuring_seconds(plan: PlanDocument) -> float:
     return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded
 
 
-def evaluated(plan: PlanDocument, text: PlannedText) -> int:
-    """Count the held-out tokens that a run evaluates for its learning curve and metrics."""
+def held_out_tokens(plan: PlanDocument, text: PlannedText) -> dict[str, int]:
+    """Count the held-out tokens that a run reads, by the key of the file that decides them."""
     *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
-    points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
     modes = max(1, len(plan.experiment.evaluation.documents))
     names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
     reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
     reads |= {"loss_by_position": last}
-    return points + modes * sum(reads.get(name, 0) for name in names)
+    return {
+        "train.evals": plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0]),
+        "train.branches": len(plan.experiment.train.branches) * sum(heldout),
+        "measure and the held-out splits of data.corpus": modes
+        * sum(reads.get(name, 0) for name in names),
+    }
+
+
+def _branch_steps(train: Train, run: PlannedRun) -> int:
+    """Return the steps of a run's branches, which leave it where their learning rate falls."""
+    own = run.train_config(train) if train.branches else train
+    return sum(cooldown(own, round(share * run.steps)) for share in own.branches)
 
 
 def _float32_times(compute: ComputeSettings) -> float:

@@ -10,7 +10,15 @@ import pandas as pd
 from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import interval, plain
-from llama_ablate.findings import controls, effects, heldout, hypotheses, outcomes, power, tuning
+from llama_ablate.findings import (
+    controls,
+    effects,
+    heldout,
+    hypotheses,
+    outcomes,
+    precision,
+    tuning,
+)
 from llama_ablate.findings import sizes as by_sizes
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.diagnostics import diagnostics
@@ -217,7 +225,7 @@ def _note_expected(frames: Frames) -> str:
     halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
     if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
         return ""
-    expected = power.expect(frames.plan, None, margin)
+    expected = precision.expect(frames.plan, None, margin)
     low, high = (plain(expected[name], 2) for name in ("half_low", "half_high"))
     return f"""Expected half width before the first run: {low} to {high} nats; half widths of the
         rows: {plain(min(halves), 2)} to {plain(max(halves), 2)}."""

@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 
-from llama_ablate.design.forecast import Cost, Forecast
+from llama_ablate.design.forecast import Cost, Forecast, held_out_tokens
 from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
@@ -43,17 +43,31 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"runs: {_range(forecast, lambda cost: str(cost.runs))}; "
         f"{_range(forecast, lambda cost: written.number(cost.training_flops, '.3g'))} "
         "training FLOPs",
-        f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
+        f"predicted: about {_range(forecast, lambda cost: duration(cost.predicted_s))} with "
         f"{forecast.workers} "
         f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
         f"{', compiled' * compute.compiled} "
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
         f"of it: training {_parts(forecast, 'training_s')}, held-out text "
         f"{_parts(forecast, 'evaluation_s')}, measuring speeds {_parts(forecast, 'measuring_s')}",
+        *_costly_evaluation(forecast),
         f"disk: up to {', '.join(sizes)}",
         f"memory: {_memory(forecast)}",
     ]
     return [*parts, "\n".join(lines)]
+
+
+def _costly_evaluation(forecast: Forecast) -> list[str]:
+    """Name the key that makes held-out text take longer than training, if it does."""
+    if forecast.most.evaluation_s <= forecast.most.training_s:
+        return []
+    read = forecast.plan.tables[0].text
+    keys = held_out_tokens(forecast.plan, read)
+    key, tokens = max(keys.items(), key=lambda item: item[1])
+    return [
+        f"held-out text takes longer than training: {tokens / sum(keys.values()):.0%} of it by "
+        f"{key}; less there costs less"
+    ]
 
 
 def _opening(forecast: Forecast, margin: str) -> str:
@@ -125,10 +139,11 @@ def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
 
 def _parts(forecast: Forecast, name: str) -> str:
     """Format a part of the predicted time, such as `training_s`, as a range."""
-    return _range(forecast, lambda cost: _duration(getattr(cost, name)))
+    return _range(forecast, lambda cost: duration(getattr(cost, name)))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Format a predicted time in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes, hours = seconds / 60, seconds / 3600

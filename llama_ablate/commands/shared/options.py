@@ -158,18 +158,6 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
-def difference(text: str) -> str:
-    """Check a loss difference with its unit, such as `0.01 nats`.
-
-    Returns the text unchanged. Raises ArgumentTypeError if the text is invalid.
-    """
-    from llama_ablate.config import margins
-
-    if margins.loss_margin(text) is None:
-        raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
-    return text
-
-
 def count(text: str) -> int:
     """Parse an integer from 1 to 10^9. Raises ArgumentTypeError if it is invalid."""
     if not re.fullmatch("[0-9_]{1,12}", text) or not 1 <= int(text) <= 10**9:
