@@ -165,8 +165,8 @@ Fisher's test leaves out what was seen | evidence/rates.py | evidence/test_rates
     if way <= combinations[hits]) -> if way < combinations[hits])
 each look spends what all before it may | evidence/sequential.py | evidence/test_sequential.py
     (later - earlier) / looks[-1] -> later / looks[-1]
-power forgets that means vary | evidence/power.py | evidence/test_power.py
-    abs(effect) / error, half / error -> abs(effect) / half, half / error
+the expected half width forgets that means vary | findings/precision.py | findings/test_precision.py
+    self.noise.seeds * self.spread / math.sqrt(seeds) -> self.noise.seeds * self.spread
 a guard takes harm for gain | findings/secondary.py | report/test_guards.py
     guard.worse == "higher" else -row.interval -> guard.worse == "lower" else -row.interval
 names are not escaped in the page | report/page.py | report/test_page.py

@@ -286,17 +286,39 @@ def test_all_commands_have_help_and_stand_in_the_long_one_with_an_example_each(a
     assert len(COMMANDS) == 15
 
 
-def test_plan_says_how_wide_intervals_will_be_and_what_a_difference_takes_by_a_pilots_noise(
+def test_plan_says_what_the_held_out_text_adds_to_the_half_width_of_a_pilots_noise(
     results, experiment_file, answer
 ):
-    command = ["plan", experiment_file(seeds="4"), "--power", "0.01 nats", "--pilot", results]
-    values = answer(*command, "--json")
-    assert values["noise"] == f"the noise of '{results}'"
-    found = values["power"]
-    assert found["half_width"] > 0
-    seeds = found["seeds_needed"]
-    assert seeds is None or (seeds <= 4) == (found["power"] >= 0.8)
-    assert f"seen with power {found['power']:.2f} by 4 seeds" in answer(*command)
+    file = experiment_file(seeds="4", margin="0.01 nats")
+    expected = answer("plan", file, "--pilot", results, "--json")["expected"]
+    assert expected["noise"] == f"the noise of '{results}'"
+    assert 0 < expected["text_share"] < 1
+    # Four times the text halves its error, so its share of the square falls by a factor near four.
+    square = (expected["half_width_with_more_text"] / expected["half_width"]) ** 2
+    assert 1 - expected["text_share"] < square < 1
+    assert square == pytest.approx(1 - 0.75 * expected["text_share"], abs=0.1)
+
+
+def test_plan_counts_branches_and_says_which_key_makes_evaluation_longer_than_training(
+    experiment_file, answer
+):
+    train = "{steps: 30, batch: 4, lr: 1e-3, schedule: wsd, decay: 0.2, evals: 2"
+    values = {}
+    for name, more in (("plain", "}"), ("branched", ", branches: [0.5]}")):
+        values[name] = answer("plan", experiment_file(train=train + more), "--json")
+    steps = 30 + round(0.2 * 15)
+    ratio = values["branched"]["training_flops"] / values["plain"]["training_flops"]
+    assert ratio == pytest.approx(steps / 30)
+    file = experiment_file(train=train.replace("30", "1").replace("evals: 2", "evals: 1") + "}")
+    assert "held-out text takes longer than training: " in answer("plan", file)
+
+
+def test_plan_describes_the_jobs_of_a_cluster_without_starting_one(experiment_file, answer):
+    file = experiment_file(seeds="3")
+    for launcher, what in (("slurm", "6 job(s), about"), ("ray", "6 task(s) of 1 CPU(s), about")):
+        values = answer("plan", file, "--launcher", launcher, "--device", "cpu", "--json")
+        assert values["jobs"].startswith(what)
+        assert ("#SBATCH --array=0-5" in values["jobs"]) == (launcher == "slurm")
 
 
 def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilot(

@@ -124,14 +124,10 @@ def name_baseline(
 def baseline_aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
     """Return the names, other than label and id, that refer to the baseline.
 
-    The names are `baseline`, the baseline's value on each axis, and the names of its components on
-    the axes.
+    The names are `baseline`, and the baseline's value on each axis.
     """
-    slots = {key.partition(".")[0] for key in experiment.variants.axes}
-    parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
-    names = {str(part["name"]) for part in parts if "name" in part}
     levels = name_levels(experiment, model, data)
-    return {UNCHANGED, name_baseline(experiment, model, data), *levels, *names}
+    return {UNCHANGED, name_baseline(experiment, model, data), *levels}
 
 
 def shorten_labels(labels: Collection[str]) -> dict[str, str]:

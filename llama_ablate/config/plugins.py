@@ -55,12 +55,6 @@ def loaded() -> dict[str, str]:
     return dict(_loaded)
 
 
-def list_flags() -> list[str]:
-    """Return the command-line arguments that load this process' plug-in files elsewhere."""
-    files = [name for name in _loaded if not name.startswith(INSTALLED)]
-    return [word for file in files for word in ("--plugin", file)]
-
-
 def source(name: str) -> bytes:
     """Return the source code of a loaded plug-in file.
 

@@ -165,7 +165,7 @@ def measuring_seconds(plan: PlanDocument) -> float:
     """
     choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
     paired = sum(is_paired(choice) for choice in choices)
-    turns = ROUNDS * len(plan.variant_ids)
+    turns = ROUNDS * len(plan.arms)
     seconds = PROCESSES * (_PROCESS_S + turns * paired * _TURN_S) * bool(paired)
     is_decoded = any(choice.name == "decode_speed" and not is_paired(choice) for choice in choices)
     return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded

@@ -43,6 +43,7 @@ def plan_text(experiment: Experiment, data: Data, where: Where) -> PlannedText:
         left_out=left_out,
         source=data,
         where=where,
+        separator=own.separator,
         opened={**sources, "corpus": own},
     )
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -86,16 +86,12 @@ class PlannedText(StoredPart):
     #: Number of held-out documents that were left out because they occur in training text.
     left_out: Count = 0
     source: Data
-    #: Path of its section in the experiment file, and opened tokens by name: its own are `corpus`,
-    #: others are sources of mixtures. Known while planning, and never written.
+    #: Path of its section in the experiment file, token between documents, and opened tokens by
+    #: name: its own are `corpus`, others are sources of mixtures. Known while planning, and never
+    #: written.
     where: Where = Field(("data",), exclude=True)
+    separator: int | None = Field(None, exclude=True)
     opened: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
-
-    @property
-    def separator(self) -> int | None:
-        """Token between documents, of a text whose tokens are opened."""
-        separator: int | None = self.opened["corpus"].separator
-        return separator
 
     @field_validator("source", mode="before")
     @classmethod
@@ -478,15 +474,17 @@ class PlanDocument(StoredPart):
     def named(self) -> Self:
         """Return the plan with axis values as the label of each unchanged model."""
 
-        def called(table: PlannedTable, v: PlannedVariant) -> dict[str, Any]:
+        def name(v: PlannedVariant, data: Data) -> PlannedVariant:
             if v.label != labels.UNCHANGED:
-                return {}
-            data = table.text.source
-            return {
-                "label": labels.name_baseline(self.experiment, v.model, data, compared=v.baseline)
-            }
+                return v
+            label = labels.name_baseline(self.experiment, v.model, data, compared=v.baseline)
+            return v.model_copy(update={"label": label})
 
-        return self._with_variants(called)
+        tables = []
+        for table in self.tables:
+            variants = [name(variant, table.text.source) for variant in table.variants]
+            tables.append(table.model_copy(update={"variants": variants}))
+        return self.model_copy(update={"tables": tables})
 
     @property
     def arms(self) -> list[tuple[PlannedVariant, PlannedTable]]:
@@ -543,16 +541,6 @@ class PlanDocument(StoredPart):
 
         names = {key: label(getattr(entry, key)) for key in ("variant", "against")}
         return entry.model_copy(update=names)
-
-    def _with_variants(
-        self, changes: Callable[[PlannedTable, PlannedVariant], dict[str, Any]]
-    ) -> Self:
-        """Return the plan with the variants of each table updated."""
-        tables = []
-        for table in self.tables:
-            variants = [v.model_copy(update=changes(table, v)) for v in table.variants]
-            tables.append(table.model_copy(update={"variants": variants}))
-        return self.model_copy(update={"tables": tables})
 
     def run_name(self, run: PlannedRun) -> str:
         """Return the display name of a run, such as `relu s0 (dim 64, lr=0.01)`.
