@@ -116,6 +116,8 @@ measure: [perplexity, {name: kv_cache, context: -5}]
 variants: {axes: {train.losses: [[z_loss]]}}
 budget: flops
 => 1:34: variants.axes.train.losses[0]: 'losses=z_loss': what these losses compute is not ...
+model: {vocab: 300}
+=> ...: model.vocab: the tokenizer has ... tokens, which is the vocabulary: leave this out
 seeds: 0
 => 1:8: seeds: 0: must be from 1 to 1,000, or a list of seeds
 seeds: [1, 1]

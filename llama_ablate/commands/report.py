@@ -1,15 +1,20 @@
 """The command `report`: write the report of finished runs, or files for a paper."""
 
-import math
 import sys
 import time
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, folder, option
+from llama_ablate.commands.shared.options import (
+    WIDE,
+    ResultsOptions,
+    argument,
+    folder,
+    option,
+    seconds,
+)
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line, say
 
@@ -22,13 +27,6 @@ HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/first"
 _EVERY_S = 60.0  # seconds between two reports of results that are watched
 _TRIES = 3  # consecutive failures before an error: files may move while they are read
-
-
-def _interval(text: str) -> float:
-    """Parse a number of seconds above 0. Raises ValueError for any other text."""
-    if not 0 < (seconds := float(text)) < math.inf:
-        raise ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
-    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ class ReportOptions(ResultsOptions):
         None,
         f"write the report every SECONDS (default: {_EVERY_S:.0f}) until all runs have ended",
         "SECONDS",
-        _interval,
+        seconds,
         const=_EVERY_S,
     )
     wide: bool = option(False, WIDE)
@@ -70,7 +68,7 @@ def run(options: ReportOptions) -> Answer:
     return write(Results.open(options.folder))
 
 
-def _watch(folder: Path, seconds: float) -> Answer:
+def _watch(folder: Path, every_s: float) -> Answer:
     """Write the report at intervals until all runs have ended; return the last report."""
     from llama_ablate.commands.status import find_asked, list_needed
     from llama_ablate.results import Results
@@ -88,7 +86,7 @@ def _watch(folder: Path, seconds: float) -> Answer:
             failed += 1
             if failed == _TRIES:
                 raise
-        time.sleep(seconds)
+        time.sleep(every_s)
 
 
 def _paper(options: ReportOptions) -> Answer:

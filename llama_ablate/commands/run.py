@@ -1,6 +1,5 @@
 """The command `run`: train and measure an experiment's runs, and write its report."""
 
-import math
 import re
 import shutil
 from argparse import ArgumentTypeError
@@ -13,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import DEVICE, Device, ExperimentOptions, folder, option
+from llama_ablate.commands.shared.options import (
+    DEVICE,
+    Device,
+    ExperimentOptions,
+    folder,
+    option,
+    seconds,
+)
 from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
@@ -27,17 +33,6 @@ if TYPE_CHECKING:
 HELP = "train, measure and report; a grid that was stopped goes on"
 EXAMPLE = "run experiments/first.yaml --results results --workers 2"
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
-
-
-def _seconds(text: str) -> float:
-    """Parse a number of seconds above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
-    return seconds
 
 
 def _sbatch_option(text: str) -> tuple[str, str | bool]:
@@ -100,7 +95,7 @@ class LaunchOptions(MachineOptions):
         "(default), to add metrics later",
     )
     checkpoint_every: float = option(
-        30.0, "seconds between checkpoints (default: 30)", "SECONDS", _seconds
+        30.0, "seconds between checkpoints (default: 30)", "SECONDS", seconds
     )
     ray_address: str | None = option(
         None, "a Ray cluster's head, or auto (default: a Ray of this machine)", "HOST:PORT"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config import margins, plugins
-from llama_ablate.config.experiment import Data, Experiment, Model
+from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
@@ -138,7 +138,8 @@ def check_overlaps(text: PlannedText, variant: PlannedVariant) -> None:
     data = text.source.with_changes(variant.data)
     read = {"test", *(data.mixture or ["corpus"])}
     for name, overlap in text.overlaps.items():
-        if data.overlap != "refuse" or overlap.share <= MAX_OVERLAP or name not in read:
+        share = overlap.tokens / overlap.all_tokens
+        if data.overlap != "refuse" or share <= MAX_OVERLAP or name not in read:
             continue
         corpus_key = dotted((*text.where, "corpus"))
         key: Where = ("corpus",)
@@ -150,7 +151,7 @@ def check_overlaps(text: PlannedText, variant: PlannedVariant) -> None:
             there = f"the training text of {dotted((*text.where, *key))}, all of which is compared"
         drop = ", or leave those documents out with 'overlap: drop'" * (overlap.all_documents > 1)
         raise ConfigError(
-            f"{overlap.share:.1%} of the {kind} tokens of {corpus_key}, {overlap.documents:,} of "
+            f"{share:.1%} of the {kind} tokens of {corpus_key}, {overlap.documents:,} of "
             f"{overlap.all_documents:,} documents as a whole, also stand in {there}: give other "
             "text"
             f"{drop}, or keep them with 'overlap: allow'",
@@ -325,6 +326,14 @@ def check_compiled(experiment: Experiment, tables: Sequence[PlannedTable]) -> No
             if train.compile == "always" and any(asdict(variant.spec.dropout).values()):
                 what = f"'{variant.label}' has dropout, which is not compiled: say compile: never"
                 raise ConfigError(what, variant.varied.get("train.compile", ("train", "compile")))
+
+
+def check_vocabulary(source: ExperimentFile, texts: Sequence[PlannedText]) -> None:
+    """Refuse a stated vocabulary size other than the tokenizer's; a base may state another."""
+    stated = source.experiment.model.vocab
+    for text in texts:
+        said = f"the tokenizer has {text.vocab:,} tokens, which is the vocabulary: leave this out"
+        need(stated in (None, text.vocab, source.base_model.get("vocab")), said, "model", "vocab")
 
 
 def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

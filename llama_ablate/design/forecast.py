@@ -10,7 +10,7 @@ from torch import nn
 
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design.runs import count_optimizer_bytes, scaled_rate
+from llama_ablate.design.runs import by_loss, count_optimizer_bytes, scaled_rate
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
@@ -136,7 +136,7 @@ def forecast(
             steps = run.steps + _branch_steps(train, run)
             tokens = steps * batch * variant.model["context"]
             # Balancing experts over the whole step needs another forward pass, a third of a step.
-            passes = 4 / 3 if is_cut and variant.balances_by_loss else 1.0
+            passes = 4 / 3 if is_cut and by_loss(variant.spec) else 1.0
             flops[run.id] = passes * variant.flops * tokens
             work[run.id] = passes * variant.work * tokens
             reading[run.id] = slower * variant.work / 3 * read[variant.id]

@@ -36,6 +36,8 @@ class Knob:
     resize: Callable[[ModelSpec, int], ModelSpec]
     #: Coarsest first, since round sizes compute faster; a rotation (RoPE) needs even head widths.
     multiples: tuple[int, ...]
+    #: Two sizes that every model allows, from which the search begins.
+    probes: tuple[int, int] = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _option(name: str) -> Knob:
         )
         return replace(spec, attention=over_depth(list(choices)))
 
-    return Knob(name, resize, (8, 4, 2, 1))
+    return Knob(name, resize, (8, 4, 2, 1), (1, 2) if name == "window" else (8, 16))
 
 
 def _has(choice: Choice, option: str) -> bool:
@@ -151,7 +153,7 @@ def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
     affine. A matrix whose height and width both depend on the size makes the cost quadratic. Raises
     ConfigError if the size does not change the cost.
     """
-    (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
+    (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in knob.probes)
     multiples = itertools.chain(knob.multiples[:1], itertools.repeat(knob.multiples[-1], _SECANTS))
     for tried, multiple in enumerate(multiples):
         if cost_a == cost_b:

@@ -58,6 +58,7 @@ def make(source: ExperimentFile) -> PlanDocument:
         points(experiment)
         checks.check_tuned(experiment, metrics)
         texts = _texts(experiment)
+        checks.check_vocabulary(source, texts)
         checks.check_floor(metrics, [text.opened["corpus"] for text in texts])
         tables = _tables(experiment, texts)
         plan = PlanDocument(

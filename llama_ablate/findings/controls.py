@@ -19,6 +19,7 @@ from llama_ablate.findings.values import UNSTABLE
 #: Largest harm of a useful positive control, in margins.
 _MAX_MARGINS = 10
 _TOO_STRONG = "it does not show that small harm would be noticed"
+_TOO_WEAK = "a harm so small decides nothing"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def check_controls(table: TableFrames) -> list[ControlRow]:
 
     A repeated baseline holds (passes) if its losses equal the baseline's bit for bit, or if its
     difference from the baseline has a finite interval. A positive control holds if its own 95%
-    interval lies above 0 and its mean difference is at most ten margins. A baseline with other
+    interval lies above 0 and its mean difference is from one to ten margins. A baseline with other
     random draws is reported only, and cannot fail.
     """
     rows = zip(table.plan.variants, table.comparison, strict=True)
@@ -87,10 +88,10 @@ def _check_positive(row: ComparisonRow, margin: float | None) -> ControlRow:
     if margin is None:
         return _control("positive", row, holds=True, why=f"{why}; the experiment states no margin")
     margins = row.difference / margin
-    strong = margins > _MAX_MARGINS
+    strong, weak = margins > _MAX_MARGINS, margins < 1
     times = f"{margins:,.0f}" if strong else f"{margins:.2g}"
-    why += f", {times} times the margin" + f": {_TOO_STRONG}" * strong
-    return _control("positive", row, holds=not strong, why=why)
+    why += f", {times} times the margin" + f": {_TOO_STRONG}" * strong + f": {_TOO_WEAK}" * weak
+    return _control("positive", row, holds=not (strong or weak), why=why)
 
 
 def _show_redraw(row: ComparisonRow) -> ControlRow:

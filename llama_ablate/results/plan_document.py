@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -61,11 +60,6 @@ class PlannedOverlap(StoredPart):
     tokens: Count
     all_documents: Positive
     all_tokens: Positive
-
-    @property
-    def share(self) -> float:
-        """Share of the held-out tokens that occur in the other text."""
-        return self.tokens / self.all_tokens
 
 
 class PlannedText(StoredPart):
@@ -175,11 +169,6 @@ class PlannedVariant(StoredPart):
     def active(self) -> int:
         """Number of parameters that a token uses: all except the parameters of skipped experts."""
         return self.parameters if self.active_parameters is None else self.active_parameters
-
-    @property
-    def balances_by_loss(self) -> bool:
-        """Expert balancing: true if a loss over the whole step balances the experts."""
-        return '"balance": "loss"' in json.dumps(self.model.get("feedforward"))
 
     @property
     def flops(self) -> float:

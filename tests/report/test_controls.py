@@ -81,10 +81,11 @@ def test_the_baseline_with_other_draws_cannot_fail_and_changes_no_row():
         assert why.endswith(f"] nats, {leaves}")
 
 
-def test_known_harm_is_noticed_above_0_and_up_to_ten_margins_and_changes_no_verdict():
+def test_known_harm_is_noticed_above_0_from_one_to_ten_margins_and_changes_no_verdict():
     small = of(moved(0.009, 0.2), "positive")
     assert row(small, "control")["verdict"] == "equivalent"
-    assert check(small) == ("positive", "holds", "harms by 0.009 nats, 0.45 times the margin")
+    too_weak = "harms by 0.009 nats, 0.45 times the margin: a harm so small decides nothing"
+    assert check(small) == ("positive", "fails", too_weak)
     assert check(of(moved(0.19), "positive"))[1] == "holds"
     too_strong = "it does not show that small harm would be noticed"
     name, result, why = check(of(moved(0.22), "positive"))

@@ -35,6 +35,7 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"{tables.size(n)} with {_WEIGHT_CHOICES[choice]}"
         for choice, n in forecast.disk_bytes.items()
     )
+    where = "of the GPU " if compute.device == "cuda" else ""
     unknown = math.isnan(forecast.most.training_flops)
     by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
@@ -48,11 +49,11 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
         f"{', compiled' * compute.compiled} "
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
-        f"of it: training {_parts(forecast, 'training_s')}, held-out text "
-        f"{_parts(forecast, 'evaluation_s')}, measuring speeds {_parts(forecast, 'measuring_s')}",
+        f"of it: {_range(forecast, _split)}",
         *_costly_evaluation(forecast),
         f"disk: up to {', '.join(sizes)}",
-        f"memory: {_memory(forecast)}",
+        f"memory: about {tables.size(forecast.memory.bytes)} {where}a worker, most for "
+        f"'{forecast.memory.variant}' (closed form, to a factor of 1.5)",
     ]
     return [*parts, "\n".join(lines)]
 
@@ -92,13 +93,6 @@ def _opening(forecast: Forecast, margin: str) -> str:
     return "\n".join(lines)
 
 
-def _memory(forecast: Forecast) -> str:
-    """Describe the largest predicted memory of a worker, and the variant that needs it."""
-    where = "of the GPU " if forecast.compute.device == "cuda" else ""
-    size, label = tables.size(forecast.memory.bytes), forecast.memory.variant
-    return f"about {size} {where}a worker, most for '{label}' (closed form, to a factor of 1.5)"
-
-
 def _text(text: PlannedText) -> str:
     """Describe a text: fingerprint, vocabulary, tokens of its splits, and document options."""
     splits = ", ".join(f"{name} {count:,}" for name, count in text.tokens.items())
@@ -106,10 +100,6 @@ def _text(text: PlannedText) -> str:
     parts += ["documents are kept apart"] * (text.source.documents == "mask")
     parts += ["documents are read in random order"] * (text.source.order == "documents")
     return "; ".join(parts)
-
-
-def _bytes(count: int | None) -> str:
-    return written.number(count, ",")
 
 
 def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
@@ -121,10 +111,12 @@ def _cells(table: PlannedTable, contexts: Sequence[int]) -> pd.DataFrame:
         **({} if dense else {"active": [f"{v.active:,}" for v in variants]}),
         "non-embedding": [f"{v.non_embedding:,}" for v in variants],
         "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
-        f"bytes/token at {contexts[0]:,}": [_bytes(v.kv_bytes_per_token) for v in variants],
+        f"bytes/token at {contexts[0]:,}": [
+            written.number(v.kv_bytes_per_token, ",") for v in variants
+        ],
     }
     for context in contexts:
-        sizes = [_bytes(v.state_growth.get(context)) for v in variants]
+        sizes = [written.number(v.state_growth.get(context), ",") for v in variants]
         columns[f"state bytes at {context:,}"] = sizes
     if table.match != "none":
         columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
@@ -137,9 +129,12 @@ def _range(forecast: Forecast, write: Callable[[Cost], str]) -> str:
     return " to ".join(dict.fromkeys(map(write, (forecast.least, forecast.most))))
 
 
-def _parts(forecast: Forecast, name: str) -> str:
-    """Format a part of the predicted time, such as `training_s`, as a range."""
-    return _range(forecast, lambda cost: duration(getattr(cost, name)))
+def _split(cost: Cost) -> str:
+    """Format the parts of a predicted time."""
+    return (
+        f"training {duration(cost.training_s)}, held-out text {duration(cost.evaluation_s)}, "
+        f"measuring speeds {duration(cost.measuring_s)}"
+    )
 
 
 def duration(seconds: float) -> str:

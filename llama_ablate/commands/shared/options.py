@@ -11,6 +11,7 @@ the kind of option: a `bool` is a switch, a `Literal` a choice between words, an
 option that may be repeated. A field whose type is another dataclass of options adds its options.
 """
 
+import math
 import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
@@ -156,6 +157,13 @@ def folder(text: str) -> Path:
     if not text:
         raise ArgumentTypeError("a folder has a name: '.' is this one")
     return Path(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a number of seconds above 0. Raises ArgumentTypeError if it is invalid."""
+    if not re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) or not 0 < float(text) < math.inf:
+        raise ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return float(text)
 
 
 def count(text: str) -> int:
