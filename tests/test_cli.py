@@ -17,6 +17,7 @@ from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.design.variants import variants_of
+from llama_ablate.launch import measurement
 from llama_ablate.launch.environment import cores
 from llama_ablate.results import Store
 from tests.in_process import run_in_process
@@ -333,6 +334,15 @@ def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilo
     assert ends == pytest.approx([middle / 2, 2 * middle], rel=0.01)
     assert "equivalence is unlikely; " in " ".join(answer("plan", file).split())
     assert "expected" not in answer("plan", experiment_file(), "--json")
+
+
+def test_a_metric_may_be_named_with_its_options(monkeypatch, answer, results):
+    taken = []
+    monkeypatch.setattr(measurement, "_refuse", lambda *given: taken.extend(given[2]))
+    monkeypatch.setattr(measurement, "measure", lambda *_given, **_more: None)
+    answer("measure", results, "{name: decode_speed, context: [32]}", "kv_cache")
+    assert [choice.name for choice in taken] == ["decode_speed", "kv_cache"]
+    assert (taken[0]["context"], taken[0]["paired"]) == ((32,), True)
 
 
 def test_an_equivalence_that_a_pilot_does_not_let_be_shown_is_refused_unless_forced(

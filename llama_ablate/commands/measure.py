@@ -14,7 +14,9 @@ EXAMPLE = "measure results/first perplexity decode_speed"
 class MeasureOptions(ResultsOptions):
     """Options of `measure`: results, metrics, and whether to repeat measurements."""
 
-    metrics: tuple[str, ...] = argument("METRIC", "see: components metric", nargs="+")
+    metrics: tuple[str, ...] = argument(
+        "METRIC", "a name, or '{name: ..., OPTION: ...}'; see: components metric", nargs="+"
+    )
     wide: bool = option(False, WIDE)
     again: bool = option(
         False, "take also what is measured already; the new measurement replaces the earlier one"
@@ -28,11 +30,13 @@ def run(options: MeasureOptions) -> Answer:
     """
     say(f"reading {options.folder}")
     from llama_ablate.commands import report
+    from llama_ablate.config.marked_yaml import parse
     from llama_ablate.launch import measurement
     from llama_ablate.results import Results, Store
     from llama_ablate.terminal import Bar
 
     store = Store.open(options.folder)
+    wanted = parse(f"measure: [{', '.join(options.metrics)}]", "METRIC").values["measure"]
     with Bar("measuring") as bar:
-        measurement.measure_finished(store, options.metrics, bar.update, again=options.again)
+        measurement.measure_finished(store, wanted, bar.update, again=options.again)
     return report.write(Results(store.root, store.plan_name))

@@ -86,11 +86,6 @@ class Forecast:
     #: Memory of the largest worker.
     memory: Memory
 
-    @property
-    def seeds(self) -> int:
-        """Largest number of seeds per variant."""
-        return len(self.plan.experiment.seed_list)
-
     def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
         """Return the forecast as plain values, for JSON.
 
@@ -107,7 +102,7 @@ class Forecast:
             "question": self.plan.experiment.question,
             **asdict(self.most),
             "least": asdict(self.least),
-            "seeds": self.seeds,
+            "seeds": len(experiment.seed_list),
             "workers": self.workers,
             "disk_bytes": self.disk_bytes,
             "memory": asdict(self.memory),
@@ -231,10 +226,9 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
 
 
 def _values(table: PlannedTable) -> dict[str, Any]:
-    values = table.model_dump(mode="json", include={"match", "budget", "steps", "tokens_per_run"})
-    variants = [variant.model_dump(mode="json") for variant in table.variants]
-    text = table.text.model_dump(mode="json")
-    return {"table": table.name, **values, "data": text, "variants": variants}
+    names = {"match", "budget", "steps", "tokens_per_run", "variants"}
+    values = table.model_dump(mode="json", include=names)
+    return {"table": table.name, "data": table.text.model_dump(mode="json"), **values}
 
 
 def estimate_peak_bytes(

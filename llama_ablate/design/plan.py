@@ -49,12 +49,15 @@ def make(source: ExperimentFile) -> PlanDocument:
     from llama_ablate.measure import METRICS
 
     with source.located():
-        experiment = _resolved(source.experiment)
+        experiment = source.experiment
+        with under(("train",)):
+            train = resolve_train(experiment.train)
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
         shortest = [choice.shortest() for choice in metrics]
-        experiment = checks.guarded(experiment.model_copy(update={"measure": shortest}), metrics)
+        updated = experiment.model_copy(update={"measure": shortest, "train": train})
+        experiment = checks.guarded(updated, metrics)
         points(experiment)
         checks.check_tuned(experiment, metrics)
         texts = _texts(experiment)
@@ -92,13 +95,6 @@ def paced(plan: PlanDocument, pace: StepTimes) -> PlanDocument:
 
     tables = [timed(table) if table.budget == "seconds" else table for table in plan.tables]
     return PlanDocument(**dict(plan) | {"tables": tables})
-
-
-def _resolved(experiment: Experiment) -> Experiment:
-    """Return an experiment whose `train` section has entries in their shortest form."""
-    with under(("train",)):
-        train = resolve_train(experiment.train)
-    return experiment.model_copy(update={"train": train})
 
 
 def _texts(experiment: Experiment) -> list[PlannedText]:

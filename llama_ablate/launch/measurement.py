@@ -265,18 +265,26 @@ def _circumstances(plan: PlanDocument, variant: PlannedVariant, table: PlannedTa
 
 
 def measure_finished(
-    store: Store, names: Sequence[str], progress: Callable[[int, int], None], *, again: bool = False
+    store: Store,
+    wanted: Sequence[Entry],
+    progress: Callable[[int, int], None],
+    *,
+    again: bool = False,
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
-    A metric that the experiment lists has the experiment's options; speeds are measured in pairs.
+    A metric that is named alone has the experiment's options; speeds are measured in pairs.
     Values measured with the same options in the same circumstances are kept; if `again` is set,
     they are measured again and replaced. Raises ConfigError for an unknown metric, for a run
     without weights to measure, and if the corpus or a plug-in has changed.
     """
     plan = store.plan
     listed = {c.name: c for c in map(METRICS.resolve, plan.experiment.measure)}
-    choices = [_paired(listed.get(name) or METRICS.resolve(name)) for name in names]
+    stated = (listed.get(entry) if isinstance(entry, str) else None for entry in wanted)
+    choices = [
+        _paired(choice or METRICS.resolve(entry))
+        for choice, entry in zip(stated, wanted, strict=True)
+    ]
     entries = [*plan.experiment.measure, *(choice.shortest() for choice in choices)]
     if plan.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
