@@ -19,10 +19,10 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_110,
-    "llama_ablate/config": 1_730,
+    "llama_ablate/commands": 2_105,
+    "llama_ablate/config": 1_680,
     "llama_ablate/data": 2_290,
-    "llama_ablate/design": 1_570,
+    "llama_ablate/design": 1_471,
     "llama_ablate/evidence": 1_000,
     "llama_ablate/files": 341,
     "llama_ablate/findings": 3_650,

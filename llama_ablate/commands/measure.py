@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, option
+from llama_ablate.commands.shared.options import TableOptions, argument, option
 from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
@@ -11,13 +11,12 @@ EXAMPLE = "measure results/first perplexity decode_speed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureOptions(ResultsOptions):
+class MeasureOptions(TableOptions):
     """Options of `measure`: results, metrics, and whether to repeat measurements."""
 
     metrics: tuple[str, ...] = argument(
         "METRIC", "a name, or '{name: ..., OPTION: ...}'; see: components metric", nargs="+"
     )
-    wide: bool = option(False, WIDE)
     again: bool = option(
         False, "take also what is measured already; the new measurement replaces the earlier one"
     )

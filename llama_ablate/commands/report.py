@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import (
-    WIDE,
-    ResultsOptions,
-    argument,
-    folder,
-    option,
-    seconds,
-)
+from llama_ablate.commands.shared.options import TableOptions, argument, folder, option, seconds
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line, say
 
@@ -30,7 +23,7 @@ _TRIES = 3  # consecutive failures before an error: files may move while they ar
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ResultsOptions):
+class ReportOptions(TableOptions):
     """Options of `report`: the results, and whether to write files for a paper."""
 
     others: tuple[Path, ...] = argument(
@@ -49,7 +42,6 @@ class ReportOptions(ResultsOptions):
         seconds,
         const=_EVERY_S,
     )
-    wide: bool = option(False, WIDE)
 
 
 def run(options: ReportOptions) -> Answer:

@@ -74,9 +74,9 @@ class MachineOptions:
         time = f"about {hours:.2g} node hours at this machine's speed"
         ranks, runs = plan.experiment.parallel.data, len(plan.runs)
         if self.launcher == "ray":
-            asked, there = plan.experiment.ray, "has" if find_spec("ray") else "lacks"
-            gpus = f"{ranks * asked.gpus:g} GPU(s) and " * (device == "cuda")
-            each = f"{gpus}{asked.cpus or ranks:g} CPU(s)"
+            task, there = plan.experiment.ray, "has" if find_spec("ray") else "lacks"
+            gpus = f"{ranks * task.gpus:g} GPU(s) and " * (device == "cuda")
+            each = f"{gpus}{task.cpus or ranks:g} CPU(s)"
             return f"{runs} task(s) of {each}{most}, {time}; this Python {there} 'ray'"
         from llama_ablate.launch import slurm
 

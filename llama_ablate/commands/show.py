@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
+from llama_ablate.commands.shared.options import TABLE, TableOptions, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ EXAMPLE = "show results/first rope"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(ResultsOptions):
+class ShowOptions(TableOptions):
     """Options of `show`: the results, and the variants, run or further experiments to show."""
 
     what: tuple[str, ...] = argument(
@@ -33,7 +33,6 @@ class ShowOptions(ResultsOptions):
     table: str | None = option(None, TABLE, "NAME")
     all: bool = option(False, "of a variant: every number, run and option, not the first lines")
     curve: bool = option(False, "of a run: its learning curve as CSV")
-    wide: bool = option(False, WIDE)
 
 
 def run(options: ShowOptions) -> Answer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, option
+from llama_ablate.commands.shared.options import TableOptions, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _AROUND = 7  # lines of the watched view in addition to its rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusOptions(ResultsOptions):
+class StatusOptions(TableOptions):
     """Options of `status`: the results, and whether to watch the progress."""
 
     others: tuple[Path, ...] = argument("MORE", "further results", (), nargs="*")
@@ -37,7 +37,6 @@ class StatusOptions(ResultsOptions):
     pending: bool = option(
         False, "print the ids of the runs that wait to be trained by now, one a line, and no more"
     )
-    wide: bool = option(False, WIDE)
 
 
 def run(options: StatusOptions) -> Answer:

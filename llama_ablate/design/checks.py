@@ -330,10 +330,10 @@ def check_compiled(experiment: Experiment, tables: Sequence[PlannedTable]) -> No
 
 def check_vocabulary(source: ExperimentFile, texts: Sequence[PlannedText]) -> None:
     """Refuse a stated vocabulary size other than the tokenizer's; a base may state another."""
-    stated = source.experiment.model.vocab
+    vocab = source.experiment.model.vocab
     for text in texts:
         said = f"the tokenizer has {text.vocab:,} tokens, which is the vocabulary: leave this out"
-        need(stated in (None, text.vocab, source.base_model.get("vocab")), said, "model", "vocab")
+        need(vocab in (None, text.vocab, source.base_model.get("vocab")), said, "model", "vocab")
 
 
 def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

@@ -183,8 +183,8 @@ def held_out_tokens(plan: PlanDocument, text: PlannedText) -> dict[str, int]:
 
 def _branch_steps(train: Train, run: PlannedRun) -> int:
     """Return the steps of a run's branches, which leave it where their learning rate falls."""
-    own = run.train_config(train) if train.branches else train
-    return sum(cooldown(own, round(share * run.steps)) for share in own.branches)
+    config = run.train_config(train) if train.branches else train
+    return sum(cooldown(config, round(share * run.steps)) for share in config.branches)
 
 
 def _float32_times(compute: ComputeSettings) -> float:

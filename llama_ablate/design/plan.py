@@ -142,14 +142,14 @@ def _tables(experiment: Experiment, texts: Sequence[PlannedText]) -> list[Planne
             reread = text.source.with_changes({"documents": reading})
             checks.check_documents(text.model_copy(update={"source": reread}), ("evaluation",))
         for variant in variants:
-            own = variant.text or text
+            own_text = variant.text or text
             if (reading or text.source.documents) == "mask":  # some mixers have no document mask
-                count_at(variant.varied, replace(variant.spec, separator=own.separator), count)
+                count_at(variant.varied, replace(variant.spec, separator=own_text.separator), count)
             if budget == "flops":
                 count_at(variant.varied, variant.spec, _COSTS["flops"])
             checks.check_text(text, at, variant, budget)
-            checks.check_documents(own, ("data",), variant)
-            checks.check_overlaps(own, variant)
+            checks.check_documents(own_text, ("data",), variant)
+            checks.check_overlaps(own_text, variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, find_place(variant.varied, f"train.{key}"))

@@ -25,16 +25,16 @@ def plan_text(experiment: Experiment, data: Data, where: Where) -> PlannedText:
     Raises ConfigError for a text that cannot be read, or is too short for the experiment.
     """
     with under(where, ("data",)):
-        own, sources, overlaps, left_out = _prepare(data)
-    checks.check_size(experiment, own, where)
+        prepared, sources, overlaps, left_out = _prepare(data)
+    checks.check_size(experiment, prepared, where)
     return PlannedText(
-        fingerprint=own.fingerprint,
-        corpus=own.corpus,
-        vocab=own.vocab,
-        tokens=own.counts,
-        bytes=own.bytes,
-        documents=own.document_counts,
-        lost=own.lost or "",
+        fingerprint=prepared.fingerprint,
+        corpus=prepared.corpus,
+        vocab=prepared.vocab,
+        tokens=prepared.counts,
+        bytes=prepared.bytes,
+        documents=prepared.document_counts,
+        lost=prepared.lost or "",
         overlaps={
             name: PlannedOverlap(**asdict(found))
             for name, found in overlaps.items()
@@ -43,8 +43,8 @@ def plan_text(experiment: Experiment, data: Data, where: Where) -> PlannedText:
         left_out=left_out,
         source=data,
         where=where,
-        separator=own.separator,
-        opened={**sources, "corpus": own},
+        separator=prepared.separator,
+        opened={**sources, "corpus": prepared},
     )
 
 
@@ -74,18 +74,18 @@ def _prepare(
     """
     corpus = CORPORA.resolve(data.corpus, ("data", "corpus"))
     tokenizer = TOKENIZERS.resolve(data.tokenizer, ("data", "tokenizer"))
-    own = tokens.prepare(corpus, tokenizer)
-    sources = sources_of(data, own)
-    overlaps = overlap.find_overlaps(own, sources)
+    prepared = tokens.prepare(corpus, tokenizer)
+    sources = sources_of(data, prepared)
+    overlaps = overlap.find_overlaps(prepared, sources)
     if data.overlap != "drop" or not any(found.tokens for found in overlaps.values()):
-        return own, sources, overlaps, 0
-    stands = overlap.find_repeated(own, sources)
-    checks.check_droppable(own, stands)
-    left_out = overlap.hashes_of(own, stands)
-    own = tokens.prepare(corpus, tokenizer, like=own, left_out=left_out)
-    sources["corpus"] = own
+        return prepared, sources, overlaps, 0
+    stands = overlap.find_repeated(prepared, sources)
+    checks.check_droppable(prepared, stands)
+    left_out = overlap.hashes_of(prepared, stands)
+    prepared = tokens.prepare(corpus, tokenizer, like=prepared, left_out=left_out)
+    sources["corpus"] = prepared
     dropped = sum(int(documents.sum()) for documents in stands.values())
-    return own, sources, overlap.find_overlaps(own, sources), dropped
+    return prepared, sources, overlap.find_overlaps(prepared, sources), dropped
 
 
 def sources_of(data: Data, own: tokens.Tokens) -> dict[str, tokens.Tokens]:

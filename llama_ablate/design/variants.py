@@ -73,8 +73,10 @@ def plan_variant(experiment: Experiment, **values: Any) -> PlannedVariant:
     it, if the components do not fit the sizes.
     """
     spec, trained = values["spec"], experiment.model.context
-    stated = (n for n in experiment.state_contexts if n > 0)  # others are refused with their metric
-    contexts = tuple(sorted({*CONTEXTS, *stated}))
+    allowed = (
+        n for n in experiment.state_contexts if n > 0
+    )  # others are refused with their metric
+    contexts = tuple(sorted({*CONTEXTS, *allowed}))
     counted = asdict(count_at(values.get("varied", {}), spec, count))
     growth = dict(zip(contexts, states(spec, contexts), strict=True))
     if spec.context != trained and not isnan(growth[trained]):

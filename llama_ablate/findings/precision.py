@@ -107,8 +107,8 @@ def expect(plan: PlanDocument, noise: Noise | None, margin: float) -> dict[str, 
         "seeds_needed": rows.fewest_seeds(margin),
     }
     if noise and noise.text and seeds > 1:
-        own = replace(rows, noise=Noise(noise.seeds)).half_width(seeds)
+        without_text = replace(rows, noise=Noise(noise.seeds)).half_width(seeds)
         more = replace(noise, text=noise.text / math.sqrt(MORE_TEXT))
-        values["text_share"] = 1 - (own / width) ** 2
+        values["text_share"] = 1 - (without_text / width) ** 2
         values["half_width_with_more_text"] = replace(rows, noise=more).half_width(seeds)
     return values

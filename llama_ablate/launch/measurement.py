@@ -265,11 +265,7 @@ def _circumstances(plan: PlanDocument, variant: PlannedVariant, table: PlannedTa
 
 
 def measure_finished(
-    store: Store,
-    wanted: Sequence[Entry],
-    progress: Callable[[int, int], None],
-    *,
-    again: bool = False,
+    store: Store, asked: Sequence[Any], progress: Callable[[int, int], None], *, again: bool = False
 ) -> None:
     """Measure metrics of finished runs from their weights, and metrics of variants.
 
@@ -280,11 +276,7 @@ def measure_finished(
     """
     plan = store.plan
     listed = {c.name: c for c in map(METRICS.resolve, plan.experiment.measure)}
-    stated = (listed.get(entry) if isinstance(entry, str) else None for entry in wanted)
-    choices = [
-        _paired(choice or METRICS.resolve(entry))
-        for choice, entry in zip(stated, wanted, strict=True)
-    ]
+    choices = [_paired(listed.get(str(entry)) or METRICS.resolve(entry)) for entry in asked]
     entries = [*plan.experiment.measure, *(choice.shortest() for choice in choices)]
     if plan.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")

@@ -197,3 +197,10 @@ class ResultsOptions(Options):
     """Options of commands that read a results folder."""
 
     folder: Path = argument("DIR", "results of one experiment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(ResultsOptions):
+    """Options of commands that print tables of a results folder."""
+
+    wide: bool = option(False, WIDE)
