@@ -314,14 +314,6 @@ def test_plan_counts_branches_and_says_which_key_makes_evaluation_longer_than_tr
     assert "held-out text takes longer than training: " in answer("plan", file)
 
 
-def test_plan_describes_the_jobs_of_a_cluster_without_starting_one(experiment_file, answer):
-    file = experiment_file(seeds="3")
-    for launcher, what in (("slurm", "6 job(s), about"), ("ray", "6 task(s) of 1 CPU(s), about")):
-        values = answer("plan", file, "--launcher", launcher, "--device", "cpu", "--json")
-        assert values["jobs"].startswith(what)
-        assert ("#SBATCH --array=0-5" in values["jobs"]) == (launcher == "slurm")
-
-
 def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilot(
     experiment_file, answer
 ):

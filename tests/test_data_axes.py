@@ -14,7 +14,7 @@ from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
-from llama_ablate.design.texts import open_batches
+from llama_ablate.design.plan_texts import open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.model.components import spec_from

@@ -12,8 +12,8 @@ from llama_ablate.config.labels import name_text
 from llama_ablate.config.schema import Reading, Size
 from llama_ablate.design import checks
 from llama_ablate.design.matching import Cost
+from llama_ablate.design.plan_texts import plan_own_text, plan_text
 from llama_ablate.design.runs import plan_steps, points, tokens_per_step, with_runs
-from llama_ablate.design.texts import plan_own_text, plan_text
 from llama_ablate.design.variants import count_at, find_place, resolve_train, variants_of
 from llama_ablate.errors import ConfigError, Where, under
 from llama_ablate.model.counts import count, exact, states

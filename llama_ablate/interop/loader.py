@@ -13,8 +13,8 @@ from llama_ablate.config.labels import UNCHANGED
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizer import Bytes, Tokenizer
+from llama_ablate.design.plan_texts import open_tokens
 from llama_ablate.design.runs import refuse_other_code
-from llama_ablate.design.texts import open_tokens
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta

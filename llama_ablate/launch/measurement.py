@@ -12,8 +12,8 @@ from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design.plan import StepTimes
+from llama_ablate.design.plan_texts import open_tokens
 from llama_ablate.design.runs import refuse_other_code
-from llama_ablate.design.texts import open_tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment

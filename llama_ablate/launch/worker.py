@@ -21,7 +21,7 @@ import torch
 
 from llama_ablate.config import plugins
 from llama_ablate.data.tokens import DamagedError, Tokens
-from llama_ablate.design.texts import open_batches, open_tokens
+from llama_ablate.design.plan_texts import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment

@@ -11,7 +11,7 @@ import pytest
 from llama_ablate.config import experiment
 from llama_ablate.data import overlap
 from llama_ablate.data.texts import hash_document
-from llama_ablate.design import plan, texts
+from llama_ablate.design import plan, plan_texts
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import warnings
 
@@ -171,7 +171,7 @@ def test_dropped_documents_are_those_that_stand_in_training_text_and_no_others(p
         f"{there.documents} of {there.all_documents}" in line for line in notes(with_repeats)
     )
     shutil.rmtree(tmp_path / "cache")
-    assert texts.open_tokens(after).fingerprint == after.fingerprint
+    assert plan_texts.open_tokens(after).fingerprint == after.fingerprint
 
 
 def notes(plan):

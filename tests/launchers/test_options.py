@@ -27,10 +27,15 @@ def test_a_launcher_that_cannot_start_is_refused_before_anything_is_written(
     assert not (tmp_path / "r").exists()
 
 
-def test_plan_shows_the_jobs_that_slurm_would_get(experiment_file, answer, monkeypatch):
+def test_plan_shows_the_jobs_that_a_cluster_would_get(experiment_file, answer, monkeypatch):
     pytest.importorskip("submitit")
     command = ("plan", experiment_file(), "--launcher", "slurm", "--slurm", "time=4:00:00")
     monkeypatch.setattr("shutil.which", lambda _command: None)
     said = answer(*command, "--workers", "3", "--json")
+    assert said["jobs"].startswith(f"{said['runs']} job(s), 3 at a time, about ")
+    assert " node hours at this machine's speed; this machine has no command" in said["jobs"]
     for line in ("--array=0-3%3", "--time=4:00:00", "--requeue", "--cpus-per-task=1"):
         assert f"#SBATCH {line}" in said["jobs"]
+    tasks = answer("plan", experiment_file(), "--launcher", "ray", "--device", "cpu", "--json")
+    assert tasks["jobs"].startswith("4 task(s) of 1 CPU(s), about ")
+    assert answer("plan", experiment_file(), "--json")["jobs"] == ""
