@@ -39,9 +39,9 @@ def passes(experiment_file, tmp_path, monkeypatch):
 
     def measure(*sets, **more):
         compute = Compute(kernel=more.pop("kernel", "math"))
-        plan = make(experiment.load(file, sets))
+        plan = make(experiment.load(file, sets)).model_copy(update={"compute": compute})
         metrics = measurement.metrics_of(plan)
-        measurement.measure_variants(store, plan, metrics, compute, lambda *_: None, **more)
+        measurement.measure_variants(store, plan, metrics, lambda *_: None, **more)
         return len(taken)
 
     return measure
@@ -68,11 +68,10 @@ def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
     monkeypatch.setattr(measurement.processes, "call", call)
     store = Store(tmp_path / "r")
     store.prepare()
-    plan = make(
-        experiment.load(experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]"))
-    )
+    file = experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]")
+    plan = make(experiment.load(file)).model_copy(update={"compute": Compute()})
     metrics = measurement.metrics_of(plan)
-    measurement.measure_variants(store, plan, metrics, Compute(), lambda *_: None)
+    measurement.measure_variants(store, plan, metrics, lambda *_: None)
     assert calls == [(["kv_cache"], 1, False)] + [(["train_speed"], 3, True)] * 5
     for variant in plan.tables[0].variants:
         metrics = store.metrics_of([variant.id])[variant.id]

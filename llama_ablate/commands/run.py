@@ -26,9 +26,8 @@ from llama_ablate.terminal import say
 if TYPE_CHECKING:
     from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.launch.queue import Launcher, Queue
-    from llama_ablate.results import Settings, Store
+    from llama_ablate.results import Store
     from llama_ablate.results.plan_document import PlanDocument
-    from llama_ablate.training.compute import Compute
 
 HELP = "train, measure and report; a grid that was stopped goes on"
 EXAMPLE = "run experiments/first.yaml --results results --workers 2"
@@ -197,7 +196,7 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     store = Store(notes.followed(options.results / plan.experiment.slug))
     store.prepare()
     try:
-        plan, compute, settings = _write_plan(launch, source, plan, store, device, sinks)
+        plan = _write_plan(launch, source, plan, store, device, sinks)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
             snapshot.remove_empty(store.root)
@@ -210,12 +209,12 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     wanted = {run for runs in only.values() for run in runs} if only else None
     measuring_s = forecast.measuring_seconds(store.plan)
     with Progress(plan.experiment.name, measuring_s) as progress:
-        with _launcher(launch, store, device, compute.ranks, plan) as launcher:
-            queue = Queue(store, plan, compute, settings, progress)
+        with _launcher(launch, store, device, plan) as launcher:
+            queue = Queue(store, plan, progress)
             _work(queue, launcher, store, plan, wanted)
         store.sweep(unfinished=False)  # a late worker may have left files of a finished run
         if not only or plan.runs.keys() <= store.final_ids():
-            measurement.measure(store, store.plan, metrics, compute, progress.measure)
+            measurement.measure(store, store.plan, metrics, progress.measure)
         else:
             notes.note("speeds are measured of all variants together: run without --only for them")
     _send_results(store, sinks)
@@ -329,7 +328,7 @@ def _write_plan(
     store: "Store",
     device: str,
     sinks: tuple[str, ...],
-) -> "tuple[PlanDocument, Compute, Settings]":
+) -> "PlanDocument":
     """Choose device, precision and kernel, and write the plan to the results folder.
 
     Raises ConfigError for an experiment that this machine cannot run, and if writing fails.
@@ -370,7 +369,7 @@ def _write_plan(
     store.keep_tokenizers(
         {key: text.opened["corpus"].tokenizer.to_json() for key, text in texts.items()}
     )
-    return plan, compute, settings
+    return plan
 
 
 def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
@@ -394,10 +393,10 @@ def _launcher(
     launch: LaunchOptions,
     store: "Store",
     device: str,
-    ranks: int,
     plan: "PlanDocument",
 ) -> "AbstractContextManager[Launcher]":
     """Return the launcher that `--launcher` names, as a context manager."""
+    ranks = plan.experiment.parallel.data
     workers = launch.workers and min(launch.workers, len(plan.runs))
     if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray

@@ -1,4 +1,4 @@
-"""Software and hardware of a run: versions, commit, processor, GPU."""
+"""Records of runs, with their software and hardware: versions, commit, processor, GPU."""
 
 import os
 import platform
@@ -6,12 +6,15 @@ import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from llama_ablate import __version__
 from llama_ablate.config import plugins
-from llama_ablate.results.record import Environment
+from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.record import Environment, Record
+from llama_ablate.training.compute import Compute
 
 _PACKAGES = ("numpy", "datasets", "tokenizers")
 
@@ -73,3 +76,21 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def make_record(plan: PlanDocument, run_id: str, compute: Compute, **measured: Any) -> Record:
+    """Return the record of a planned run on this machine; `measured` has its other fields."""
+    run, table = plan.runs[run_id], plan.table_of(run_id)
+    variant = table.variant(run.variant)
+    return Record(
+        id=run_id,
+        label=variant.label,
+        variant=variant.id,
+        seed=run.seed,
+        model=variant.model,
+        train=run.train_config(plan.experiment.train).model_dump(mode="json"),
+        data=table.text_of(variant).fingerprint,
+        compute=compute.to_dict(),
+        environment=environment(),
+        **measured,
+    )

@@ -88,7 +88,6 @@ def measure_variants(
     store: Store,
     plan: PlanDocument,
     metrics: Sequence[Choice],
-    compute: Compute,
     progress: Callable[[int, int], None],
     *,
     again: bool = False,
@@ -99,7 +98,7 @@ def measure_variants(
     variants, since ratios are valid only between values that were measured together. If `again` is
     set, all metrics are measured again. New values replace earlier values.
     """
-    arms = [variant for variant, _ in plan.arms]
+    arms, compute = [variant for variant, _ in plan.arms], Compute.of(plan.compute)
     circumstances = [_circumstances(plan, *arm) for arm in plan.arms]
     pass_key = [circumstances, PROCESSES, ROUNDS, compute.to_dict()]
     planned = [c for c in metrics if METRICS.per(c.name) == "variant" and _is_taken(c)]
@@ -123,7 +122,7 @@ def measure_variants(
         ]
         if not choices:
             return
-        measured = _measured(store, plan, choices, compute, progress)
+        measured = _measured(store, plan, choices, progress)
         here, entries = environment(), {choice.name: choice.shortest() for choice in choices}
         for variant, values in zip(arms, measured, strict=True):
             for name, metric in values.items():
@@ -178,7 +177,6 @@ def _measured(
     store: Store,
     plan: PlanDocument,
     choices: Sequence[Choice],
-    compute: Compute,
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Measurement]]:
     """Measure the per-variant metrics of each variant, by metric name.
@@ -211,7 +209,7 @@ def _measured(
             _measure,
             arms,
             entries,
-            compute,
+            Compute.of(plan.compute),
             rounds,
             limit_s if entries is timed else math.inf,
             anew=entries is not others,
@@ -283,15 +281,13 @@ def measure_finished(
     _refuse(store, plan, choices)
     experiment = plan.experiment.model_copy(update={"measure": entries})
     plan = plan.model_copy(update={"experiment": experiment})
-    compute = Compute.of(plan.compute)
-    measure(store, plan, choices, compute, progress, asked=True, again=again)
+    measure(store, plan, choices, progress, asked=True, again=again)
 
 
 def measure(
     store: Store,
     plan: PlanDocument,
     metrics: Sequence[Choice],
-    compute: Compute,
     progress: Callable[[int, int], None],
     *,
     asked: bool = False,
@@ -312,7 +308,7 @@ def measure(
             for name, metric in measured.items():
                 store.add_metric(lease, store.folders()[record.id].path, name, metric)
             progress(done, len(wanted))
-    measure_variants(store, plan, metrics, compute, progress, again=again)
+    measure_variants(store, plan, metrics, progress, again=again)
 
 
 def _wanted(

@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llama_ablate.launch.environment import environment
+from llama_ablate.launch.environment import make_record
 from llama_ablate.launch.progress import Progress
-from llama_ablate.results import FINAL, Record, Settings, Store, live
+from llama_ablate.results import FINAL, Record, Store, live
 from llama_ablate.results.leases import Watch, lease_timeout
-from llama_ablate.results.plan_document import PlanDocument, PlannedRun
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.run import RunFolder
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
@@ -66,16 +66,8 @@ class Launcher(Protocol):
 class Queue:
     """Queue of the runs of a plan that have no final record."""
 
-    def __init__(
-        self,
-        store: Store,
-        plan: PlanDocument,
-        compute: Compute,
-        settings: Settings,
-        progress: Progress,
-    ) -> None:
+    def __init__(self, store: Store, plan: PlanDocument, progress: Progress) -> None:
         self._store, self._plan, self._progress = store, plan, progress
-        self._compute, self._settings = compute, settings
         self._runs = plan.runs
         #: Runs that ran out of memory while others ran: each is retried once, without other runs.
         self._crowded: deque[str] = deque()
@@ -190,7 +182,7 @@ class Queue:
         if time.monotonic() - self._since[run] < lease_timeout() and not gone.oom:
             self._elsewhere[run] = gone  # a network file system's cache may hide its record
             return False
-        lost = self._lost(self._runs[run], gone)
+        lost = self._lost(run, gone)
         if store.commit(lost, [], None) is None:  # another process leased or finished it
             self._elsewhere[run] = gone
         else:
@@ -209,7 +201,7 @@ class Queue:
         Does nothing unless `keep_weights` is `best`. Tables are separate, since losses on different
         texts or budgets are not comparable.
         """
-        if self._settings.keep_weights == "best":
+        if self._plan.settings.keep_weights == "best":
             tables = [
                 [run.id for run in table.runs if run.variant == variant]
                 for table in self._plan.tables
@@ -233,23 +225,15 @@ class Queue:
                 back.append(run)
         return back
 
-    def _lost(self, run: PlannedRun, gone: Gone) -> Record:
-        table = self._plan.table_of(run.id)
-        variant = table.variant(run.variant)
-        return Record(
-            id=run.id,
-            label=variant.label,
-            variant=variant.id,
-            seed=run.seed,
+    def _lost(self, run: str, gone: Gone) -> Record:
+        return make_record(
+            self._plan,
+            run,
+            Compute.of(self._plan.compute),
             outcome="oom" if gone.oom else "error",
-            reason=f"{gone.why}; see {self._store.log(run.id).relative_to(self._store.root)}",
-            steps_done=self._reached.get(run.id, 0),
+            reason=f"{gone.why}; see {self._store.log(run).relative_to(self._store.root)}",
+            steps_done=self._reached.get(run, 0),
             tokens_done=0,
             train_s=0.0,
             peak_memory_bytes=0,
-            model=variant.model,
-            train=self._plan.experiment.train.with_changes(run.train).model_dump(mode="json"),
-            data=table.text_of(variant).fingerprint,
-            compute=self._compute.to_dict(),
-            environment=environment(),
         )

@@ -24,7 +24,7 @@ from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan_texts import open_batches, open_tokens
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.files import disk
-from llama_ablate.launch.environment import environment
+from llama_ablate.launch.environment import make_record
 from llama_ablate.launch.processes import REFUSED, Program, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
@@ -157,22 +157,16 @@ def _run(
             raise
         memory = peak.read()
         trained = _failed(error, working)
-    record = Record(
-        id=run_id,
-        label=variant.label,
-        variant=variant.id,
-        seed=planned.seed,
+    record = make_record(
+        plan,
+        run_id,
+        compute,
         outcome=trained.outcome,
         reason=trained.reason,
         steps_done=trained.steps_done,
         tokens_done=trained.steps_done * per_step,
         train_s=trained.train_s,
         peak_memory_bytes=memory,
-        model=variant.model,
-        train=train_config.model_dump(mode="json"),
-        data=text.fingerprint,
-        compute=compute.to_dict(),
-        environment=environment(),
         metrics=metrics,
     )
     keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"

@@ -39,7 +39,7 @@ def grid(file, results, settings=EVERY_STEP):
     store.verify(list(plan.runs), lambda _done: None)
     store.sweep()
     with Progress("grid") as progress:
-        Queue(store, plan, COMPUTE, settings, progress).work(Inline(store))
+        Queue(store, plan, progress).work(Inline(store))
     store.sweep()
     return store
 
