@@ -135,7 +135,7 @@ def test_a_baseline_is_called_by_what_it_has_on_the_axes():
     model["attention"] = {"name": "gqa", "kv_heads": 2}
     for axes, label in {
         "feedforward: [swiglu]": "gelu",
-        "position: [none, {name: rope, theta: 500000.0}]": "rope-theta=10000",
+        "position: [none, {name: rope, theta: 500000.0}]": "rope",
         "attention.kv_heads: [1]": "kv_heads=2",
         "train.lr: [0.1]": "lr=0.01",
         "train.optimizer: [muon]": "adamw",
