@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -74,7 +75,7 @@ def results_of(curves, planned=0, **experiment):
         finished=records,
         record=records.__getitem__,
         curve=lambda id_: points.get(id_, []),
-        variant_metrics=lambda _variant: {},
+        variant_metrics=defaultdict(dict),
         protocol=[],
         experiment_text="",
         folder=lambda _run: None,
