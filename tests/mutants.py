@@ -98,7 +98,7 @@ batches come again after 65,536 steps | data/tokens.py | data/test_tokens.py
 blank documents are equal to each other | data/overlap.py | data/test_overlap.py
     np.where(hashes == 0, -> np.where(hashes < 0,
 a blank document counts as trained on | data/overlap.py | data/test_overlap.py
-    other.hashes(there)) & (hashes != 0) -> other.hashes(there))
+    np.asarray(is_there & (hashes != 0)) -> np.asarray(is_there)
 a schedule falls during its warm-up | training/schedules.py | training/test_schedule.py
     min(max(1, round(decay * steps)), steps - warm) -> max(1, round(decay * steps))
 a run is committed without its lease | results/store.py | test_results.py
@@ -106,7 +106,7 @@ a run is committed without its lease | results/store.py | test_results.py
 a model learns to repeat its input | training/losses.py | training/test_losses.py
     tokens_BT1[:, :-1], tokens_BT1[:, 1:] -> tokens_BT1[:, :-1], tokens_BT1[:, :-1]
 a separator begins a document | data/tokens.py | data/test_tokens.py
-    *(part + 1 for part in ends) -> *(part for part in ends)
+    starts.append(ends + counts[split] + 1) -> starts.append(ends + counts[split])
 an end stands behind the last document too | data/tokenizer.py | data/test_tokenizer_files.py
     np.concatenate(parts[:-1]) -> np.concatenate(parts)
 white space hides that a held-out document is trained on | data/texts.py | data/test_overlap.py

@@ -122,7 +122,8 @@ def test_status_takes_several_folders_and_names_the_sizes_of_a_grid(
     values = answer("status", results, tmp_path / "sized", "--json")
     assert [each["outcomes"] for each in values.values()] == [{"ok": 4}, {"ok": 8}]
     error = answer("status", results, tmp_path / "sized", "--watch", code=2)
-    assert "--watch and --pending are of one DIR" in error
+    assert "are of one DIR" in error
+    assert answer("status", tmp_path / "sized", "--verify").endswith(": verified\n")
 
 
 def test_show_looks_at_the_grid_at_a_variant_and_at_two_paired_by_seed(results, answer):

@@ -19,9 +19,9 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_105,
-    "llama_ablate/config": 1_680,
-    "llama_ablate/data": 2_290,
+    "llama_ablate/commands": 2_134,
+    "llama_ablate/config": 1_681,
+    "llama_ablate/data": 2_400,
     "llama_ablate/design": 1_471,
     "llama_ablate/evidence": 1_000,
     "llama_ablate/files": 341,
@@ -31,11 +31,11 @@ LIMITS = {
     "llama_ablate/measure": 920,
     "llama_ablate/model": 3_010,
     "llama_ablate/report": 3_900,
-    "llama_ablate/results": 1_813,
+    "llama_ablate/results": 1_814,
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_425,
     "llama_ablate/*.py": 460,
-    "tests": 25_060,
+    "tests": 25_164,
     "scripts": 4_950,
     "package": 27_300,
 }

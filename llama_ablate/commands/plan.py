@@ -75,8 +75,10 @@ def run(options: PlanOptions) -> Answer:
     jobs = machine.describe_jobs(document, device, predicted.most.worker_s / 3600)
     resets = find_reset_options(plan.experiment.model, source.base_model)
     values["notes"] = [str(source.locate(error)) for error in resets]
+    read = (tokens for table in plan.tables for tokens in table.text.opened.values())
+    values["notes"] += dict.fromkeys(note for tokens in read for note in tokens.notes)
     output = forecast_tables.list_forecast(predicted, margin)
-    output += [f"note: {note}" for note in values["notes"]]
+    output += [note if note.startswith("warning") else f"note: {note}" for note in values["notes"]]
     output += filter(None, [short and f"warning: {short}", jobs])
     return Answer(output, {**values, **more, "jobs": jobs})
 

@@ -335,6 +335,7 @@ def _write_plan(
     """
     from dataclasses import replace
 
+    from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
     from llama_ablate.design import checks, forecast
     from llama_ablate.design.plan import paced
@@ -364,6 +365,7 @@ def _write_plan(
     # On a cluster the number of concurrent runs is unknown beforehand: at most, all runs.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, plan, min(launch.workers or most, len(plan.runs)))
+    notes.changed_texts(store, plan.tables)
     store.create(plan, source.text)
     texts = {text.fingerprint: text for table in plan.tables for text in table.texts}
     store.keep_tokenizers(

@@ -37,6 +37,9 @@ class StatusOptions(TableOptions):
     pending: bool = option(
         False, "print the ids of the runs that wait to be trained by now, one a line, and no more"
     )
+    verify: bool = option(
+        False, "compute the hashes of all tokens in the cache, of which runs compare size and times"
+    )
 
 
 def run(options: StatusOptions) -> Answer:
@@ -47,8 +50,8 @@ def run(options: StatusOptions) -> Answer:
     from llama_ablate.results import Results
 
     if options.others:
-        if options.watch or options.pending:
-            raise ConfigError("--watch and --pending are of one DIR")
+        if options.watch or options.pending or options.verify:
+            raise ConfigError("--watch, --pending and --verify are of one DIR")
         folders = [options.folder, *options.others]
         answers = [_once(Results.open(folder)) for folder in folders]
         said = [each.values for each in answers]  # noqa: PD011  no frame's
@@ -58,6 +61,8 @@ def run(options: StatusOptions) -> Answer:
     if options.watch and options.pending:
         raise ConfigError("--pending lists what waits now: leave out --watch")
     results = Results.open(options.folder)
+    if options.verify:
+        return _verify_tokens(results)
     if options.pending:
         waiting = [
             run.id for run in list_needed(results, find_asked(results)) if run.outcome == "pending"
@@ -92,6 +97,19 @@ def _once(results: "Results") -> Answer:
         output.append("\n".join(f"{r.name}: {r.outcome}: {r.reason}" for r in why))
     values = {"runs": [_plain(run) for run in runs], "outcomes": counts}
     return Answer(output if running else "\n\n".join(map(str, output)), values, 1 if bad else 0)
+
+
+def _verify_tokens(results: "Results") -> Answer:
+    """Verify the hashes of all tokens that the runs read; the exit code is 1 if some changed."""
+    from llama_ablate.data.tokens import verify
+
+    tables = results.plan.tables
+    texts = {text.fingerprint for table in tables for text in table.texts}
+    texts |= {part.fingerprint for table in tables for v in table.variants for part in v.mixture}
+    found = {fingerprint: verify(fingerprint) for fingerprint in sorted(texts)}
+    lines = [f"tokens {fingerprint}: {state}" for fingerprint, state in found.items()]
+    is_damaged = any("damaged" in state for state in found.values())
+    return Answer("\n".join(lines), {"tokens": found}, int(is_damaged))
 
 
 def _is_short(run: "RunStatus") -> bool:

@@ -149,11 +149,12 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 
 
 def name_corpus(data: Data) -> str:
-    """Return a short name of the training text: the name of its file or of its corpus."""
+    """Return a short name of the training text: its own or of its file or folder, or the corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
-    path = entry.get("path") or entry.get("train")
-    file_name = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
-    return file_name or str(entry["name"])
+    path = entry.get("path") or entry.get("train") or ""
+    parts = (path if isinstance(path, str) else path[0]).split("/")
+    names = [part for part in parts if part.strip(".") and not {*part} & {*"*?[{"}]
+    return (data.name or names[-1]) if names else str(entry["name"])
 
 
 def name_text(data: Data) -> str:

@@ -1,8 +1,10 @@
 """Corpora: sources of text, whose documents are split into train, validation and test."""
 
+import fnmatch
 import itertools
 import math
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data import readers
-from llama_ablate.data.readers import COLUMN, SEPARATOR, Document, Size, parse_size
+from llama_ablate.data.readers import COLUMN, SEPARATOR, Document, Size, Skipped, parse_size
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ SPLITS = ("train", "validation", "test")
 #: share of all documents that a split may take to have so many. The number matters because the
 #: standard error of a loss comes from the differences between documents.
 MIN_HELD_OUT, _MAX_HELD_OUT = 50, 0.25
+_MUCH_HELD_OUT = 0.2  # share of held-out documents above which a warning is shown
 _MAX_FILES = 200_000  # files and folders that a path may match: more than data sets have
 _ROWS_READ = 256  # rows of a hub data set that are read at a time
 _SHUFFLED = 1000  # size of the buffer for shuffling a streamed data set, in rows
@@ -52,6 +55,8 @@ class Corpus:
     #: Bytes after which a held-out document is cut; None for no limit. The standard error of a loss
     #: comes from the differences between documents, and a few long documents would dominate it.
     longest: int | None = None
+    #: Return sentences on how the documents were read, after they were read.
+    notes: Callable[[], Sequence[str]] = tuple
 
     def __post_init__(self) -> None:
         """Raise ConfigError for `splits` that are not three shares with sum 1 or less."""
@@ -76,6 +81,18 @@ class Corpus:
         several = min(_MAX_HELD_OUT, MIN_HELD_OUT / count) if count > 1 else 0.0
         held_out = max(self.held_out, several)
         return 1 - 2 * held_out, held_out, held_out
+
+    def notes_on_shares(self, count: int) -> list[str]:
+        """Return a sentence on shares that `count` documents determine, and how to fix them."""
+        shares = self.shares(count)
+        if self.splits is not None or shares[1] == self.held_out:
+            return []
+        is_much = sum(shares[1:]) > _MUCH_HELD_OUT
+        return [
+            f"{'warning: ' * is_much}{sum(shares[1:]):.0%} of {count:,} documents are held out, "
+            "and with more documents some would move between the splits: "
+            f"`splits: {list(shares)}` keeps them where they are"
+        ]
 
     @property
     def peeked(self) -> int:
@@ -146,7 +163,7 @@ def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
 @CORPORA.register("files")
 def files(
     *,
-    path: str = ".",
+    path: str | list[str] = ".",
     train: str | None = None,
     validation: str | None = None,
     test: str | None = None,
@@ -157,62 +174,116 @@ def files(
 ) -> Corpus:
     """Read local files: plain text, or a text `column` of JSON, CSV, Parquet or Arrow.
 
-    Files may be compressed. `train` and `validation` (and optionally `test`) name one file each
-    inside `path`. Without them, `path` names a file, a folder, or a pattern such as `books/*.txt`,
-    and its text is split by `splits`: a single document by position, several documents by the hash
-    of their text. By default a tenth each is validation and test text, or about 50 documents each
-    if there are fewer than 500 in all. `limit` (`200MB`) keeps the first bytes of each split, or of
-    the whole text before it is split. `longest` (`8kB`) is the size after which a held-out document
-    is cut, unless it is the only document.
+    Files may be compressed, and of several kinds. `train` and `validation` (and optionally `test`)
+    name one file each inside `path`. Without them, `path` names a file, a folder, a pattern such as
+    `books/*.{txt,md}`, or a list of these, and its text is split by `splits`: a single document by
+    position, several documents by the hash of their text. Files and folders whose names begin with
+    a dot are passed over. By default a tenth each is validation and test text, or about 50
+    documents each if there are fewer than 500 in all. `limit` (`200MB`) keeps the first bytes of
+    each split, or of the whole text before it is split. `longest` (`8kB`) is the size after which a
+    held-out document is cut, unless it is the only document.
     """
-    named = _named(path, train, validation, test)
+    named, hidden = _named(path, train, validation, test)
     every_file = [file for of in named.values() for file in of]
     readers.check(every_file)
-    most = parse_size(limit)
+    most, skipped = parse_size(limit), Skipped()
 
     def read() -> Iterator[Document]:
+        skipped.count = 0
         for split, of in named.items():
-            for document in readers.limited(readers.read(of, column), most):
-                yield replace(document, split=split)
+            for document in readers.limited(readers.read(of, column, skipped), most):
+                yield replace(document, split=split) if split else document
+
+    def notes() -> Iterator[str]:
+        kinds: dict[str, list[str]] = {}
+        for file in every_file:
+            kinds.setdefault(readers.kind_of(file), []).append(file.name)
+        parts = (f"{len(names):,} of {kind}, as '{names[0]}'" for kind, names in kinds.items())
+        if len(every_file) > 1 or "text" not in kinds:
+            yield f"files read: {'; '.join(parts)}"
+        if hidden:
+            yield (
+                "files passed over because a part of their path begins with a dot: "
+                f"{len(hidden):,}, the first '{hidden[0]}'"
+            )
+        yield from skipped.notes()
 
     size = readers.total_size(every_file)
     size = most if most and (size is None or most < size) else size
-    state = readers.state(every_file)
-    return Corpus(read, splits, state=state, size=size, longest=parse_size(longest))
+    state, longest_bytes = readers.state(every_file), parse_size(longest)
+    return Corpus(
+        read, splits, state=state, size=size, longest=longest_bytes, notes=lambda: [*notes()]
+    )
 
 
 def _named(
-    path: str, train: str | None, validation: str | None, test: str | None
-) -> dict[str | None, list[Path]]:
-    """Return files by split name; the key None has files to be divided into splits."""
+    path: str | Sequence[str], train: str | None, validation: str | None, test: str | None
+) -> tuple[dict[str | None, list[Path]], list[Path]]:
+    """Return files by split name, and hidden files, which are passed over.
+
+    The key None has files to be divided into splits.
+    """
     if train is None and validation is None and test is None:
-        paths = _expand(path)
-        readers.check_alike(paths, path, "path")
-        return {None: paths}
+        paths, hidden = _expand(path)
+        return {None: paths}, hidden
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
+    if not isinstance(path, str):
+        raise ConfigError("must be one folder if 'train' names a file in it", ("path",))
     named = {"train": train, "validation": validation, "test": test}
     files = {split: Path(path) / name for split, name in named.items() if name}
     for (split, file), (other, same) in itertools.combinations(files.items(), 2):
         if os.path.realpath(file) == os.path.realpath(same):
             raise ConfigError(f"'{split}' and '{other}' are one file, '{named[split]}'", (other,))
-    return {split: [files[split]] if split in files else [] for split in SPLITS}
+    return {split: [files[split]] if split in files else [] for split in SPLITS}, []
 
 
 def refuse_missing(choice: Choice) -> None:
     """Raise ConfigError for missing local files of a corpus, without reading their text."""
     if choice.name == "files":
-        named = _named(*(choice[option] for option in ("path", *SPLITS)))
+        named, _ = _named(*(choice[option] for option in ("path", *SPLITS)))
         readers.check([file for of in named.values() for file in of])
         parse_size(choice["limit"])
 
 
-def _expand(path: str) -> list[Path]:
-    """List the files of a path: a single file, a folder, or a pattern.
+def _expand(path: str | Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """List the files of one or several paths, and the hidden files, which are passed over.
 
-    Raises ConfigError for a path that matches no file, that cannot be read, or that matches too
-    many files.
+    A path is a single file, a folder, or a pattern. Raises ConfigError for a path that matches no
+    file, that cannot be read, or that matches too many files.
     """
+    files, hidden = set[Path](), set[Path]()
+    for stated in [path] if isinstance(path, str) else path:
+        matches = {file: _is_hidden(file, at) for at in _patterns(stated) for file in _matches(at)}
+        if all(matches.values()):
+            is_folder = Path(stated).expanduser().is_dir()
+            what = "the folder '{}' holds no files" if is_folder else "no file matches '{}'"
+            raise ConfigError(what.format(stated), ("path",))
+        for file, is_hidden in matches.items():
+            (hidden if is_hidden else files).add(file)
+    return sorted(files), sorted(hidden - files)
+
+
+def _patterns(path: str) -> list[str]:
+    """List the alternatives of a pattern with braces, as `*.txt` and `*.md` of `*.{txt,md}`."""
+    braces = re.search(r"\{([^{}]*,[^{}]*)\}", path)
+    if braces is None or os.path.lexists(path):
+        return [path]
+    before, after = path[: braces.start()], path[braces.end() :]
+    return [each for part in braces[1].split(",") for each in _patterns(before + part + after)]
+
+
+def _is_hidden(file: Path, pattern: str) -> bool:
+    """Return whether a part of a path begins with a dot, unless the pattern states this part."""
+    dots = [part for part in Path(pattern).expanduser().parts if part.startswith(".")]
+    return any(
+        part.startswith(".") and not any(fnmatch.fnmatch(part, dot) for dot in dots)
+        for part in file.parts
+    )
+
+
+def _matches(path: str) -> list[Path]:
+    """List the files that a path or a pattern names; a single file may be missing."""
     try:
         root = Path(path).expanduser()
         is_pattern = any(c in path for c in "*?[") and "\0" not in path  # no name holds a NUL
@@ -220,7 +291,7 @@ def _expand(path: str) -> list[Path]:
             return [root]
         if root.is_dir():
             next(root.iterdir(), None)  # raises where it may not be read, as a walk does not
-            paths = (p for p in root.rglob("*") if not p.name.startswith("."))
+            paths = root.rglob("*")
         else:
             anchor = Path(root.anchor)
             paths = anchor.glob(str(root.relative_to(anchor)))
@@ -233,11 +304,7 @@ def _expand(path: str) -> list[Path]:
     if len(named) > _MAX_FILES:
         message = f"more than {_MAX_FILES:,} files and folders"
         raise ConfigError(f"'{path}' names {message}: name a smaller folder", ("path",))
-    files = sorted(p for p in named if p.is_file())
-    if not files:
-        what = "the folder '{}' holds no files" if root.is_dir() else "no file matches '{}'"
-        raise ConfigError(what.format(path), ("path",))
-    return files
+    return [file for file in named if file.is_file()]
 
 
 @CORPORA.register("hub")
@@ -277,14 +344,24 @@ def hub(
             raise
         return Corpus(partial(_refuse, error), splits, state=UNCHANGED)
 
+    skipped = Skipped()
+
     def read() -> Iterator[Document]:
+        skipped.count = 0
         loaded = _loaded(builder, dataset, as_stream=streaming or is_local)
         for name, rows in _chosen(loaded, dataset, split).items():
-            texts = _texts(rows, column, dataset, shuffle)
+            texts = _texts(rows, column, dataset, shuffle, skipped)
             yield from readers.limited((Document((text,), name) for text in texts), most)
 
-    state = None if is_local else str(builder.cache_dir)
-    return Corpus(read, splits, held_out=0.05, state=state, size=most, longest=parse_size(longest))
+    return Corpus(
+        read,
+        splits,
+        held_out=0.05,
+        state=None if is_local else str(builder.cache_dir),
+        size=most,
+        longest=parse_size(longest),
+        notes=skipped.notes,
+    )
 
 
 def _refuse(error: ConfigError) -> Iterator[Document]:
@@ -330,28 +407,7 @@ def _builder(
     try:
         return datasets.load_dataset_builder(dataset, subset, revision=revision, data_files=chosen)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "OfflineMode" in reason:
-            reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
-        elif names := _subsets(dataset, revision, reason):
-            given = "needs 'subset'" if subset is None else f"has no subset '{subset}'"
-            message = f"the data set '{dataset}' {given}{nearest(subset or '', names)}"
-            raise ConfigError(message, ("subset",) if subset else ("dataset",)) from error
-        where = ("data_files",) if chosen and "data files" in reason else ()
-        message = f"the data set '{dataset}' could not be loaded: {reason}"
-        raise ConfigError(message, where) from error
-
-
-def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
-    """List a data set's subsets, if the error message `reason` is about a missing subset."""
-    import datasets
-
-    if "onfig" not in reason:  # "BuilderConfig 'x' not found", "Config name is missing"
-        return []
-    try:
-        return list(datasets.get_dataset_config_names(dataset, revision=revision))
-    except Exception:  # noqa: BLE001  then the caller reports the first error
-        return []
+        raise _failed(dataset, error) from error
 
 
 def _loaded(
@@ -393,7 +449,9 @@ def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str
     )
 
 
-def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[bytes]:
+def _texts(
+    rows: Any, column: str, dataset: str, shuffle: int | None, skipped: Skipped
+) -> Iterator[bytes]:
     """Yield the texts of a column, in random order if `shuffle` is a seed.
 
     A streamed data set is shuffled by files, and by rows within a buffer.
@@ -412,8 +470,9 @@ def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterato
             chosen = chosen or readers.find_column(column, texts, batch, name)
             yield from batch[chosen]
 
+    numbered = ((f"row {number}", value) for number, value in enumerate(values(), 1))
     try:
-        yield from readers.texts_of(values(), column, name)
+        yield from readers.texts_of(numbered, column, name, skipped)
     except ConfigError:
         raise
     except Exception as error:
@@ -421,5 +480,9 @@ def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterato
 
 
 def _failed(dataset: str, error: Exception) -> ConfigError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ConfigError(f"the data set '{dataset}' could not be loaded: {reason}")
+    """Return the error for a data set that cannot be loaded, with the library's reason."""
+    reason = " ".join(str(error).splitlines()[:2]) or type(error).__name__
+    if "OfflineMode" in reason:
+        reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
+    where = ("subset",) if "onfig" in reason else ()
+    return ConfigError(f"the data set '{dataset}' could not be loaded: {reason}", where)

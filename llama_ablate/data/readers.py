@@ -28,7 +28,6 @@ _BLOCK = 1 << 20  # bytes of a file that are read at a time
 _ROWS_READ = 256  # rows of a table that are read at a time
 RECENT_S = 2.0  # seconds: file times may not distinguish two writes this close together
 _MAX_LINE = 1 << 26  # bytes of a row of JSON, and of a field of CSV
-_MAX_JSON = 1 << 28  # bytes of a JSON document that is read as a whole
 #: Functions that open compressed files, by the extension of the file name.
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 #: First bytes of files, with the extension that the name of such a file must have; "" if such
@@ -45,6 +44,7 @@ _MAGIC = {
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _REASON = 500  # most characters of a library's message that are shown
 _HEAD = 8  # bytes read to recognise a format: at least the longest signature
+_LINES = 100  # lines of a text that are examined for rows of JSON
 _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?([kMGT])B", re.ASCII | re.IGNORECASE)
 
 
@@ -144,21 +144,67 @@ def limited(documents: Iterable[Document], most: int | None) -> Iterator[Documen
         most -= sum(map(len, document.pieces))
 
 
-def read(files: Sequence[Path], column: str) -> Iterator[Document]:
+@dataclass
+class Skipped:
+    """Number of rows without text, and the place of the first."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, place: str) -> None:
+        """Count a row."""
+        self.count += 1
+        self.first = place if self.count == 1 else self.first
+
+    def notes(self) -> list[str]:
+        """Return a sentence on the rows, or none if no row was skipped."""
+        rows = f"rows without text passed over: {self.count:,}, the first {self.first}"
+        return [rows] * bool(self.count)
+
+
+def read(files: Sequence[Path], column: str, skipped: Skipped) -> Iterator[Document]:
     """Yield the documents of files, one file after the other.
 
     A text file is one document. In JSON, CSV, Parquet and Arrow files, the `column` of each row is
-    a document. Raises ConfigError for a file whose content does not match the file name's
-    extension.
+    a document; rows without text are counted in `skipped`. Raises ConfigError for a file whose
+    content does not match the file name's extension.
     """
     for file in files:
-        if kind := _ROWS.get(_suffix(file)):
-            name = f"the file '{file}'"
-            with _reading(file, kind[0]) as opened:
-                for text in texts_of(kind[1](opened, column, name), column, name):
-                    yield Document((text,))
-        else:
+        kind, name = kind_of(file), f"the file '{file}'"
+        if kind == "text":
             yield Document(StreamedText(_text, file))
+            continue
+        with _reading(file, kind) as opened:
+            if rows := _ROWS.get(kind):
+                values = _column_of(rows(opened), column, name)
+            else:
+                values = _table(opened, column, name)
+            yield from (Document((of,)) for of in texts_of(values, column, name, skipped))
+
+
+def kind_of(file: Path) -> str:
+    """Return the format of a file by its name's ending, or `text`.
+
+    A `.json` file, and a compressed file without another known ending, hold a row a line if the
+    first line is a JSON object.
+    """
+    endings = [ending.lower() for ending in file.suffixes[-2:]]
+    is_packed = bool(endings) and endings[-1] in _OPENERS
+    inner = endings[: len(endings) - is_packed]
+    kind = _ENDINGS.get(inner[-1], "text") if inner else "text"
+    if kind == "JSON" or (kind == "text" and is_packed):
+        with _reading(file, kind) as opened:
+            lines = iter(lambda: opened.readline(_MAX_LINE), b"")
+            return "JSON lines" if _is_row(next(filter(bytes.strip, lines), b"")) else kind
+    return kind
+
+
+def _is_row(line: bytes) -> bool:
+    """Return whether a line is a JSON object with keys."""
+    try:
+        return line.removeprefix(codecs.BOM_UTF8)[:1] == b"{" and bool(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
 
 
 @contextmanager
@@ -166,7 +212,7 @@ def _reading(file: Path, kind: str) -> Iterator[Any]:
     """Open a file for reading, and decompress it. Raises ConfigError if it cannot be read."""
     with (
         refusing(f"the file '{file}' cannot be read as {kind}"),
-        _OPENERS.get(file.suffix, open)(file, "rb") as opened,
+        _OPENERS.get(file.suffix.lower(), open)(file, "rb") as opened,
     ):
         yield opened
 
@@ -188,24 +234,17 @@ def check(files: Iterable[Path]) -> None:
         if not head:
             raise ConfigError(f"{name} is empty")
         for magic, ending in _MAGIC.items():
-            if head.startswith(magic) and file.suffix != ending:
+            if head.startswith(magic) and file.suffix.lower() != ending:
                 remedy = f"its name should end in {ending}" if ending else "unpack it first"
                 raise ConfigError(f"{name} is compressed or a table by its content: {remedy}")
-
-
-def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
-    """Raise ConfigError if the files of a folder or a pattern have several formats."""
-    kinds = {_ROWS.get(_suffix(file), ("text",))[0]: file.name for file in files}
-    if len(kinds) > 1:
-        examples = ", ".join(f"{kind} ('{file}')" for kind, file in sorted(kinds.items()))
-        message = f"'{named}' holds files of several kinds: {examples}"
-        raise ConfigError(f"{message}; name those of one kind, such as '*.parquet'", where)
 
 
 def total_size(files: Sequence[Path]) -> int | None:
     """Return the total bytes of files; None if a file is compressed or Parquet."""
     packed = {*_OPENERS, ".parquet"}
-    return None if packed & {f.suffix for f in files} else sum(f.stat().st_size for f in files)
+    if packed & {file.suffix.lower() for file in files}:
+        return None
+    return sum(file.stat().st_size for file in files)
 
 
 def state(files: Iterable[Path]) -> str | None:
@@ -227,13 +266,26 @@ def state(files: Iterable[Path]) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def texts_of(values: Iterable[Any], column: str, name: str) -> Iterator[bytes]:
-    """Yield the non-empty texts of a column. Raises ConfigError for values that are not text."""
-    for value in values:
-        if not isinstance(value, str):
-            raise ConfigError(f"{name}: '{column}' holds {type(value).__name__}, not text")
-        if text := value.replace(SEPARATOR, "").encode():
+def texts_of(
+    values: Iterable[tuple[str, Any]], column: str, name: str, skipped: Skipped
+) -> Iterator[bytes]:
+    """Yield the texts of a column, given the place and the value of each row.
+
+    A row without text (missing, null, NaN or empty) is counted in `skipped`. Raises ConfigError for
+    other values that are not text.
+    """
+    for place, value in values:
+        if isinstance(value, str):
+            text = value.replace(SEPARATOR, "").encode()
+        elif value is None or value != value:  # noqa: PLR0124  NaN
+            text = b""
+        else:
+            message = f"{place}: '{column}' holds {type(value).__name__}, not text"
+            raise ConfigError(f"{name}: {message}")
+        if text:
             yield text
+        else:
+            skipped.add(f"{place} of {name}")
 
 
 def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: str) -> str:
@@ -248,11 +300,6 @@ def find_column(column: str, texts: Sequence[str], known: Iterable[str], name: s
         sys.stderr.write(f"note: {name}: reading '{texts[0]}', the only column of text\n")
         return texts[0]
     raise ConfigError(f"{name} has no column '{column}'{nearest(column, known)}", ("column",))
-
-
-def _suffix(file: Path) -> str:
-    """Return the extension of a file's name, ignoring a compression extension such as `.gz`."""
-    return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
 def _text(file: Path) -> Iterator[bytes]:
@@ -272,6 +319,8 @@ def _text(file: Path) -> Iterator[bytes]:
                 text, used = codecs.utf_8_decode(data, "strict", False)
             except UnicodeDecodeError as error:
                 raise _not_utf8(name, start + error.start) from None
+            if not start:
+                _refuse_rows(data, name)
             blank = blank and not text.strip()
             yield data[:used]
             rest, start = data[used:], start + used
@@ -285,61 +334,59 @@ def _not_utf8(name: str, byte: int) -> ConfigError:
     return ConfigError(f"{name} is not UTF-8 text (byte {byte}): save it as UTF-8")
 
 
-def _json_lines(opened: Any, column: str, name: str) -> Iterator[Any]:
-    return _column_of(_lines(opened), column, name)
+def _refuse_rows(text: bytes, name: str) -> None:
+    """Raise ConfigError if most of a text's first lines are JSON objects."""
+    lines = list(itertools.islice(filter(bytes.strip, text.split(b"\n")), _LINES))
+    if 2 * sum(map(_is_row, lines)) > len(lines):
+        raise ConfigError(
+            f"{name} has a JSON object a line: end its name in .jsonl, and a column of the rows is "
+            "read; to train on the JSON itself, write each line as the 'text' of a row"
+        )
 
 
-def _lines(opened: Any) -> Iterator[Any]:
+def _json_lines(opened: Any) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(iter(lambda: opened.readline(_MAX_LINE), b""), 1):
         if len(line) == _MAX_LINE:
             raise ConfigError(f"line {number} is longer than {_MAX_LINE >> 20} MiB")
         try:
             if line.strip():
-                yield json.loads(line)
+                yield f"line {number}", json.loads(line)
         except ValueError as error:
             raise ConfigError(f"line {number}: {error}") from None
 
 
-def _json(opened: Any, column: str, name: str) -> Iterator[Any]:
-    """Yield the values of a column from JSON rows in a list, a single row, or JSON Lines."""
-    data = opened.read(_MAX_JSON + 1)
-    if len(data) > _MAX_JSON:
-        raise ConfigError(
-            f"it has more than {_MAX_JSON >> 20} MiB, and JSON is read as a whole: write a row a "
-            "line, and end its name in .jsonl"
-        )
-    try:
-        value = json.loads(data)
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":
-            raise
-        value = list(_lines(io.BytesIO(data)))
-    return _column_of(value if isinstance(value, list) else [value], column, name)
+def _json(opened: Any) -> Iterator[tuple[str, Any]]:
+    """Yield JSON rows in a list, or a single row."""
+    value = json.loads(opened.read())
+    for number, row in enumerate(value if isinstance(value, list) else [value], 1):
+        yield f"row {number}", row
 
 
-def _csv(opened: Any, column: str, name: str) -> Iterator[Any]:
-    """Yield the values of a CSV column; tabs in the first line mean TSV."""
+def _csv(opened: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of CSV; tabs in the first line mean TSV."""
     csv.field_size_limit(_MAX_LINE)
     with io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
         delimiter = "\t" if "\t" in text.readline(_MAX_LINE) else ","
         text.seek(0)
         rows = csv.DictReader(text, delimiter=delimiter, restval="", strict=True)
-        yield from _column_of(rows, column, name)
+        yield from ((f"line {rows.line_num}", row) for row in rows)
 
 
-def _column_of(rows: Iterable[Any], column: str, name: str) -> Iterator[Any]:
-    """Yield the values of the column to read, which the first row determines."""
+def _column_of(
+    rows: Iterable[tuple[str, Any]], column: str, name: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of the column to read, which the first row determines."""
     chosen = ""
-    for row in rows:
+    for place, row in rows:
         if not isinstance(row, dict):
-            raise ConfigError(f"{name} is not of rows: one is {type(row).__name__}")
-        if not chosen or chosen not in row:
+            raise ConfigError(f"{name} is not of rows: {place} is {type(row).__name__}")
+        if not chosen:
             texts = [key for key, value in row.items() if isinstance(value, str)]
-            chosen = find_column(chosen or column, texts, row, name)
-        yield row[chosen]
+            chosen = find_column(column, texts, row, name)
+        yield place, row.get(chosen)
 
 
-def _table(opened: Any, column: str, name: str) -> Iterator[Any]:
+def _table(opened: Any, column: str, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the values of a column from a Parquet or Arrow file, or from Arrow's stream format."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -359,16 +406,21 @@ def _table(opened: Any, column: str, name: str) -> Iterator[Any]:
         batches = file.iter_batches(_ROWS_READ, columns=[chosen], use_threads=False)
     elif magic == b"ARROW1":
         batches = (file.get_batch(i) for i in range(file.num_record_batches))
-    for batch in batches:
-        yield from (value.as_py() for value in batch.column(chosen))
+    values = itertools.chain.from_iterable(batch.column(chosen) for batch in batches)
+    yield from ((f"row {number}", value.as_py()) for number, value in enumerate(values, 1))
 
 
-#: Formats of files with rows and functions that read them, by the extension of the file name.
-_ROWS: dict[str, tuple[str, Callable[[Any, str, str], Iterator[Any]]]] = {
-    ".jsonl": ("JSON", _json_lines),
-    ".json": ("JSON", _json),
-    ".csv": ("CSV", _csv),
-    ".tsv": ("CSV", _csv),
-    ".parquet": ("Parquet", _table),
-    ".arrow": ("Arrow", _table),
+#: Formats of files with rows, by the ending of the file's name in lower case.
+_ENDINGS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".jl"), "JSON lines"),
+    ".json": "JSON",
+    **dict.fromkeys((".csv", ".tsv"), "CSV"),
+    ".parquet": "Parquet",
+    ".arrow": "Arrow",
+}
+#: Functions that yield the place and the keys of each row, by format.
+_ROWS: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
+    "JSON lines": _json_lines,
+    "JSON": _json,
+    "CSV": _csv,
 }

@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.corpus import SPLITS, Corpus
+from llama_ablate.data.passages import Passages
 from llama_ablate.data.readers import SEPARATOR, Document, StreamedText, cut
 from llama_ablate.files import disk
 
@@ -43,6 +44,8 @@ class Text:
     sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
     longest: int  # UTF-8 bytes of the longest document
     hashes: Mapping[str, NDArray[np.uint64]]  # of the documents of each split
+    passages: Mapping[str, NDArray[np.uint64]]  # hashes of sampled passages of each split
+    notes: tuple[str, ...]  # sentences on how the text was read and split
 
     @property
     def cuts(self) -> bool:
@@ -104,7 +107,10 @@ def write(
     of documents that are not written, by split. Raises ConfigError if a document cannot be read.
     """
     sizes, longest = dict.fromkeys(SPLITS, 0), 0
+    documents = iter(corpus.documents())
+    first = list(islice(documents, corpus.peeked))
     hashes = {split: array("Q") for split in SPLITS}
+    passages = {split: Passages() for split in SPLITS}
     with ExitStack() as opened:
         files = {
             split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
@@ -116,39 +122,51 @@ def write(
                 update(sum(sizes.values()), corpus.size)
                 yield piece
 
-        for split, pieces, most in _placed(corpus):
+        for split, pieces, most in _placed(corpus, first, documents):
             if left_out.get(split) and hash_document(pieces) in left_out[split]:
                 continue
             before = sizes[split]
             sizes[split] += files[split].write(_END if before else b"")
             hashed = hash_document(
-                write_pieces(split, pieces if most is None else cut(pieces, most))
+                write_pieces(split, pieces if most is None else cut(pieces, most)), passages[split]
             )
             hashes[split].append(hashed if most is None else hash_document(pieces))
             longest = max(longest, sizes[split] - before)
     filled = {split: size for split, size in sizes.items() if size}
     arrays = {split: np.asarray(hashes[split], "<u8") for split in filled}
-    return Text(folder, _fingerprint(folder, sizes), filled, longest, arrays)
+    parts = {split: passages[split].hashes() for split in filled}
+    notes = [*corpus.notes()]
+    if first and first[0].split is None:
+        notes += corpus.notes_on_shares(len(first))
+    return Text(folder, _fingerprint(folder, sizes), filled, longest, arrays, parts, tuple(notes))
 
 
-def hash_document(pieces: Iterable[bytes]) -> int:
-    """Return a 64-bit hash of a text without white space; 0 if blank."""
+def hash_document(pieces: Iterable[bytes], passages: Passages | None = None) -> int:
+    """Return a 64-bit hash of a text without white space; 0 if blank.
+
+    The text is added to `passages`, too.
+    """
     digest, is_blank = blake2b(digest_size=8), True
     for piece in pieces:
         letters = "".join(piece.decode().split())
         is_blank = is_blank and not letters
         digest.update(letters.encode())
+        if passages:
+            passages.add(letters)
+    if passages:
+        passages.end_document()
     return 0 if is_blank else int.from_bytes(digest.digest(), "little")
 
 
-def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[bytes], int | None]]:
+def _placed(
+    corpus: Corpus, first: Sequence[Document], others: Iterable[Document]
+) -> Iterator[tuple[str, Iterable[bytes], int | None]]:
     """Yield the split, the text and the largest size of each document that belongs to a split.
 
-    A single document is split by position. If the shares sum to less than 1, the remaining text is
-    left out. A document that falls into a split with a share of 0 goes to train.
+    `first` are the documents whose number determines the shares, and `others` follow them. A single
+    document is split by position. If the shares sum to less than 1, the remaining text is left out.
+    A document that falls into a split with a share of 0 goes to train.
     """
-    documents = iter(corpus.documents())
-    first = list(islice(documents, corpus.peeked))
     shares = corpus.shares(len(first))
     end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
     if len(first) == 1 and first[0].split is None:
@@ -160,7 +178,7 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[bytes], int | None]]
             if stop > start:
                 yield split, StreamedText(_between, pieces, start, stop), None
         return
-    for document in chain(first, documents):
+    for document in chain(first, others):
         name = document.split
         if name is None:
             if (share := _share(document)) >= end:

@@ -156,6 +156,10 @@ class Bytes(Tokenizer):
         """Return the UTF-8 bytes of a text."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
 
+    def encode_documents(self, text: str) -> Ids:
+        """Return the UTF-8 bytes of documents, and of the SEPARATOR between them."""
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of UTF-8 bytes; invalid sequences become the replacement character."""
         return bytes(int(i) for i in ids).decode("utf-8", "replace")

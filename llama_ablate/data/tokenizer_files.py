@@ -6,10 +6,9 @@ the Hugging Face hub's cache, or from the optional package tiktoken.
 """
 
 import base64
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from llama_ablate.data.tokenizer import (
     byte_level_bpe,
 )
 from llama_ablate.errors import ConfigError, require
-from llama_ablate.files import disk
 
 #: Regular expressions by which GPT-2 and Llama 3 split text before they merge bytes.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -254,47 +252,14 @@ def _from_hub(model: str) -> Tokenizer | None:
             raise ConfigError(f"'{model}' is no name of the hub: {error}", ("model",)) from None
         files = [Path(path) for path in paths if isinstance(path, str)]
         if len(files) == len(names):
-            _check_hashes(files)
             return read(files[0] if len(files) == 1 else files[0].parent)
     return None
-
-
-def _check_hashes(files: Sequence[Path]) -> None:
-    """Raise ConfigError if the content of a cached hub file differs from its hash.
-
-    A cached file is named after its hash: git's SHA-1, or SHA-256 for a large file. In a cache
-    without symbolic links, names are not hashes, and nothing is checked.
-    """
-    for file in files:
-        content, name = disk.read(file), file.resolve().name
-        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
-        digests = {40: git.hexdigest(), 64: hashlib.sha256(content).hexdigest()}
-        if name != digests.get(len(name), name):
-            raise ConfigError(f"'{file}' has changed since it was loaded: remove it, load it again")
 
 
 @TOKENIZERS.register("gpt2")
 def gpt2_tokens() -> Maker:
     """Use GPT-2's byte-level BPE, 50,257 tokens (Radford et al. 2019)."""
     return Maker(lambda _: _from_hub("openai-community/gpt2") or _gpt2_of_tiktoken())
-
-
-@TOKENIZERS.register("p50k_base")
-def p50k_tokens() -> Maker:
-    """Use Codex' byte-level BPE, 50,281 tokens, which the package tiktoken loads."""
-    return Maker(lambda _: _from_tiktoken("p50k_base", GPT2_SPLIT))
-
-
-@TOKENIZERS.register("cl100k_base")
-def cl100k_tokens() -> Maker:
-    """Use GPT-4's byte-level BPE, 100,277 tokens, which the package tiktoken loads."""
-    return Maker(lambda _: _from_tiktoken("cl100k_base", LLAMA3_SPLIT))
-
-
-@TOKENIZERS.register("o200k_base")
-def o200k_tokens() -> Maker:
-    """Use GPT-4o's byte-level BPE, 200,019 tokens, which the package tiktoken loads."""
-    return Maker(lambda _: _from_tiktoken("o200k_base", _O200K_SPLIT))
 
 
 #: Address and SHA-256 of GPT-2's two files, which tiktoken loads once, and keeps in its cache.
@@ -328,3 +293,18 @@ def _from_tiktoken(name: str, pattern: str) -> Pieces:
     ranks = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])  # noqa: SLF001
     lines = b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks)
     return from_ranks(lines, pattern, encoding._special_tokens)  # noqa: SLF001
+
+
+def _register_encoding(name: str, pattern: str, summary: str) -> None:
+    """Register an encoding of tiktoken as a tokenizer."""
+
+    def tokens() -> Maker:
+        return Maker(lambda _: _from_tiktoken(name, pattern))
+
+    tokens.__doc__ = f"Use {summary} tokens, which the package tiktoken loads."
+    TOKENIZERS.register(name)(tokens)
+
+
+_register_encoding("p50k_base", GPT2_SPLIT, "Codex' byte-level BPE, 50,281")
+_register_encoding("cl100k_base", LLAMA3_SPLIT, "GPT-4's byte-level BPE, 100,277")
+_register_encoding("o200k_base", _O200K_SPLIT, "GPT-4o's byte-level BPE, 200,019")

@@ -5,12 +5,11 @@ import hashlib
 import json
 import os
 import sys
-import time
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import readers, texts
+from llama_ablate.data import texts
 from llama_ablate.data.corpus import CORPORA, SPLITS, UNCHANGED, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.sources.source import Source
@@ -35,10 +34,10 @@ from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
-_SUMS, _HASHES = "sums.json", "{}.hashes"
+_SUMS, _STATES = "sums.json", "states.json"  # hashes; sizes and times when these were computed
+_HASHES, _DOCUMENTS, _PASSAGES = "{}.hashes", "{}.documents", "{}.passages"
 _PIECES, _PIECE = 64, 4000  # parts and bytes sampled to test decoding, in up to a second
-_SCANNED = 1 << 22  # tokens scanned at a time for document boundaries
-_READING = 2  # version of how corpora are read: raising it invalidates notes of them
+_READING = 3  # version of how corpora are read: raising it invalidates notes of them
 
 
 class DamagedError(ConfigError):
@@ -49,8 +48,8 @@ class DamagedError(ConfigError):
 class Tokens:
     """Tokenized corpus, memory-mapped from its folder in the cache.
 
-    A file is verified when it is first opened, and again whenever its size or times have changed
-    since: by `check`, and by `batch` for the training split.
+    A file is verified by its size and times, which are noted when it is written, or else by its
+    hash: by `check`, and by `batch` for the training split.
     """
 
     folder: Path
@@ -61,66 +60,56 @@ class Tokens:
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
     sums: Mapping[str, str]  # SHA-256 of each file
     entry: Entry = ""  # the corpus, as YAML writes it
-    #: First difference between a sample of the text and its decoded tokens; "" if there is none,
-    #: None in stores of older versions.
-    lost: str | None = None
+    #: First difference between a sample of the text and its decoded tokens; "" if there is none.
+    lost: str = ""
+    notes: tuple[str, ...] = ()  # sentences on how the text was read and split
 
     def split(self, name: str) -> NDArray[np.integer]:
         """Return a split's tokens, memory-mapped."""
-        return np.memmap(self._files[name], kind_of(self.vocab), "r")
+        return np.memmap(self._files[f"{name}.bin"], kind_of(self.vocab), "r")
 
-    def check(self) -> None:
-        """Verify the hashes of files that have changed. Raises DamagedError for a mismatch."""
-        for name in self._files:
-            self._check(name)
+    def check(self, *, wholly: bool = False) -> None:
+        """Verify files whose size or times have changed; with `wholly`, verify all files.
 
-    def _check(self, split: str) -> None:
-        file = self._files[split]
-        before = _state(file)  # a change while reading is noticed at the next check
-        is_whole = before[0] == self.counts[split] * kind_of(self.vocab).itemsize
-        if is_whole and self._checked.get(split) == before:
-            return
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if not is_whole or digest != self.sums[f"{split}.bin"]:
-            raise DamagedError(
-                f"the tokens in '{self.folder}' have changed since they were "
-                "written: the next command makes them again"
-            )
-        self._checked[split] = before
-        with contextlib.suppress(OSError):  # a cache that only others may write
-            self._remember()
+        Raises DamagedError for a file whose hash is another than when it was written.
+        """
+        if sum(self._check(name, wholly=wholly) for name in self.sums):
+            with contextlib.suppress(OSError):  # a cache that only others may write
+                disk.replace(self.folder / _STATES, json.dumps(self._checked).encode())
 
-    def _remember(self) -> None:
-        """Note the states of verified files, unless a write might leave a file in its state."""
-        if all(abs(time.time() - at[-1] / 1e9) > readers.RECENT_S for at in self._checked.values()):
-            disk.make(self._note.parent)
-            checked = {
-                split: [self.sums[f"{split}.bin"], *at] for split, at in self._checked.items()
-            }
-            disk.replace(self._note, json.dumps(checked).encode())
-
-    @property
-    def _note(self) -> Path:
-        return self.folder.parents[1] / "verified" / f"{self.folder.name}.json"
+    def _check(self, name: str, *, wholly: bool = False) -> bool:
+        """Verify a file; return whether its hash was computed."""
+        with contextlib.ExitStack() as stack:
+            file: FileIO | BufferedReader | None = self._files.get(name)
+            file = file or stack.enter_context(disk.opened(self.folder / name))
+            before = _state(file)  # a change while reading is noticed at the next check
+            if not wholly and self._checked.get(name) == before:
+                return False
+            file.seek(0)
+            if hashlib.file_digest(file, "sha256").hexdigest() != self.sums[name]:
+                raise DamagedError(
+                    f"'{self.folder / name}' has changed since it was written: the next command "
+                    "makes these tokens again"
+                )
+        self._checked[name] = before
+        return True
 
     @cached_property
     def _files(self) -> dict[str, FileIO]:
         """Open file of each split, through which the split is both verified and mapped."""
         with contextlib.ExitStack() as opened:
             files = {
-                name: opened.enter_context(disk.opened(self.folder / f"{name}.bin"))
-                for name in self.counts
+                name: opened.enter_context(disk.opened(self.folder / name))
+                for name in (f"{split}.bin" for split in self.counts)
             }
             weakref.finalize(self, opened.pop_all().close)
         return {name: cast("FileIO", file.raw) for name, file in files.items()}  # unbuffered
 
     @cached_property
     def _checked(self) -> dict[str, list[int]]:
-        """Size and times of each split's file at its last verification, by any process."""
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            checked = json.loads(disk.read(self._note)).items()
-            return {split: at for split, (of, *at) in checked if of == self.sums[f"{split}.bin"]}
+        """Size and times of each file at its last verification, by any process."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return dict(json.loads(disk.read(self.folder / _STATES)))
         return {}
 
     @property
@@ -129,7 +118,7 @@ class Tokens:
 
         Raises DamagedError if the file has changed since it was opened.
         """
-        self._check("train")
+        self._check("train.bin")
         return self._train
 
     @cached_property
@@ -147,19 +136,18 @@ class Tokens:
         A synthetic corpus, of known entropy, counts as one document, and so does a text whose
         tokenizer has no separator token.
         """
-        ids = self.split(name) if self.separator is not None else np.zeros(0)
-        ends = (
-            np.flatnonzero(ids[at : at + _SCANNED] == self.separator) + at
-            for at in range(0, len(ids), _SCANNED)
-        )
-        return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
+        return np.fromfile(self.folder / _DOCUMENTS.format(name), "<i8")
 
     def hashes(self, name: str) -> NDArray[np.uint64]:
         """Return a 64-bit hash of each document of a split, without white space.
 
         The hash of a blank document is 0.
         """
-        return np.frombuffer(disk.read(self.folder / _HASHES.format(name)), "<u8")
+        return np.fromfile(self.folder / _HASHES.format(name), "<u8")
+
+    def passages(self, name: str) -> NDArray[np.uint64]:
+        """Return the hashes of sampled passages of a split, sorted."""
+        return np.fromfile(self.folder / _PASSAGES.format(name), "<u8")
 
     @cached_property
     def document_counts(self) -> dict[str, int]:
@@ -241,20 +229,12 @@ def check_corpora(source: Experiment) -> None:
     experiment = source.experiment
     texts: list[tuple[Where, Data]]
     texts = [(("texts", i), data) for i, data in enumerate(experiment.texts)]
-    for where, data in texts or [(("data",), experiment.data)]:
-        try:
+    with source.located():
+        for where, data in texts or [(("data",), experiment.data)]:
             corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
             with under((*where, "corpus")):
                 refuse_missing(corpus)
-        except ConfigError as error:
-            raise source.locate(error) from None
-
-
-#: Folders of the tokens that this process has prepared, by the hash of corpus and tokenizer.
-prepared_folders: dict[str, Path] = {}
-#: Folders prepared by another process, which are opened without a check of the source.
-trusted_folders: dict[str, Path] = {}
 
 
 def prepare(
@@ -287,8 +267,6 @@ def prepare(
     # A tokenizer from a file is known by the file's content, not by its path.
     made_by = maker.identity or tokenizer.entry()
     request = digest([entry, made_by], 16)
-    if request in trusted_folders:
-        return load(trusted_folders[request])
     source: Corpus = _built(CORPORA, corpus, "corpus")
     disk.sweep(root / "tokens")
     note = root / "texts" / f"{digest([_READING, _FORMAT, request], 16)}.json"
@@ -306,13 +284,13 @@ def prepare(
             if tokens is None:
                 _write(root / "tokens" / key, text, maker, folder, corpus.entry())
                 tokens = load(root / "tokens" / key)
+            tokens = replace(tokens, notes=text.notes)
             if source.state is not None:  # else a later change could not be noticed
                 disk.make(note.parent)
                 if note.is_dir():
                     disk.remove_tree(note)
-                values = {"state": source.state, "tokens": key}
+                values = {"state": source.state, "tokens": key, "notes": text.notes}
                 disk.replace(note, sealed(values, note.name))
-    prepared_folders[request] = tokens.folder
     return tokens
 
 
@@ -321,7 +299,8 @@ def _noted(root: Path, note: Path, state: str | None) -> Tokens | None:
     with contextlib.suppress(OSError, ValueError, LookupError):
         values = read_json(note, note.name)
         if state is not None and state in (values["state"], UNCHANGED):
-            return _opened(root, values["tokens"])
+            tokens = _opened(root, values["tokens"])
+            return tokens and replace(tokens, notes=tuple(values["notes"]))
     return None
 
 
@@ -366,15 +345,13 @@ def _opened(root: Path, key: str) -> Tokens | None:
     """
     folder = disk.below(root, "tokens", key)
     with contextlib.suppress(DamagedError):
-        tokens = load(folder)
-        if tokens.lost is not None and _HASHES.format("train") in tokens.sums:
-            return tokens
+        return load(folder)
     if folder.exists():  # damaged, or of an older version
         disk.remove_tree(folder)
     return None
 
 
-def _state(file: FileIO) -> list[int]:
+def _state(file: FileIO | BufferedReader) -> list[int]:
     """Return the size, the place and the times of a file, which any write changes."""
     stat = os.fstat(file.fileno())
     return [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
@@ -389,20 +366,29 @@ def load(folder: Path) -> Tokens:
     """Open stored tokens. Raises DamagedError if a file is missing or changed."""
     try:
         sums = json.loads(disk.read(folder / _SUMS))
-        for name in sorted(sums.keys() - {f"{split}.bin" for split in SPLITS}):
-            content = disk.read(folder / name)
-            if hashlib.sha256(content).hexdigest() != sums[name]:
-                raise DamagedError(f"'{folder / name}' has changed since it was written")
         manifest = json.loads(disk.read(folder / "manifest.json"))
         tokens = Tokens(folder=folder, sums=sums, **manifest)
-        if tokens.fingerprint != folder.name:
-            raise DamagedError(f"'{folder}' holds the tokens of another text or tokenizer")
         tokens.check()
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        if _PASSAGES.format("train") not in sums:
+            raise DamagedError(f"'{folder}' is of an older version")
+        sizes = {split: len(tokens.split(split)) for split in tokens.counts}
+        if tokens.fingerprint != folder.name or sizes != tokens.counts:
+            raise DamagedError(f"'{folder}' holds the tokens of another text or tokenizer")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         if isinstance(error, DamagedError):
             raise
         raise DamagedError(f"'{folder}' holds no tokens that can be checked ({error})") from None
     return tokens
+
+
+def verify(fingerprint: str) -> str:
+    """Verify all hashes of the tokens of a text; return `verified`, or what is wrong."""
+    folder = disk.below(cache_folder() / "tokens", fingerprint)
+    try:
+        load(folder).check(wholly=True)
+    except DamagedError as error:
+        return f"damaged: {error.message}" if folder.exists() else "not in the cache"
+    return "verified"
 
 
 def cache_folder() -> Path:
@@ -416,6 +402,8 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
     """Encode a text in a working folder, then move its tokens to the folder `place`."""
     partial = disk.below(folder, "tokens")
     file, sums, counts, lost = partial / "tokenizer.json", dict[str, str](), dict[str, int](), ""
+    arrays = {_HASHES.format(split): hashes for split, hashes in text.hashes.items()}
+    arrays |= {_PASSAGES.format(split): hashes for split, hashes in text.passages.items()}
     disk.make(partial)
     with under(("data", "tokenizer")):
         say("making the tokenizer")
@@ -424,17 +412,18 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
         total, before = sum(text.sizes.values()), 0
         with Bar("tokenising", "B") as bar:
             for split, size in text.sizes.items():
+                starts = [np.zeros(1, np.int64)]
                 with contextlib.closing(disk.Writer(partial / f"{split}.bin")) as out:
                     counts[split] = 0
                     for chunk in encode(text, split, tokenizer):
                         out.write(chunk.ids)
+                        ends = np.flatnonzero(chunk.ids == tokenizer.separator)
+                        starts.append(ends + counts[split] + 1)
                         counts[split] += len(chunk.ids)
                         lost = lost or chunk.lost
                         bar.update(before + chunk.stop, total)
                 sums[f"{split}.bin"], before = out.digest, before + size
-        for split, hashes in text.hashes.items():
-            name = _HASHES.format(split)
-            sums[name] = disk.write(partial / name, hashes.tobytes())
+                arrays[_DOCUMENTS.format(split)] = np.concatenate(starts).astype("<i8")
         samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
         lost = lost or next(filter(None, (difference(tokenizer, some) for some in samples)), "")
     manifest = {
@@ -446,6 +435,12 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
         "entry": entry,
         "lost": lost,
     }
+    sums |= {name: disk.write(partial / name, array.tobytes()) for name, array in arrays.items()}
     sums["manifest.json"] = disk.write(partial / "manifest.json", json.dumps(manifest).encode())
     disk.write(partial / _SUMS, json.dumps(sums).encode())
+    states = {}
+    for name in sums:
+        with disk.opened(partial / name) as written:
+            states[name] = _state(written)
+    disk.write(partial / _STATES, json.dumps(states).encode())
     disk.place(partial, place)

@@ -38,7 +38,7 @@ def plan_text(experiment: Experiment, data: Data, where: Where) -> PlannedText:
         overlaps={
             name: PlannedOverlap(**asdict(found))
             for name, found in overlaps.items()
-            if found.documents or found.tokens
+            if found.documents or found.tokens or found.parts
         },
         left_out=left_out,
         source=data,
@@ -112,7 +112,7 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
     if prepared.fingerprint != text.fingerprint:
         raise ConfigError(
             f"the corpus has changed since these runs were planned: its fingerprint is "
-            f"{prepared.fingerprint}, theirs {text.fingerprint}"
+            f"{'; '.join([prepared.fingerprint, *prepared.notes])}; theirs {text.fingerprint}"
         )
     return prepared
 

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.data import corpus, readers
+from llama_ablate.commands.shared.notes import changed_texts
+from llama_ablate.config.experiment import load
+from llama_ablate.data import corpus, readers, texts
 from llama_ablate.data.corpus import files, hub, python_stdlib
 from llama_ablate.data.readers import SEPARATOR
+from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
+from llama_ablate.results import Store
 from tests.texts import corpus_of, read
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
@@ -111,7 +115,7 @@ def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path
 def test_json_may_be_lines_or_a_list(tmp_path, text):
     rows = [json.dumps({"n": i, "text": f"of \u2028 {i}"}) for i in range(2)]
     (tmp_path / "x.json").write_text(text.format(*rows), "utf-8")
-    found = readers.read([tmp_path / "x.json"], "text")
+    found = readers.read([tmp_path / "x.json"], "text", readers.Skipped())
     assert ["".join(map(bytes.decode, one.pieces)) for one in found] == [
         "of \u2028 0",
         "of \u2028 1",
@@ -226,7 +230,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         ),
         (
             lambda t: broken(t, b'{"text": "\\ud800"}', "x.jsonl"),
-            "cannot be read as JSON ('utf-8' codec can't encode",
+            "cannot be read as JSON lines ('utf-8' codec can't encode",
         ),
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
@@ -241,20 +245,6 @@ def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, mess
         read(files(**options(tmp_path)))
     assert message in caught.value.message
     assert "\n" not in caught.value.message
-
-
-@pytest.mark.parametrize(
-    "pattern", ["**/*.txt", "*/*.txt", "a/**/b*/*", "[ab]/?.txt", "../*/a/1.txt", "**/b/**/*"]
-)
-def test_a_pattern_names_what_pathlib_says_in_its_order(tmp_path, monkeypatch, pattern):
-    for name in ("a/1.txt", "b/2.txt", "a/b/3.txt", "a/c/bb/4.txt", "a/c/bb/d/5.txt", "a/.h.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name, "utf-8")
-    (tmp_path / "a" / "circle").symlink_to(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    expected = sorted(p for p in Path().glob(pattern) if p.is_file())
-    assert expected
-    assert corpus._expand(pattern) == expected
 
 
 def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):
@@ -277,3 +267,114 @@ def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):
         assert held[split] == pytest.approx(share, abs=0.04)
     with pytest.raises(ConfigError, match="that add to 1, or to less"):
         files(path=str(book), splits=[0.9, 0.1, 0.1])
+
+
+ROWS = "".join(json.dumps({"n": i, "text": f"text {i}"}) + "\n" for i in range(9))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.ndjson", "a.jsonlines", "a.jl", "a.JSONL", "a.json.GZ", "a.gz"]
+)
+def test_rows_are_known_by_more_endings_and_by_the_first_line(tmp_path, name):
+    pack = gzip.compress if name.lower().endswith("gz") else bytes
+    (tmp_path / name).write_bytes(pack(("\n" + ROWS).encode()))
+    assert len([*files(path=str(tmp_path / name)).documents()]) == 9
+
+
+def test_a_text_of_json_objects_is_refused_and_code_with_braces_is_read(tmp_path):
+    for name, text in {"a.txt": ROWS + "a line\n", "b.txt": "x = {}\n{}\n" * 50}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"a\.txt' has a JSON object a line: .* \.jsonl"):
+        read(files(path=str(tmp_path)))
+    assert read(files(path=str(tmp_path / "b.txt"))).train
+
+
+def test_a_limit_stops_reading_lines_of_json(tmp_path):
+    (tmp_path / "a.json").write_text(ROWS + "no JSON\n")
+    assert len([*files(path=str(tmp_path / "a.json"), limit="0.015kB").documents()]) == 3
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
+def test_rows_without_text_are_passed_over_and_the_first_is_named(tmp_path, name):
+    rows = [{"n": "1", "text": text} for text in ("a", None, "b", "")]
+    if name.endswith("parquet"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    elif name.endswith("csv"):
+        (tmp_path / name).write_text("n,text\n1,a\n1\n1,b\n1,\n")
+    else:
+        lines = [*map(json.dumps, [*rows, {"n": "1"}]), '{"text": NaN}']
+        ends = ("[", ",", "]") if name == "a.json" else ("", "\n", "")
+        (tmp_path / name).write_text(ends[0] + ends[1].join(lines) + ends[2])
+    corpus = files(path=str(tmp_path / name))
+    assert [b"".join(one.pieces) for one in corpus.documents()] == [b"a", b"b"]
+    place = {"a.csv": "line 3", "a.jsonl": "line 2"}.get(name, "row 2")
+    skipped = 4 if "json" in name else 2
+    assert corpus.notes()[1].startswith(
+        f"rows without text passed over: {skipped}, the first {place}"
+    )
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n\n{"text": 3}')
+    with pytest.raises(ConfigError, match=r"line 3: 'text' holds int, not text"):
+        read(files(path=str(tmp_path / "a.jsonl")))
+
+
+def test_hidden_parts_of_a_path_are_passed_over_unless_they_are_stated(tmp_path):
+    for name in ("a.txt", "b.md", "c.py", ".git/d.txt", "e/.cache/f.txt", "e/.g.txt", ".h/i.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    def named(*paths):
+        found, hidden = corpus._expand([str(tmp_path / path) for path in paths])
+        return [str(path.relative_to(tmp_path)) for path in found], len(hidden)
+
+    assert named("") == (["a.txt", "b.md", "c.py"], 4)
+    assert named("**/*.txt") == (["a.txt"], 4)
+    assert named(".git", "*.{md,py}") == ([".git/d.txt", "b.md", "c.py"], 0)
+    assert named(".h/*", "e/.*/*.txt") == ([".h/i.txt", "e/.cache/f.txt"], 0)
+    with pytest.raises(ConfigError, match="no file matches"):
+        named("*.txt", "*.{html,js}")
+
+
+def test_shares_of_few_documents_are_stated_and_stay_when_they_are_written_down(tmp_path):
+    write_jsonl(tmp_path / "x.jsonl")
+    text = texts.write(files(path=str(tmp_path / "x.jsonl")), tmp_path)
+    assert text.notes[-1].startswith("warning: 50% of 200 documents are held out")
+    assert "`splits: [0.5, 0.25, 0.25]`" in text.notes[-1]
+    write_jsonl(tmp_path / "y.jsonl", [f"text {i}" for i in range(333)])
+    few = texts.write(files(path=str(tmp_path / "y.jsonl")), tmp_path)
+    (shares,) = (
+        note.split("`splits: ")[1].split("`")[0] for note in few.notes if "`splits: " in note
+    )
+    fixed = texts.write(files(path=str(tmp_path / "y.jsonl"), splits=json.loads(shares)), tmp_path)
+    assert fixed.fingerprint == few.fingerprint
+    assert not any("splits" in note for note in fixed.notes)
+
+
+def test_a_plan_whose_text_is_read_otherwise_says_which_files_are_read_and_how(
+    experiment_file, tmp_path, capsys
+):
+    """The stored plan is that of a version that read other rows of the same folder."""
+    folder = tmp_path / "texts"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "log.txt").write_text("not a text to learn from " * 40, "utf-8")
+    for kind in ("txt", "ndjson"):
+        rows = (json.dumps({"text": f"the {kind} of number {i}. " * 9}) for i in range(200))
+        (folder / f"a.{kind}").write_text("\n".join(rows) if kind == "ndjson" else "word " * 4000)
+    file = experiment_file(data=f"{{corpus: {{name: files, path: {folder}}}, tokenizer: bytes}}")
+    plan = make(load(file))
+    (table,) = plan.tables
+    earlier = table.model_copy(update={"text": table.text.model_copy(update={"corpus": "0" * 16})})
+    store = Store(tmp_path / "tiny")
+    store.prepare()
+    store.create(plan.model_copy(update={"tables": [earlier]}), "")
+    capsys.readouterr()
+    changed_texts(store, plan.tables)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "another than that of earlier runs" in said
+    assert "1 of JSON lines, as 'a.ndjson'" in said
+    assert "1 of text, as 'a.txt'" in said
+    assert ".git/log.txt" in said
+    changed_texts(store, [earlier])
+    assert capsys.readouterr().err == ""

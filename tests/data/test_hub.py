@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 
@@ -139,14 +138,6 @@ def empty(folder):
     jsonl(folder / "train.jsonl", [])
 
 
-def two_subsets(folder):
-    jsonl(folder / "train.jsonl")
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- {config_name: sample-10BT, data_files: train.jsonl}\n"
-        "- {config_name: sample-100BT, data_files: train.jsonl}\n---\n"
-    )
-
-
 def good(folder):
     jsonl(folder / "train.jsonl")
 
@@ -157,8 +148,6 @@ BAD = {
     "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
     "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
     "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
-    "a subset": (two_subsets, {"subset": "sample-10bt"}, "subset", "mean 'sample-10BT'?"),
-    "no subset": (two_subsets, {}, "dataset", "needs 'subset'; allowed: sample-100BT, sample-10BT"),
     "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
     "negative": (good, {"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
 }
@@ -194,10 +183,11 @@ def test_local_files_are_what_their_names_say(tmp_path, name, make, message):
     assert "\n" not in caught.value.message
 
 
-def test_files_of_several_kinds_are_read_only_where_each_is_named(tmp_path):
+def test_files_of_several_kinds_are_read_by_kind_and_counted(tmp_path):
     jsonl(tmp_path / "a.jsonl")
     parquet(tmp_path / "b.parquet", TEXTS[:5])
-    with pytest.raises(ConfigError, match=re.escape("several kinds: JSON ('a.jsonl'), Parquet")):
-        CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)}))
-    entry = {"name": "files", "path": str(tmp_path), "train": "a.jsonl", "validation": "b.parquet"}
-    assert read(CORPORA.build(CORPORA.resolve(entry))).validation == SEPARATOR.join(TEXTS[:5])
+    corpus = CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)}))
+    assert len([*corpus.documents()]) == len(TEXTS) + 5
+    assert corpus.notes() == [
+        "files read: 1 of JSON lines, as 'a.jsonl'; 1 of Parquet, as 'b.parquet'"
+    ]

@@ -10,7 +10,10 @@ import pytest
 
 from llama_ablate.config import experiment
 from llama_ablate.data import overlap
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.texts import hash_document
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan, plan_texts
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import warnings
@@ -203,3 +206,42 @@ def test_below_one_percent_is_counted_and_said(planned):
     found = plan.tables[0].text.overlaps["corpus"]
     assert (found.documents, found.all_documents) == (1, 301)
     assert any("1 of 301 documents as a whole" in line for line in notes(plan))
+
+
+def _shared(shared, **options):
+    """Return the overlap with `shared` training text, of a text that the options describe."""
+    own, other = (
+        store.prepare(CORPORA.resolve({"name": "files", **of}), TOKENIZERS.resolve("bytes"))
+        for of in (options, shared or options)
+    )
+    return overlap.find_overlaps(own, {"more": other})["more"]
+
+
+def test_parts_of_documents_are_found_in_other_letters_and_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    book = "".join(random.Random(1).choices("abcde \ufb01\n", k=300_000))
+    cuts = [book[i * 2000 : i * 2000 + 500] for i in range(100)]
+    rows = {
+        "long": [book[i * 2000 : i * 2000 + 1500] for i in range(100)],
+        "cuts": cuts,
+        "new": DOCUMENTS,
+    }
+    for name, documents in rows.items():
+        lines = (json.dumps({"text": document}) for document in documents)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    for name, text in {
+        "book": book,
+        "twice": book[:90_000] * 2,
+        "part": book[9_000:90_000].upper().replace("\ufb01", "fi").replace("\n", " \r\n"),
+        "half": book[:50_000] + "".join(random.Random(2).choices("abcde ", k=50_000)),
+    }.items():
+        (tmp_path / f"{name}.txt").write_text(text, "utf-8")
+    assert _shared(None, path="book.txt").parts == 0
+    assert _shared({"path": "book.txt"}, path="book.txt", limit="90kB").parts == 1
+    assert _shared(None, path="twice.txt").parts == 1
+    assert _shared(None, train="book.txt", validation="part.txt").parts == 1
+    assert _shared(None, train="book.txt", validation="half.txt").parts == pytest.approx(
+        0.5, abs=0.1
+    )
+    cut = {"train": "new.jsonl", "validation": "long.jsonl", "longest": "0.5kB"}
+    assert _shared({"path": "cuts.jsonl", "splits": [0.9, 0.1, 0]}, **cut).parts > 0.8

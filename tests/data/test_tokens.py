@@ -226,7 +226,7 @@ def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(boo
     with file.open("r+b") as opened:
         opened.write(bytes(1000))
     for look in (tokens.check, lambda: tokens.batch(0, 0, 4, 16)):
-        with pytest.raises(store.DamagedError, match="have changed since they were written"):
+        with pytest.raises(store.DamagedError, match="has changed since it was written"):
             look()
     prepared(book, cache=tmp_path)  # makes them again, in another file
     with pytest.raises(store.DamagedError):
@@ -270,3 +270,24 @@ def test_each_window_of_the_training_text_can_be_drawn_the_last_one_too(book):
     assert list(begins[1] > 20) == [True] * 4  # windows of 7 tokens begin at 0, 1, 2 and 3
     whole = {tuple(tokens.training[start : start + 7]) for start in range(4)}
     assert {tuple(row) for row in tokens.batch(0, 0, 200, context=6, first=10)} == whole
+
+
+def test_unchanged_tokens_are_never_hashed_again_and_a_whole_check_finds_what_stamps_hide(
+    book, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path))
+    digest = store.hashlib.file_digest
+    monkeypatch.setattr(store.hashlib, "file_digest", lambda *_: pytest.fail("it was hashed"))
+    tokens = prepared(book, cache=tmp_path)
+    store.load(tokens.folder).check()
+    monkeypatch.setattr(store.hashlib, "file_digest", digest)
+    assert store.verify(tokens.fingerprint) == "verified"
+    states = json.loads((tokens.folder / "states.json").read_text())
+    with (tokens.folder / "train.bin").open("r+b") as opened:
+        opened.write(bytes(1000))
+        opened.flush()
+        states["train.bin"] = store._state(opened)
+    (tokens.folder / "states.json").write_text(json.dumps(states))
+    store.load(tokens.folder)
+    assert "train.bin' has changed" in store.verify(tokens.fingerprint)
+    assert store.verify("0123456789abcdef") == "not in the cache"

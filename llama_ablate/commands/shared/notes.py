@@ -2,13 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Results, Store
-from llama_ablate.results.plan_document import earlier_plans
+from llama_ablate.results.plan_document import PlannedTable, earlier_plans, sound_plan
 
 _NAMED = 3  # most paths in one note
 
@@ -52,6 +52,20 @@ def left_out(store: Store, planned: set[str]) -> None:
             f"report read them, as in llama-ablate show '{earlier[-1]}'"
         )
     note(text)
+
+
+def changed_texts(store: Store, tables: Iterable[PlannedTable]) -> None:
+    """Print how a text is read that differs from the stored plan's."""
+    earlier = sound_plan(store.plan_file)
+    for old, new in zip(earlier.tables if earlier else (), tables, strict=False):
+        same = old.text.source.corpus == new.text.source.corpus
+        if same and old.text.corpus != new.text.corpus:
+            how = "; ".join(new.text.opened["corpus"].notes)
+            note(
+                f"the text is another than that of earlier runs: {how}. Version 0.2.0 knows rows "
+                "by new endings (.ndjson, .jsonlines, .jl, capitals) or their first line, and "
+                "passes over names that begin with a dot; else the files have changed"
+            )
 
 
 def odd_files(results: Results) -> None:
