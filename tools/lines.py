@@ -35,7 +35,7 @@ LIMITS = {
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_425,
     "llama_ablate/*.py": 460,
-    "tests": 25_164,
+    "tests": 25165,
     "scripts": 4_950,
     "package": 27_300,
 }
@@ -83,7 +83,7 @@ def count(root: Path = ROOT) -> dict[str, int]:
     parts = {f"{PACKAGE}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
     parts |= {
         f"{PACKAGE}/*.py": sorted(package.glob("*.py")),
-        "tests": sorted((root / "tests").rglob("*.py")),
+        "tests": 25165sorted((root / "tests").rglob("*.py")),
         "scripts": [path for pattern in SCRIPTS for path in sorted(root.glob(pattern))],
     }
     return {
