@@ -10,8 +10,8 @@ from pathlib import Path
 import seaborn as sns
 
 import llama_ablate as la
-from llama_ablate.report.picture import BASELINE
-from llama_ablate.report.plots import canvas, save
+from llama_ablate.report.contents import BASELINE
+from llama_ablate.report.pictures import canvas, save
 
 
 def main() -> None:

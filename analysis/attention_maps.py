@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.attention_figures import AttentionMaps
-from llama_ablate.report.plots import save
+from llama_ablate.report.pictures import save
 
 
 def main() -> None:

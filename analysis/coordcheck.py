@@ -28,7 +28,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import plan
 from llama_ablate.model.decoder import Decoder, build, init_weights
-from llama_ablate.report.plots import blank, save
+from llama_ablate.report.pictures import blank, save
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer

@@ -8,8 +8,8 @@ import argparse
 from pathlib import Path
 
 import llama_ablate as la
-from llama_ablate.report.plots import save
-from llama_ablate.report.sections import FIGURES
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.pictures import save
 
 
 def main() -> None:

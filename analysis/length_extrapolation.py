@@ -12,7 +12,7 @@ from pathlib import Path
 import seaborn as sns
 
 import llama_ablate as la
-from llama_ablate.report.plots import blank, save
+from llama_ablate.report.pictures import blank, save
 
 WINDOWS = {"extended": "all tokens before", "sliding": "a window of the training context"}
 

@@ -21,7 +21,7 @@ from llama_ablate.design.variants import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build
-from llama_ablate.report.plots import blank, save
+from llama_ablate.report.pictures import blank, save
 
 _ROW = 3  # position whose coordinate pairs are drawn on the unit circle
 _POSITIONS = 128

@@ -14,8 +14,9 @@ from llama_ablate.design.variants import resolve_preset
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames
 from llama_ablate.model.counts import summarize
-from llama_ablate.report import plots, tables
-from llama_ablate.report.sections import FIGURES, sections
+from llama_ablate.report import pictures, tables
+from llama_ablate.report.figures import make
+from llama_ablate.report.sections import sections
 from llama_ablate.results import Results
 
 ROOT = Path(__file__).parents[1]
@@ -90,9 +91,9 @@ class _First:
 
     def draw(self) -> None:
         """Draw the figure of the experiment's effects, as a small PNG."""
-        picture = FIGURES["effects"](self.frames)
-        assert picture is not None
-        plots.draw(picture).figure.savefig(ROOT / "docs" / "images" / "first-effects.png", dpi=80)
+        (made,) = make("effects", self.frames)
+        image = ROOT / "docs" / "images" / "first-effects.png"
+        image.write_bytes(pictures.write(made.figure, "png"))
 
 
 #: Explanations of the verdicts in the example.

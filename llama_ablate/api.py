@@ -21,10 +21,10 @@ import pandas as pd
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.findings import union as unions
+from llama_ablate.findings.answer import headline
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.warnings import warnings
 from llama_ablate.report import columns
-from llama_ablate.report.headline import headline
-from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class OpenedResults:
                 f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)
             ]
             return unions.remarks(self.frames) + messages
-        return warnings(self.frames)
+        return [str(warning) for warning in warnings(self.frames)]
 
     @cached_property
     def tables(self) -> pd.DataFrame:
@@ -151,15 +151,12 @@ class OpenedResults:
         Returns matplotlib figures by name: several for a figure with one picture per metric, none
         if there is no data to draw. Raises ConfigError for an unknown figure.
         """
-        from llama_ablate.report.plots import draw
-        from llama_ablate.report.sections import FIGURES
+        from llama_ablate.report.figures import FIGURES, make
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return {
-            part_name: draw(part).figure
-            for part_name, part in FIGURES.parts(name, self.frames).items()
-        }
+        first = self.frames.only(self.frames.table)
+        return {part.name: part.figure for part in make(name, first, whole=self.frames)}
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model and tokenizer of a finished run, as `.model` and `.tokenizer`.

@@ -263,7 +263,7 @@ def in_process():
 @pytest.fixture
 def without_pictures(monkeypatch):
     """Draw no figures: ten of them take seconds."""
-    monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)
+    monkeypatch.setattr(page, "_draw", draw_nothing)
 
 
 @pytest.fixture

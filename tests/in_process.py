@@ -23,7 +23,7 @@ from llama_ablate.launch.queue import Gone, News
 from llama_ablate.measure import METRICS
 from llama_ablate.model import counts
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.report import page, plots
+from llama_ablate.report import page, pictures
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
@@ -69,9 +69,9 @@ def in_process(*, figures=False):
             patch.setattr(measurement, most, 2)
         patch.setattr(local, "Local", Inline)
         if figures:
-            patch.setattr(plots, "_save", save_nothing)
+            patch.setattr(pictures, "write", save_nothing)
         else:
-            patch.setattr(page.PagePictures, "draw", draw_nothing)
+            patch.setattr(page, "_draw", draw_nothing)
         yield
 
 

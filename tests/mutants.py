@@ -167,27 +167,27 @@ each look spends what all before it may | evidence/sequential.py | evidence/test
     (later - earlier) / looks[-1] -> later / looks[-1]
 the expected half width forgets that means vary | findings/precision.py | findings/test_precision.py
     self.noise.seeds * self.spread / math.sqrt(seeds) -> self.noise.seeds * self.spread
-a guard takes harm for gain | findings/secondary.py | report/test_guards.py
+a guard takes harm for gain | findings/secondary.py | findings/test_guards.py
     guard.worse == "higher" else -row.interval -> guard.worse == "lower" else -row.interval
-names are not escaped in the page | report/page.py | report/test_page.py
-    autoescape=True -> autoescape=False
-the page may load from anywhere | report/embedding.py | report/test_page.py
+names are not escaped in the page | report/rendering.py | report/test_page.py
+    autoescape=html -> autoescape=False
+the page may load from anywhere | report/page.py | report/test_page.py
     default-src 'none'; img-src data:; -> default-src *; img-src data:;
-a broken guard is not told beside its verdict | findings/comparison.py | report/test_guards.py
+a broken guard is not told beside its verdict | findings/comparison.py | findings/test_guards.py
     self.verdict == "better" and self.guard -> self.verdict == "worse" and self.guard
-differences are rounded to one digit | evidence/written.py | report/test_headline.py
+differences are rounded to one digit | evidence/written.py | findings/test_answer.py
     max(0, 1 - math.floor( -> max(0, 0 - math.floor(
-missing runs are not told | report/warnings.py | report/test_report.py
-    sum(run.outcome == "pending" for -> sum(run.outcome == "running" for
-the ends of an interval in the headline are swapped | report/headline.py | report/test_headline.py
-    else (-difference.high, -difference.low) -> else (-difference.low, -difference.high)
+missing runs are not told | findings/warnings.py | report/test_report.py
+    lambda run: run.outcome == "pending", -> lambda run: run.outcome == "running",
+the ends of an interval in the headline are swapped | findings/answer.py | findings/test_answer.py
+    else (-high, -low) -> else (-low, -high)
 a link in a results folder is followed | files/disk.py | test_results.py
     if os.path.islink(path): -> if os.path.islink(root):
 a document of another place is believed | files/strict_json.py | reliability/test_damage.py
     place.encode() + b"\n" + text -> b"\n" + text
 added seeds are no further look | results/protocol.py | test_protocol.py
     len(b.seed_list) > len(a.seed_list) -> len(b.seed_list) < len(a.seed_list)
-an arm of another order reads the baseline's | launch/worker.py | report/test_controls.py
+an arm of another order reads the baseline's | launch/worker.py | findings/test_controls.py
     seed=planned.order_seed, -> seed=planned.seed,
 all seeds begin from the same weights | launch/worker.py | test_launch.py
     build(spec_from(variant.model)), planned.init_seed) -> build(spec_from(variant.model)), 0)

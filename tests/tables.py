@@ -7,6 +7,7 @@ import pandas as pd
 
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.values import MeasuredValues, RunRow
+from llama_ablate.findings.warnings import warnings
 from tests import plans
 
 
@@ -87,3 +88,8 @@ def changed(runs, which, numbers=None, **changes):
         replace(run, numbers={**run.numbers, **(numbers or {})}, **changes) if which(run) else run
         for run in runs
     ]
+
+
+def sentences_of(frames):
+    """The warnings of a report as sentences."""
+    return [str(warning) for warning in warnings(frames)]

@@ -23,6 +23,7 @@ from llama_ablate.commands.shared.options import create_options, of
 from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
+from tests.in_process import draw_nothing
 from tests.metrics import measured
 from tests.texts import sentences
 
@@ -275,7 +276,6 @@ def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
     alone = la.open(first).comparison().set_index("variant")
     assert ends(alone.loc["wider"]) == interval(WIDER.values())
     assert "paired by seed with the baseline of its own experiment" in results.warnings[0]
-    assert "up to 0.008 nats apart" in results.warnings[1]
     assert len(results.runs) == 12
     assert results.runs["experiment"].unique().tolist() == ["first", "second"]
 
@@ -288,7 +288,6 @@ def test_more_seeds_of_the_same_variant_are_one_row(store):
     row = results.comparison().set_index("variant").loc["wider"]
     assert (row["experiment"], row["n"]) == ("first + second", 5)
     assert ends(row) == interval([*WIDER.values(), -0.15, -0.10])
-    assert "no finished run of the baseline in common" in results.warnings[1]
 
 
 def test_experiments_of_two_precisions_say_so_where_they_are_compared(store, capsys):
@@ -348,7 +347,6 @@ def test_show_takes_other_results_or_two_variants(store, capsys):
     assert main(["show", str(first), str(second)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^wider +first ", shown, re.MULTILINE)
-    assert "with equal losses" in shown
     assert main(["show", str(first), str(second), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [row["variant"] for row in values["comparison"]] == ["base", "wider", "other"]
@@ -364,9 +362,8 @@ def test_show_takes_other_results_or_two_variants(store, capsys):
 def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
     """`la.report` is a function, and `llama_ablate.report` is the package too."""
     import llama_ablate.report.page
-    from llama_ablate.report.sections import FIGURES
 
-    monkeypatch.setattr(FIGURES, "_makers", {})  # drawing takes seconds
+    monkeypatch.setattr(llama_ablate.report.page, "_draw", draw_nothing)
     page = la.report(root)
     assert page == root / "report" / "report.html"
     assert llama_ablate.report.page.columns.FILES.keys() == {"runs", "curves"}

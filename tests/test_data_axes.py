@@ -17,10 +17,10 @@ from llama_ablate.design.plan import make
 from llama_ablate.design.plan_texts import open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.warnings import warn_of_text
 from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
-from llama_ablate.report.warnings import warn_of_text
 from llama_ablate.results import Results, Store
 
 TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"

@@ -152,7 +152,8 @@ def test_the_experiments_of_the_pages_are_valid(page, tmp_path):
 
 
 def test_reading_a_report_explains_every_section_in_the_pages_order_and_every_figure():
-    from llama_ablate.report.sections import FIGURES, SECTIONS
+    from llama_ablate.report.figures import FIGURES
+    from llama_ablate.report.sections import SECTIONS
 
     text = (ROOT / "docs" / "reading-a-report.md").read_text("utf-8")
     assert re.findall(r"^\| [^|]+ \(`(\w+)`\) \|", text, re.MULTILINE) == [*SECTIONS]

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, run_in_process
+from tests.tables import sentences_of as warnings
 
 
 class Interrupted(Inline):

@@ -152,7 +152,7 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
     experiment_file, tmp_path, monkeypatch, capsys
 ):
     """A finished run kept the answers to the old tasks, a guard looked at them, nothing said so."""
-    monkeypatch.setattr(page, "write", lambda *_: "nowhere")
+    monkeypatch.setattr(page, "write", lambda *_: ("nowhere", []))
 
     def run(words):
         task = tmp_path / f"{words}.jsonl"
@@ -176,7 +176,7 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
     assert not tasks
     assert guarded == [("cloze accuracy", "not measured")]
     base = "of 'rmsnorm (baseline)'"
-    (why,) = {line for line in notes.split("\n") if f"{base}: it was taken as" in line}
+    (why,) = {line for line in notes.split("\n") if "it was taken as" in line and base in line}
     assert why.startswith(f"note: cloze was not measured of 2 of 2 finished runs {base}")
     assert "second.jsonl', and the file now states 'cloze task=" in why
     assert why.endswith("third.jsonl'; `llama-ablate measure DIR cloze` takes it again.")

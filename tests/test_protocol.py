@@ -9,14 +9,15 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.warnings import UNPLANNED
 from llama_ablate.launch import worker
 from llama_ablate.report.sections import sections
-from llama_ablate.report.warnings import UNPLANNED, warnings
 from llama_ablate.results import Results, Store, protocol
 from tests import plans
 from tests.evidence.test_sequential import tables
 from tests.in_process import in_process, run_in_process
 from tests.metrics import measured
+from tests.tables import sentences_of as warnings
 
 FILE = {
     "controls": "{aa: [], positive: {train.warmup: 0.9}}",
@@ -56,9 +57,9 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
         "controls.positive.train.warmup": ("0.9", "0.5"),
     }
     for key, (before, now) in changes.items():
-        assert f"Dropped from the file {after}: `{key}: {before}`." in told
-        assert f"Added to the file {after}: `{key}: {now}`." in told
-    assert sum(after in line for line in told) == 6
+        (line,) = (line for line in told if after in line)
+        assert f"dropped `{key}: {before}`" in line
+        assert f"added `{key}: {now}`" in line
     (control,) = [line for line in told if "control was replaced" in line]
     assert control.startswith(
         "A control was replaced, 'positive control', whose runs had ended: 2 ok"
@@ -86,8 +87,11 @@ def test_a_replaced_control_is_compared_on_the_seeds_that_the_baseline_has():
 
 def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed):
     _, told = changed(seeds="4")
-    assert "Added to the file after 6 runs had finished: `seeds: 4`." in told
-    assert "Dropped from the file after 6 runs had finished: `seeds: 2`." in told
+    (line,) = [line for line in told if line.startswith("The file was changed after 6 runs")]
+    assert {*line.rstrip(".").split(": ", 1)[1].split("; ")} == {
+        "dropped `seeds: 2`",
+        "added `seeds: 4`",
+    }
     (cost,) = [line for line in told if "Seeds were added" in line]
     assert cost.startswith("Seeds were added 1 time after a look at results")
     assert f"gives {UNPLANNED[1]:.1%} of tables a false verdict and not {UNPLANNED[0]:.1%}" in cost
@@ -100,11 +104,12 @@ def test_what_no_verdict_depends_on_is_no_change_and_a_missing_protocol_is_told(
         measure="[perplexity, kv_cache]",
         hypotheses="[{variant: layernorm, direction: worse, said: otherwise}]",
     )
-    assert not any("the file" in line for line in told)
+    assert not any("The file was changed" in line for line in told)
     (note,) = [s.note for s in sections(Frames.of(Results.open(root))) if s.key == "hypotheses"]
     assert note.startswith("Stated in the file before the first run had finished.")
     (root / "protocol.json").unlink()
-    assert warnings(Frames.of(Results.open(root)))[0].endswith("protocol.json is missing.")
+    found = warnings(Frames.of(Results.open(root)))
+    assert any(line.endswith("protocol.json is missing.") for line in found)
 
 
 def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
@@ -141,9 +146,9 @@ def test_a_variant_that_is_added_is_named_alone(experiment_file, tmp_path):
         norms = norms.replace("scaled", "{name: rmsnorm, eps: 0.1}")
         assert run_in_process(experiment_file(norms), tmp_path) == 0
     told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
-    assert [line for line in told if "file after" in line] == [
-        "Added to the file after 4 runs had finished: `variants.axes.norm: {name: rmsnorm, eps: "
-        "0.1}`."
+    assert [line for line in told if "changed after" in line] == [
+        "The file was changed after 4 runs had finished: added `variants.axes.norm: {name: "
+        "rmsnorm, eps: 0.1}`."
     ]
 
 

@@ -27,7 +27,7 @@ class AttentionOptions(PromptOptions):
 def run(options: AttentionOptions) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
     from llama_ablate.interop.attention_maps import attention_maps
-    from llama_ablate.report.plots import save
+    from llama_ablate.report.pictures import save
 
     opened = model_input.open_model(options)
     text = model_input.read_prompt(options.prompt)

@@ -45,8 +45,8 @@ def run(options: PlanOptions) -> Answer:
     from llama_ablate.design import checks, forecast
     from llama_ablate.design.plan import make, paced
     from llama_ablate.design.variants import find_reset_options
+    from llama_ablate.findings.warnings import planned
     from llama_ablate.launch import local
-    from llama_ablate.report import warnings
     from llama_ablate.training.compute import choose, free_bytes, measured, pick_device
 
     machine = options.machine
@@ -69,7 +69,7 @@ def run(options: PlanOptions) -> Answer:
     workers = machine.workers or min(most, fitting * local.devices(device))
     document = plan.model_copy(update={"compute": compute}).named()
     predicted = forecast.forecast(document, compute, workers, need)
-    values = predicted.to_dict(warnings.planned)
+    values = predicted.to_dict(lambda *of: [str(warning) for warning in planned(*of)])
     with source.located():  # errors for an equivalence that cannot be shown
         more, margin = _precision(document, options, predicted.most)
     jobs = machine.describe_jobs(document, device, predicted.most.worker_s / 3600)

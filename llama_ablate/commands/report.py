@@ -102,39 +102,44 @@ def _paper(options: ReportOptions) -> Answer:
 def write(results: "Results", command: str = "") -> Answer:
     """Write the report of the finished runs, and return its contents for printing.
 
-    The exit code is 1 if a run did not end ok. If `command`, the command line that trains, is
-    given, the output suggests next steps, such as more seeds.
+    The exit code is 1 if a run did not end ok, or if a part of the report could not be made. If
+    `command`, the command line that trains, is given, the output suggests next steps, such as more
+    seeds.
     """
     say("writing the report")
     from llama_ablate.commands.shared import notes
     from llama_ablate.files import disk
+    from llama_ablate.findings.answer import headline
     from llama_ablate.findings.frames import Frames
+    from llama_ablate.findings.warnings import warnings
     from llama_ablate.report import page
-    from llama_ablate.report.headline import headline
     from llama_ablate.report.next_steps import next_steps
     from llama_ablate.report.sections import sections
-    from llama_ablate.report.warnings import warnings
 
     lock = results.lock_report()
     frames = Frames.of(results)
-    every, notices = sections(frames), warnings(frames)
+    every, notices = sections(frames, strict=False), [str(found) for found in warnings(frames)]
     with lock:
         for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
             disk.remove(partial)
-        path = page.write(frames, every, notices, results.report)
+        path, faults = page.write(frames, every, notices, results.report)
     notes.odd_files(results)
     for notice in notices:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
+    for fault in faults:
+        sys.stderr.write(f"error: the report lacks {in_one_line(fault)}\n")
     # With several comparison tables, the sections `comparison` and `stability` are printed for each
     # table, and all other sections for the first only.
     output: list[str | pd.DataFrame] = []
     for section in every:
         first = section.table in ("", frames.table.plan.name)
+        if section.error:
+            continue
         if section.printed and (first or section.key in ("comparison", "stability")):
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in (section for section in every if not section.folded):
+    for section in (part for part in every if not (part.folded or part.error)):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
@@ -146,4 +151,4 @@ def write(results: "Results", command: str = "") -> Answer:
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")
     output.append("\n".join(lines))
-    return Answer(output, values, code=1 if failed else 0)
+    return Answer(output, values, code=1 if failed or faults else 0)

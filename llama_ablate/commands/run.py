@@ -377,7 +377,7 @@ def _write_plan(
 def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
     """Raise ConfigError if the disk has less free space than the runs may need."""
     from llama_ablate.design.forecast import disk_bytes
-    from llama_ablate.report.tables import size
+    from llama_ablate.evidence.written import size
 
     needed = disk_bytes(plan, workers, store.final_ids())
     free = shutil.disk_usage(store.root).free

@@ -67,7 +67,7 @@ def run(options: ShowOptions) -> Answer:
     frames = frames.only(frames.named(table.name))
     output: list[str | DataFrame] = []
     for name in ("axes", "factors", "interactions", "comparison", "steps", "stability", "metrics"):
-        section = sections.SECTIONS[name].make(frames)
+        section = sections.SECTIONS[name].make(frames, name)
         if section and (section.printed or name == "metrics"):
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
@@ -91,10 +91,10 @@ def _joined(results: "Results", others: Sequence[str], table: str | None) -> Ans
     """Show the variants of several experiments in one comparison with their common baseline."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings import union
+    from llama_ablate.findings.answer import headline
     from llama_ablate.findings.frames import Frames
     from llama_ablate.report import columns
     from llama_ablate.report.details import describe_computing
-    from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
     from llama_ablate.results import Results
 
@@ -123,9 +123,9 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.tuning import one_rate
+    from llama_ablate.findings.warnings import list_machines
     from llama_ablate.report import details
     from llama_ablate.report.details import describe_computing
-    from llama_ablate.report.warnings import list_machines
 
     frames = Frames.of(results)
     frames = frames.only(selection.table(frames.by_name, table))
@@ -137,7 +137,7 @@ def _show_pair(results: "Results", first: str, second: str, table: str | None) -
     if a.id == b.id:
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
     text, values = details.pair(shown_table, a, b)
-    remarks = [describe_computing(frames), *list_machines(frames)]
+    remarks = [describe_computing(frames), *map(str, list_machines(frames))]
     if rate := one_rate(shown_table.plan, shown_table.experiment, b, a):
         remarks.append(f"Their optimizers differ, with {rate}.")
     return Answer("\n".join([text, "", *remarks]), {**values, "remarks": remarks})

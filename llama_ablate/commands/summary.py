@@ -86,7 +86,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         model = row["model"]
         slots = ("norm", "position", "feedforward", "attention")
         names = [entry_text(model[slot], options=False) for slot in slots]
-        size = tables.size(row["kv_cache_bytes"])
+        size = written.size(row["kv_cache_bytes"])
         return {
             "model": row["name"],
             "parameters": f"{row['total']['parameters']:,}",
@@ -135,7 +135,7 @@ def text(values: Mapping[str, Any]) -> str:
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"at context {values['context']:,}: FLOPs of matrix products, scores dense; KV bytes that "
         "one further token adds",
-        *([f"{cache}{size:,} bytes = {tables.size(size, 5)}"] if size >= 0 else []),  # not NaN
+        *([f"{cache}{size:,} bytes = {written.size(size, 5)}"] if size >= 0 else []),  # not NaN
         f"source: {values['source'] or '-'}; trained on {_tokens(values)} tokens",
         *(f"note: {note}" for note in values["notes"]),
     ]

@@ -24,6 +24,25 @@ def plain(value: float, digits: int) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
+def size(count: float, digits: int = 3) -> str:
+    """Format a number of bytes with a binary unit, such as `4 KiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.{digits}g} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def count(value: float) -> str:
+    """Format a number in few characters: 0.003, 64, 1.2M."""
+    if 1e4 <= value < 1e6 and not value % 1024:
+        return f"{value:,.0f}"
+    for unit_size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= unit_size:
+            return f"{value / (1e3 if unit == 'k' else unit_size):.3g}{unit}"
+    return f"{value:,.6g}"
+
+
 def ends(values: Iterable[float], form: Callable[[float], str]) -> str:
     """Format the range of numbers; return one number if both ends have the same format."""
     ordered = sorted(values)

@@ -1,11 +1,10 @@
 """Results of an experiment: its tables with their rows, and derived rows computed once."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -40,15 +39,6 @@ _LADDER = ("perplexity", TRAINING)
 #: Branches of runs of different length count as one length if their tokens differ by less than this
 #: share of a run.
 _SAME_LENGTH = 0.02
-
-
-class CurvePoint(NamedTuple):
-    """Point of a run's loss curve over training text."""
-
-    run: RunRow
-    #: Training text read so far, in tokens; in bytes if variants have tokenizers of their own.
-    read: float
-    loss: float
 
 
 @dataclass(frozen=True)
@@ -202,23 +192,6 @@ class TableFrames(PairedTable):
             for variant in self.plan.variants
             if not variant.baseline
         }
-
-    def curves(self, labels: Collection[str], split: str = "validation") -> list[CurvePoint]:
-        """Return the points of the loss curves of some variants' reported runs.
-
-        `split` is a held-out split or `train`. The losses are in the table's unit.
-        """
-        points, variants = [], {variant.id: variant for variant in self.plan.variants}
-        for run in (run for run in self.reported if run.label in labels):
-            variant = variants[run.variant]
-            text, scale = self.plan.text_of(variant), self.plan.scale(variant, split)
-            size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
-            points += [
-                CurvePoint(run, size * point["tokens"], loss)
-                for point in self.curve(run.id)
-                if math.isfinite(loss := scale * point.get(f"{split}_loss_nats", math.nan))
-            ]
-        return points
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,7 +183,6 @@ def _remarks(table: UnionTable) -> list[str]:
     sentences = [
         "Each row is paired by seed with the baseline of its own experiment; the intervals hold "
         f"for all {rows} rows at once.",
-        _shared_runs(table),
     ]
     listed_values = {
         "match": [part.plan.match for part in table.parts],
@@ -205,29 +204,6 @@ def _remarks(table: UnionTable) -> list[str]:
     if any(row.train_speed.turns or row.decode_speed.turns for row in table.comparison):
         sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
     return sentences
-
-
-def _shared_runs(table: UnionTable) -> str:
-    """Describe how far the baseline's losses differ in runs common to all experiments."""
-    base = table.plan.baseline.id
-    losses = [part.losses.get(base, {}) for part in table.parts]
-    shared = sorted(set.intersection(*map(set, losses)))
-    if not shared:
-        return (
-            "The experiments have no finished run of the baseline in common: compare differences, "
-            "not losses."
-        )
-    largest_gap = max(
-        max(by_seed[seed] for by_seed in losses) - min(by_seed[seed] for by_seed in losses)
-        for seed in shared
-    )
-    which = f"The baseline's runs of seed {listed([*map(str, shared)])} are in all of them"
-    if largest_gap == 0:
-        return f"{which}, with equal losses."
-    return (
-        f"{which}, with losses up to {largest_gap:.2g} nats apart, as from other machines: compare "
-        "differences, not losses."
-    )
 
 
 def _by_experiment(parts: Sequence[TableFrames], values: Sequence[str]) -> str:

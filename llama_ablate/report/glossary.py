@@ -1,14 +1,6 @@
-"""Glossary of report terms, for the HTML page and docs/glossary.md.
+"""Glossary of report terms, for the HTML page and docs/glossary.md, read from `glossary.txt`."""
 
-The entries are read from `glossary.txt`: a term, a colon, and its meaning. Continuation lines of an
-entry are indented.
-"""
+from llama_ablate.findings.warnings import read_entries
 
-import re
-from importlib import resources
-
-_TEXT = resources.files("llama_ablate.report").joinpath("glossary.txt").read_text("utf-8")
 #: Meanings by term, in the order in which a reader of a report meets the terms.
-GLOSSARY = dict(
-    " ".join(entry.split()).split(": ", 1) for entry in re.split(r"\n(?! )", _TEXT.strip())
-)
+GLOSSARY = read_entries("llama_ablate.report", "glossary.txt")

@@ -25,6 +25,7 @@ _SPECIAL = str.maketrans(
         ">": r"\textgreater{}",
         "±": r"$\pm$",
         "·": r"$\cdot$",
+        "†": r"$^\dagger$",
         "\N{MINUS SIGN}": "$-$",
     }
 )

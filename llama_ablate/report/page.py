@@ -1,44 +1,41 @@
 """Files of a report: tables, figures, Markdown, and a self-contained HTML page.
 
-The first screen of the page shows question, answer, limits, and a picture and a table with rows in
-the same order. The loss curves follow; each further part is folded to a line. Two pictures are
-embedded as SVG elements; the others are compressed, and unpacked when their part is opened.
+The first screen of the page shows question, answer, gravest limit, a table whose rows have their
+intervals drawn inside, and facts on the scale. Pictures follow; each further part is folded to a
+line. SVG elements are embedded as matplotlib draws them.
 """
 
-import itertools
-import json
-import math
+import base64
+import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
+import numpy as np
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.labels import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import DIFFERENCE, grouped
-from llama_ablate.report import columns, details, embedding, plots, tables
-from llama_ablate.report.drawing import Drawing, shorten_names
+from llama_ablate.findings.answer import answer, describe_scale, find_asked_cost, headline
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import DIFFERENCE
+from llama_ablate.report import columns, details, figures, pictures, tables
+from llama_ablate.report.contents import TableContents, list_tables
+from llama_ablate.report.facts import list_facts
 from llama_ablate.report.glossary import GLOSSARY
-from llama_ablate.report.headline import answer, further, headline
 from llama_ablate.report.paper import ascii_name, caption, describe_setup
-from llama_ablate.report.parts import Made
-from llama_ablate.report.picture import FIGURES, Picture, Style, key_variants, style_variants
-from llama_ablate.report.pictures import LOG, LOSS_CURVES, thin
-from llama_ablate.report.sections import Section
+from llama_ablate.report.rendering import environment, packaged
+from llama_ablate.report.sections import FAULTS, Section
 
 #: Numbers in the table of runs, by column title: column of the frame, format, divisor and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -48,268 +45,141 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "train (s)": ("train_s", ".1f", 1, ""),
     "peak memory": ("peak_memory_bytes", ".0f", 2**20, " MiB"),
 }
-_LONG = 44  # characters beyond which a cell's text may break into lines
 _JUDGED = ("verdict", "test result", "result", "outcome")
-_DECIDING, _SPEED = (DIFFERENCE, *_JUDGED), "speed"
-#: Limits before a reader expands a table: most leading columns; and for the first screen's table,
-#: in pixels, the width of the table, of a letter, and of the padding of a cell.
-_MAX_COLUMNS, _WIDTH, _LETTER, _AROUND = 7, 650, 7.8, 15
-_MAX_LETTERS = 26  # most letters of a name in the first screen's table
+#: Columns that are always shown, on phones too.
+_DECIDING = (DIFFERENCE, "this step [95%]", "range [95%]", "verdict", "test result")
+#: Beginnings of the titles of further columns in order of importance, for tables with little room.
+_PREFERRED = (
+    "runs",
+    "speed",
+    "tuned to",
+    "state bytes",
+    "loss",
+    "at half",
+    "learning rate",
+    "parameters",
+)
+_MAX_COLUMNS, _MAX_ALIKE = 6, 44  # most columns of a first table, and letters of a shared cell
+#: Rows of a table from which its middle is folded, and rows left at both ends; most runs.
+_MANY_ROWS, _FIRST, _LAST, _MAX_RUNS = 40, 14, 3, 500
+#: Symbols of the page by verdict.
+_MARKS = {
+    **dict.fromkeys(("better", "lower together"), "better"),
+    **dict.fromkeys(("worse", "higher together"), "worse"),
+    **dict.fromkeys(("equivalent", "equal", "add up"), "same"),
+    **dict.fromkeys(("diverged", "collapsed", "failed"), "lost"),
+    "baseline": "baseline",
+}
+#: Folded parts with figures of their own, by the section of their figures: title and summary.
+_PICTURES = {
+    "along": ("Along training", "Differences from the baseline while the runs were trained"),
+    "costs": ("More costs", "Loss against size, speed and memory; state by context"),
+}
+#: Figures whose rows stand in a table of the page with their intervals; drawn for files alone.
+_IN_TABLES = ("steps", "factors", "effects")
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """Figure of a report, with its file names and its HTML."""
+    """Figure of the page: its names, SVG element and caption, or the error that kept it away."""
 
     name: str
     table: str
-    #: File name without ending, and id of the figure's element in the page.
-    stem: str
     section: str
+    stem: str
     caption: str
-    #: HTML in the page: SVG pictures, or the reason for a missing picture; "" if compressed.
-    html: str = ""
-    #: Full names by the shortened names in the picture.
-    shortened: Mapping[str, str] = field(default_factory=dict)
+    svg: str = ""
+    error: str = ""
 
     @property
     def title(self) -> str:
-        """Title of the figure, derived from its file name."""
-        return self.stem.replace("_", " ")
+        """Title of the figure, derived from its name."""
+        return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True)
-class ShownTable:
-    """Table for the page's HTML template."""
+class PageBlock:
+    """Table of a comparison table's section on the page, with its figures."""
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    name: str
+    table: dict[str, Any] | None = None
     note: str = ""
-    table: str = ""
-    short: int = 0
-    answer: str = ""
-    #: Descriptions of columns by their titles.
-    about: Mapping[str, str] = field(default_factory=dict)
-    #: For each row: whether it is the baseline, its variant or "", and the target of its link.
-    baseline: Sequence[bool] = ()
-    variants: Sequence[str] = ()
-    links: Sequence[str] = ()
-    link_at: int = 0
-    #: Most pixels for the leading columns together; 0 for no limit.
-    room: float = 0
-
-    @cached_property
-    def words(self) -> list[bool]:
-        """Flags for the columns: True for a text column, which is aligned left."""
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
-        return [not any(re.match(r"[\d+-]", cell) for cell in column) for column in columns]
-
-    @cached_property
-    def alike(self) -> dict[int, str]:
-        """Common value of each column whose rows all have the same value, by column index."""
-        columns_alike = {}
-        for at, head in enumerate(self.columns[1:], 1):
-            texts = [row[at] for row in self.rows if row[at]]
-            if (
-                len(texts) > 1
-                and len({*texts}) == 1
-                and head not in _JUDGED
-                and len(texts[0]) <= _LONG
-            ):
-                columns_alike[at] = texts[0]
-        return columns_alike
-
-    @cached_property
-    def more(self) -> list[bool]:
-        """Flags for the columns: True if hidden until the reader expands the table."""
-        leading = [at for at in range(self.short or len(self.columns)) if at not in self.alike]
-        columns_shown = leading[:_MAX_COLUMNS] if self.short else leading
-        if self.room:
-            by_rank = sorted(columns_shown, key=self._rank)
-            widths = itertools.accumulate(map(self._measure, by_rank))
-            columns_shown = [
-                at for at, all_ in zip(by_rank, widths, strict=True) if all_ < self.room
-            ]
-        return [at not in columns_shown for at in range(len(self.columns))]
-
-    def _rank(self, column: int) -> int:
-        """Return a column's priority when the width is limited; 0 is the highest."""
-        head = self.columns[column]
-        if column == 0 or head in _DECIDING:
-            return 0
-        return 1 if head == _SPEED else 3 if head == "n" else 2
-
-    def _measure(self, column: int) -> float:
-        """Estimate a column's width in pixels from its cells and its title."""
-        words = (len(word) + 3 for word in self.columns[column].split())
-        mark = 0 if column else 22  # the line in a variant's colour before its name
-        return mark + _AROUND + _LETTER * max(*words, *(len(row[column]) for row in self.rows))
-
-    @property
-    def verdicts(self) -> list[str]:
-        """Verdicts of the table's rows without the baseline."""
-        at = [at for at, head in enumerate(self.columns) if head in _JUDGED][:1]
-        words = [row[i] for row in self.rows for i in at if row[i] not in ("", "baseline")]
-        return [re.split("[,:]", word)[0] for word in words]
-
-    def kind(self, column: int, cell: str) -> str:
-        """Return the CSS classes of a cell: its verdict and alignment."""
-        judged = cell and self.columns[column] in _JUDGED
-        verdict = cell.split(maxsplit=1)[0].rstrip(":,") if judged else ""
-        word = "why" if len(cell) > _LONG else "word long" if len(cell) > _LONG // 2 else "word"
-        return f"{verdict} {word if self.words[column] else ''}".strip()
-
-    @classmethod
-    def of(cls, cells: pd.DataFrame) -> "ShownTable":
-        """Make a table from a data frame of formatted cells, without its empty columns."""
-        cells = cells.astype(str)
-        cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
-        columns, rows = list(map(str, cells.columns)), cells.to_numpy().tolist()
-        return cls(columns, rows, variants=list(cells.get("variant", ())))
+    figures: Sequence[PageFigure] = ()
+    error: str = ""
+    about: str = ""
+    title: str = ""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Foldable part of the page: the sections of one kind and their figures.
-
-    A kind of section, such as `comparison`, has a section for each comparison table.
-    """
+@dataclass
+class PagePart:
+    """Folded part of the page."""
 
     id: str
     title: str
-    figures: Sequence[PageFigure] = ()
-    sections: Sequence[ShownTable] = ()
     said: str = ""
-
-    @property
-    def lead(self) -> str:
-        """Name of the figure that is shown with the group's tables, or ""."""
-        return self.figures[0].name if self.figures else ""
-
-    @property
-    def answer(self) -> str:
-        """Summary of the group: answers of its sections, or else counts of their verdicts."""
-        said = dict.fromkeys(section.answer for section in self.sections if section.answer)
-        verdicts = Counter(word for section in self.sections for word in section.verdicts)
-        counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
-        noted = [section.note.partition(". ")[0] for section in self.sections if section.note]
-        return self.said or " ".join(said) or counted or " ".join(noted[:1])
+    blocks: list[PageBlock] = field(default_factory=list)
 
 
 def write(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
-) -> Path:
-    """Write all files of a report to a folder; return the HTML page's path."""
-    for section in sections:
+) -> tuple[Path, list[str]]:
+    """Write all files of a report to a folder.
+
+    Returns the HTML page's path, and the errors of parts that could not be drawn.
+    """
+    for section in (section for section in sections if not section.error):
         base = disk.below(folder, "tables", slug(section.title, 160))
         label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
         header_values = (caption(frames, section), base, section.short, section.note, label)
         tables.save(section.cells, section.frame, *header_values)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
-    pictures = PagePictures(frames, sections)
-    figures = list(pictures.draw(folder / "figures"))
-    write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
-    return _write_page(folder, _html(frames, sections, warnings, figures, pictures, folder))
-
-
-def _write_page(folder: Path, pieces: Iterable[str]) -> Path:
+    drawn = list(_draw(frames, folder / "figures"))
+    write_text(folder / "report.md", _markdown(frames, sections, warnings, drawn))
     page = folder / "report.html"
-
-    def write_page(file: disk.Writer) -> None:
-        for piece in pieces:
-            file.write(piece.encode("utf-8"))
-
-    disk.replace(page, write_page)
-    return page
+    disk.replace(page, _html(frames, sections, warnings, drawn, folder).encode("utf-8"))
+    faults = [f"section '{part.title}': {part.error}" for part in sections if part.error]
+    return page, faults + [f"figure '{part.stem}': {part.error}" for part in drawn if part.error]
 
 
-class PagePictures:
-    """Pictures of a page, each drawn once for its files and for the page."""
+def _draw(frames: Frames, folder: Path) -> Iterator[PageFigure]:
+    """Draw each figure to files, and yield it for the page; a figure that fails has its error."""
+    first = frames.table.plan.name
+    for name, kind in figures.FIGURES.items():
+        try:
+            for made in figures.make(name, frames):
+                end = "" if made.table == first else f"_{slug(made.table, 160)}"
+                stem = f"{made.name}{end}"
+                pictures.save(made.figure, disk.below(folder, stem), ("png",))
+                svg = pictures.write(made.figure, "svg", stem)
+                disk.replace(disk.below(folder, f"{stem}.svg"), svg)
+                made.figure.clear()  # free the memory of thousands of lines
+                shown = "" if name in _IN_TABLES else embed(svg.decode(), stem)
+                yield PageFigure(made.name, made.table, kind.section, stem, kind.caption, shown)
+        except FAULTS as error:
+            fault = f"{type(error).__name__}: {error}"
+            yield PageFigure(name, first, kind.section, name, kind.caption, error=fault)
 
-    def __init__(self, frames: Frames, sections: Sequence[Section]) -> None:
-        self._frames, self.sheet = frames, embedding.Sheet()
-        self._sections = [section.key for section in sections]
-        #: Short keys of variants, effects and path steps, by their names in table rows.
-        self.keys = key_variants(frames.plan)
-        for name in (name for section in sections for name in section.variants if name):
-            self.keys.setdefault(name, f"v{len(self.keys)}")
-        #: SVG elements that are compressed in the page, by the ids of their figures.
-        self.packed: dict[str, str] = {}
-        self._has_lead = False
 
-    def draw(self, folder: Path) -> Iterator[PageFigure]:
-        """Draw each picture to files, and yield its figure for the page."""
-        first = self._frames.table.plan.name
-        for product in FIGURES.make(self._frames):
-            is_first = product.table in ("", first)
-            stem = product.name if is_first else f"{product.name}_{slug(product.table, 160)}"
-            section = product.part.section if product.part.section in self._sections else ""
-            table = product.table if len(self._frames.tables) > 1 else ""
-            said = " ".join(filter(None, (product.about, product.part.note)))
-            figure = PageFigure(product.name, table, stem, section, said)
-            in_place = is_first and self._stands(figure)
-            try:
-                yield self._embed(figure, product, folder, in_place=in_place)
-            except (
-                ArithmeticError,
-                AttributeError,
-                LookupError,
-                RuntimeError,
-                TypeError,
-                ValueError,
-            ) as error:
-                why = f"This figure could not be drawn: {type(error).__name__}: {error}"
-                yield replace(figure, html=f"<p>{escape(why)}</p>")
+def embed(svg: str, label: str) -> str:
+    """Return a matplotlib SVG file as an element of the page.
 
-    def _stands(self, figure: PageFigure) -> bool:
-        """Return whether the page embeds a figure uncompressed.
-
-        True for the first figure of the first section, and for the loss curves.
-        """
-        is_lead = not self._has_lead and figure.section == (self._sections or [""])[0]
-        self._has_lead |= is_lead
-        return is_lead or figure.name == LOSS_CURVES
-
-    def _embed(
-        self, figure: PageFigure, made: Made[Picture], folder: Path, *, in_place: bool
-    ) -> PageFigure:
-        """Draw a figure for the page, and write its files to `folder`.
-
-        A figure that is shown at once (`in_place`) is not compressed, and is also drawn in a
-        phone's width unless it shows loss curves.
-        """
-        drawing = plots.draw(made.part, plots.WIDTH, self.keys)
-        file, _png = plots.save(drawing.figure, disk.below(folder, figure.stem))
-        svg = file.read_bytes()
-        has_two = in_place and figure.name != LOSS_CURVES
-        width = "broad" if has_two else "only"
-        # Compressed figures with few elements get a second decimal, which adds few bytes.
-        digits = 1 if in_place or figure.name.startswith(LOSS_CURVES) else 2
-        html = self._add(drawing, svg, figure.title, width, digits)
-        shortened = drawing.shortened
-        drawing.figure.clear()  # free the memory of thousands of lines with cyclic references
-        if has_two:
-            drawing = plots.draw(made.part, plots.NARROW_WIDTH, self.keys)
-            small = plots.write_svg(drawing.figure)
-            html += self._add(drawing, small, figure.title, "narrow")
-            shortened |= drawing.shortened
-            drawing.figure.clear()
-        if not in_place:
-            self.packed[figure.stem], html = html, ""
-        return replace(figure, html=html, shortened=shortened)
-
-    def _add(self, drawing: Drawing, svg: bytes, title: str, width: str, digits: int = 1) -> str:
-        has_rows = any("data-y" in attributes for attributes in drawing.about.values())
-        more = {"class": width} | ({"data-rows": ""} if has_rows else {})
-        return self.sheet.add(svg, drawing.about, title, digits, **more)
+    An artist's id becomes the attribute `data-v`, and unreferenced ids, metadata and the style
+    element are removed, since the page's policy allows no other. Coordinates keep two decimals.
+    """
+    text = svg[svg.index("<svg") :]
+    text = re.sub(r"<(metadata|style).*?</\1>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="(v\d+)\.\d+"', r'<g data-v="\1"', text)
+    text = re.sub(r' id="[A-Za-z][\w.]*_\d+"', "", text)
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
 def _markdown(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    figures: Sequence[PageFigure],
+    drawn: Sequence[PageFigure],
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
@@ -317,134 +187,301 @@ def _markdown(
         lines += [tables.literal(text), ""]
     lines += [f"> {tables.literal(warning)}" for warning in warnings]
     for section in sections:
-        title = f"## {tables.literal(section.title)}"
-        lines += ["", title, "", tables.markdown(section.cells), section.note, ""]
-    lines += [f"![{figure.stem}](figures/{figure.stem}.png)\n" for figure in figures]
+        lines += ["", f"## {tables.literal(section.title)}", ""]
+        error = f"This section could not be made: {tables.literal(section.error)}"
+        lines += [error] if section.error else [tables.markdown(section.cells), section.note]
+        lines += [""]
+    lines += [f"![{part.stem}](figures/{part.stem}.png)\n" for part in drawn if not part.error]
     return "\n".join(lines)
+
+
+def policy(style: str, script: str) -> str:
+    """Return the page's content security policy.
+
+    It allows the page's own style sheet and script, and style attributes, which matplotlib writes.
+    """
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    )
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; "
+        f"style-src-attr 'unsafe-inline'; script-src 'sha256-{script_hash}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def _html(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    figures: Sequence[PageFigure],
-    pictures: PagePictures,
+    drawn: Sequence[PageFigure],
     folder: Path,
-) -> Iterable[str]:
-    experiment = frames.plan.experiment
-    compute = frames.plan.compute.to_dict() if frames.plan.compute else None
-    groups = _groups(sections, figures)
-    groups.append(Group("runs", "Runs", (), [_runs(frames, folder)]))
-    if (speeds := _speeds(frames)).rows:
-        groups.append(Group("measured", "Speed and memory", (), [speeds]))
+) -> str:
+    experiment, compute = frames.plan.experiment, frames.plan.compute
     style, script = packaged("page.css"), packaged("page.js")
-    base = frames.table.plan.baseline
-    recipe = [[key, entry_text(value)] for key, value in base.model.items()]
-    data = {
-        "variants": [*pictures.keys],
-        "pictures": pictures.packed,
-        "curves": _curves(frames, pictures.keys),
-    }
-    return template("page.html").generate(
-        name=experiment.name,
-        question=experiment.question,
-        answer=answer(frames),
-        further=further(frames),
-        setup=describe_setup(frames),
-        warnings=warnings,
-        policy=embedding.policy(style, [script]),
-        style=style,
-        script=script,
-        letters=pictures.sheet.letters,
-        keys=pictures.keys,
-        styles=style_variants(frames.plan),
-        tables=[table.plan.name for table in frames.tables],
-        groups=groups,
-        recipes=_recipes(frames),
-        baseline=base.label,
-        recipe=ShownTable.of(pd.DataFrame(recipe, columns=["key", "value"])),
-        experiment=frames.experiment_text,
-        environment=to_json({"compute": compute, "environment": frames.environment}),
-        glossary=GLOSSARY,
-        data=embedding.pack(json.dumps(data, ensure_ascii=False, separators=(",", ":"))),
+    contents = {one.table.plan.name: one for one in list_tables(frames, frames)}
+    by_table = {name: [part for part in drawn if part.table == name] for name in contents}
+    key = _find_lead(sections)
+    leads = [_make_lead(contents[name], key, sections, by_table[name]) for name in contents]
+    first = (frames.rungs or frames.tables)[-1 if len(frames.rungs) > 1 else 0]
+    keys = next(iter(contents.values())).styles.keys
+    return (
+        environment(html=True)
+        .get_template("page.html")
+        .render(
+            name=experiment.name,
+            question=experiment.question,
+            answer=answer(frames),
+            scale=describe_scale(frames),
+            facts=list_facts(frames),
+            setup=describe_setup(frames),
+            warnings=warnings,
+            policy=Markup(policy(style, script)),  # noqa: S704 - hashes and constants
+            style=style,
+            script=script,
+            keys={key: name for name, key in keys.items()},
+            tables=[*contents],
+            first=first.plan.name,
+            leads=leads,
+            parts=[*_list_parts(frames, contents, key, sections, drawn, folder)],
+            experiment=frames.experiment_text,
+            environment=to_json(
+                {
+                    "compute": compute.to_dict() if compute else None,
+                    "environment": frames.environment,
+                }
+            ),
+            glossary=GLOSSARY,
+        )
     )
 
 
-def template(name: str) -> jinja2.Template:
-    """Return a Jinja template of this package, which escapes inserted values for HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llama_ablate", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
+def _find_lead(sections: Sequence[Section]) -> str:
+    """Return the key of the section that answers the question."""
+    keys = {section.key for section in sections}
+    return next((key for key in ("steps", "axes", "factors") if key in keys), "comparison")
+
+
+def _make_lead(
+    contents: TableContents,
+    key: str,
+    sections: Sequence[Section],
+    drawn: Sequence[PageFigure],
+) -> PageBlock:
+    """Return the first table of a comparison table, with its two first pictures."""
+    name = contents.table.plan.name
+    found = [part for part in sections if part.key == key and part.table == name]
+    is_asked = find_asked_cost(contents.table.experiment, contents.ranked) is not None
+    order = ("costs", "loss_curves") if is_asked else ("loss_curves", "costs")
+    by_name = {part.name: part for part in drawn if part.name in order}
+    margin = contents.table.margin
+    about = (
+        f"Difference: loss minus that of {contents.baseline} ({contents.table.unit.name}), paired "
+        "by seed; left is better. Bars: 95% intervals that hold for all rows at once."
+        + f" Grey: the margin of {margin}." * bool(margin)
+        + " Strokes: single seeds." * (key == "comparison")
     )
-    environment.filters |= {"dash": draw_dash, "prose": write_prose}
-    return environment.get_template(name)
-
-
-def write_prose(text: str) -> Markup:
-    """Convert text to HTML, with text in backticks as code elements."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
-
-
-def draw_dash(style: Style) -> str:
-    """Return a legend key: a short SVG line in a variant's colour and dash."""
-    dashes = {"-": "", "--": ' stroke-dasharray="5 2"', ":": ' stroke-dasharray="2 2"'}
-    dash = dashes.get(style.dash, ' stroke-dasharray="5 2 2 2"')
-    line = f'<path d="M0 4h18" stroke="{style.colour}" stroke-width="2.5"{dash}/>'
-    return f'<svg class="dash" viewBox="0 0 18 8" aria-hidden="true">{line}</svg>'
-
-
-def packaged(name: str) -> str:
-    """Return the text of a data file in this package."""
-    return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
-
-
-def _groups(sections: Sequence[Section], figures: Sequence[PageFigure]) -> list[Group]:
-    """Group sections of one kind with their figures; figures without a section come last."""
-    groups: list[Group] = []
-    for key, group_sections in grouped(sections, lambda section: section.key).items():
-        title = group_sections[0].title.removesuffix(f": {group_sections[0].table}")
-        group_figures = [figure for figure in figures if figure.section == key]
-        tables_shown = [
-            _make_table(section, room=0 if groups else _WIDTH) for section in group_sections
-        ]
-        if groups:
-            groups.append(Group(slug(key, 80), title, group_figures, tables_shown))
-            continue
-        in_place = {figure.name for figure in group_figures if figure.html}
-        first = [figure for figure in group_figures if figure.name in in_place]
-        groups.append(Group(slug(key, 80), title, first, tables_shown))
-        groups += _group_figures("more", "More pictures", group_figures, in_place)
-    names = {f"{LOSS_CURVES}_{LOG}"}  # left out: the page switches the loss curves to log axes
-    return groups + _group_figures(
-        "figures", "Figures", [f for f in figures if not f.section], names
+    if not found:
+        return PageBlock(name, error="it has no rows", about=about)
+    return PageBlock(
+        name,
+        None if found[0].error else _make_table(found[0], contents),
+        found[0].note,
+        [_embedded(by_name[each]) for each in order if each in by_name],
+        found[0].error,
+        about if key != "axes" else "",
+        found[0].title if key != "comparison" else name,
     )
 
 
-def _group_figures(
-    id_: str, title: str, figures: Sequence[PageFigure], without: Collection[str]
-) -> list[Group]:
-    """Return one group with the figures whose names are not in `without`.
+def _embedded(figure: PageFigure) -> PageFigure:
+    """Return a figure whose SVG is not escaped in the page."""
+    return replace(figure, svg=Markup(figure.svg))  # noqa: S704 - matplotlib escapes its texts
 
-    The group is the only element of a list, which is empty if no figure remains.
+
+def _list_parts(
+    frames: Frames,
+    contents: Mapping[str, TableContents],
+    lead: str,
+    sections: Sequence[Section],
+    drawn: Sequence[PageFigure],
+    folder: Path,
+) -> Iterator[PagePart]:
+    """Yield the folded parts of the page: pictures, sections, runs, speeds and recipes."""
+    left = [
+        _embedded(part)
+        for part in drawn
+        if part.name not in ("loss_curves", "costs", *_IN_TABLES) or part.error
+    ]
+    at = {part.stem: "costs" if part.name.startswith("costs") else part.section for part in left}
+    for key, (title, said) in _PICTURES.items():
+        own = [part for part in left if at[part.stem] == key]
+        names = dict.fromkeys(part.table for part in own)
+        blocks = [PageBlock(name, figures=[p for p in own if p.table == name]) for name in names]
+        if blocks:
+            yield PagePart(key, title, said, blocks)
+    for key in dict.fromkeys(section.key for section in sections if section.key != lead):
+        of_key = [section for section in sections if section.key == key]
+        title = of_key[0].title.removesuffix(f": {of_key[0].table}")
+        part = PagePart(key, title, _summarize(of_key))
+        for section in of_key:
+            shown = contents.get(section.table, next(iter(contents.values())))
+            table = None if section.error else _make_table(section, shown)
+            of_tables = {section.table} if section.table else {*contents}
+            beside = [one for one in left if at[one.stem] == key and one.table in of_tables]
+            block = PageBlock(section.table, table, section.note, beside, section.error)
+            part.blocks.append(block)
+        yield part
+    for id_, title, said, table in (
+        ("runs", "Runs", "Every run; all numbers are in tables/runs.csv", _runs(frames, folder)),
+        ("measured", "Speed and memory", "Median, lowest and highest turn", _speeds(frames)),
+        (
+            "recipes",
+            "What each variant changes",
+            "Settings unlike the baseline's",
+            _recipes(frames),
+        ),
+    ):
+        if table["rows"]:
+            yield PagePart(id_, title, said, [PageBlock("", table)])
+
+
+def _summarize(sections: Sequence[Section]) -> str:
+    """Summarize sections of one kind: their answers, or counts of their verdicts."""
+    said = dict.fromkeys(section.answer for section in sections if section.answer)
+    words = [
+        re.split("[,:]", word)[0]
+        for section in sections
+        for head in [head for head in section.cells if head in _JUDGED][:1]
+        for word in section.cells[head]
+        if word not in ("", "baseline")
+    ]
+    counted = ", ".join(f"{count} {word}" for word, count in Counter(words).items())
+    noted = [section.note.partition(". ")[0] for section in sections if section.note]
+    return " ".join(said) or counted or " ".join(noted[:1])
+
+
+# ---- tables
+
+
+def _make_table(section: Section, contents: TableContents) -> dict[str, Any]:
+    """Return a section as a table for the template, with the places of its rows' intervals."""
+    table = _lay_out(section.cells, section.short, section.about)
+    styles, place = contents.styles, _place_rows(section, contents)
+    has_variants = "variant" in section.cells
+    is_many = len(section.cells) > _MANY_ROWS
+    for at, row in enumerate(table["rows"]):
+        name = section.variants[at] if section.variants else row["cells"][0]
+        name = section.frame["variant"].iloc[at] if has_variants and section.variants else name
+        row["key"] = styles.keys.get(name, "")
+        row["colour"] = styles.colour(name) if row["key"] else "var(--ink)"
+        row["place"] = place["rows"][at] if place else None
+        is_base = bool(section.baseline and section.baseline[at])
+        is_mid = is_many and _FIRST <= at < len(table["rows"]) - _LAST
+        row["classes"] = " ".join(["base"] * is_base + ["mid"] * is_mid)
+    return {**table, "axis": place, "hidden": is_many}
+
+
+def _lay_out(
+    cells: pd.DataFrame, short: int = 0, about: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the columns and rows of a table for the template.
+
+    Columns with one value in all rows, and columns beyond the leading ones, are shown on request.
     """
-    figures_left = [figure for figure in figures if figure.name not in without]
-    said = ", ".join(dict.fromkeys(figure.name.replace("_", " ") for figure in figures_left))
-    return [Group(id_, title, figures_left, said=said)] if figures_left else []
+    texts = cells.astype(str)
+    heads = [str(head) for head in texts]
+    rows = texts.to_numpy().tolist()
+    same = {
+        head: rows[0][at]
+        for at, head in enumerate(heads)
+        if at and len(rows) > 1 and head not in _JUDGED
+        if len({row[at] for row in rows}) == 1 and 0 < len(rows[0][at]) <= _MAX_ALIKE
+    }
+    known = [head for at, head in enumerate(heads) if at < (short or len(heads))]
+    shown = [head for head in known if head not in same]
+    main = [head for head in shown if head in _DECIDING or head == heads[0]]
+    side = [head for head in shown if head not in main]
+    if short:
+        preferred = [head for start in _PREFERRED for head in known if head.startswith(start)]
+        preferred = [head for head in preferred if head in side]
+        side = [*dict.fromkeys([*preferred, *side])][: _MAX_COLUMNS - len(main)]
+    made = []
+    for at, head in enumerate(heads):
+        is_word = not any(re.match(r"[\d+~-]", row[at]) for row in rows)
+        kind = "" if head in main else "side" if head in side else "more"
+        classes = [kind] * bool(kind) + ["word"] * is_word
+        made.append(
+            {
+                "title": head,
+                "about": (about or {}).get(head, ""),
+                "classes": " ".join(classes),
+                "is_verdict": head in _JUDGED,
+                "is_link": head == "run",
+            }
+        )
+    shown_rows = [
+        {"cells": row, "key": "", "colour": "", "place": None, "classes": "", "link": ""}
+        for row in rows
+    ]
+    text = ", ".join(f"{head} {cell}" for head, cell in same.items())
+    return {"columns": made, "rows": shown_rows, "same": text, "axis": None, "hidden": False}
 
 
-def _make_table(section: Section, room: float) -> ShownTable:
-    """Convert a section to a table for the template, at most `room` pixels wide."""
-    shared = {field.name for field in fields(ShownTable)} & vars(section).keys()
-    given: dict[str, Any] = {name: vars(section)[name] for name in shared}
-    table = replace(ShownTable.of(section.cells), **given, room=room)
-    short = shorten_names([row[0] for row in table.rows], _MAX_LETTERS if room else 200)
-    return replace(table, rows=[[short[row[0]], *row[1:]] for row in table.rows])
+def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | None:
+    """Place the differences of a section along one axis, in percent of its width.
+
+    Returns None for a section without differences, or with differences in several units.
+    """
+    rows = section.frame
+    if "marginal" in rows:
+        names = {"marginal": "difference", "marginal_low": "low", "marginal_high": "high"}
+        rows = rows.drop(columns=["difference", "low", "high"], errors="ignore")
+        rows = rows.rename(columns=names)
+    is_known = "difference" in rows and len(rows) == len(section.cells)
+    if not is_known or section.key in ("other_metrics", "hypotheses"):
+        return None
+    if not rows["difference"].notna().any():
+        return None
+    is_first = section.key == "comparison" and len(rows) <= _MANY_ROWS
+    seeds = contents.seeds if is_first else {}
+    most, margin = pictures.find_limit(rows), contents.table.margin or 0
+    inside = rows[["difference", "low", "high"]].to_numpy(float).ravel()
+    strokes = [value for each in seeds.values() for value in each]
+    inside = np.concatenate([inside, strokes, [0, *([-margin, margin] if margin < most else [])]])
+    inside = inside[np.abs(inside) <= 1.2 * most]
+    room = 0.04 * np.ptp(inside) or 1.0
+    start, stop = inside.min() - room, inside.max() + room
+
+    def place(value: float) -> float:
+        return round(float(np.clip(100 * (value - start) / (stop - start), 0, 100)), 2)
+
+    placed = []
+    for row in rows.to_dict("records"):
+        value, ends = row["difference"], (row["low"], row["high"])
+        is_out = not start <= value <= stop
+        way = "left" if value < start else "right"
+        mark = way if is_out else _MARKS.get(str(row.get("verdict")), "dot")
+        one = {
+            "at": place(value),
+            "ends": None if is_out or np.isnan(ends).any() else [*map(place, ends)],
+            "mark": mark,
+            "seeds": [] if is_out else [*map(place, seeds.get(str(row.get("variant")), ()))],
+        }
+        placed.append(None if np.isnan(value) else one)
+    ticks = [
+        (place(tick), f"{tick:+.6g}" if tick else "0")
+        for tick in MaxNLocator(4).tick_values(start, stop)
+        if start <= tick <= stop
+    ]
+    band = [place(-margin), place(margin)]
+    return {"rows": placed, "ticks": ticks, "zero": place(0), "band": band}
 
 
-def _runs(frames: Frames, folder: Path) -> ShownTable:
+def _runs(frames: Frames, folder: Path) -> dict[str, Any]:
     """Return the table of all runs, with their numbers and links to their records."""
-    runs = frames.runs
+    runs = frames.runs[:_MAX_RUNS]
     table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
     rows = [
         (run.label, run.id, table_of[run.id], run.point, str(run.seed), run.ended) for run in runs
@@ -454,45 +491,18 @@ def _runs(frames: Frames, folder: Path) -> ShownTable:
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
         values = [run.number(column) for run in runs]
-        if not all(map(math.isnan, values)):
+        if any(value == value for value in values):  # noqa: PLR0124 - some value is no NaN
             cells[head] = [written.number(value / scale, form, unit) for value in values]
     cells["reason"] = [run.reason for run in runs]
-    places = [frames.folder(run.id) for run in runs]
-    links = [
-        quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
-        for place in places
-    ]
-    return replace(ShownTable.of(cells), links=links, link_at=1)
+    table = _lay_out(cells.loc[:, (cells != "").any()])
+    for row, run in zip(table["rows"], runs, strict=True):
+        if place := frames.folder(run.id):
+            path = os.path.relpath(place / "record.json", folder).replace(os.sep, "/")
+            row["link"] = quote(path)
+    return table
 
 
-def _curves(frames: Frames, keys: Mapping[str, str]) -> dict[str, object]:
-    """Return the training losses of all finished runs for the page's script.
-
-    `places` lists the distinct sequences of x coordinates of the curves. `runs` maps the base file
-    name of each table's figure to a list of runs; a run is [variant key, seed, index in `places`,
-    losses].
-    """
-    places: dict[tuple[float, ...], int] = {}
-    lines = {}
-    for table in frames.tables:
-        runs = []
-        for points in grouped(table.curves(keys, "train"), lambda point: point.run.id).values():
-            curve = thin(points)
-            read = tuple(float(f"{point.read:.6g}") for point in curve)
-            at = places.setdefault(read, len(places))
-            losses = [round(point.loss, 4) for point in curve]
-            runs.append([keys[points[0].run.label], points[0].run.seed, at, losses])
-        lines[_stem_of_curves(frames, table)] = runs
-    return {"places": [*places], "runs": lines}
-
-
-def _stem_of_curves(frames: Frames, table: TableFrames) -> str:
-    """Return the base name of the figure with a table's loss curves."""
-    is_first = table.plan.name == frames.table.plan.name
-    return LOSS_CURVES if is_first else f"{LOSS_CURVES}_{slug(table.plan.name, 160)}"
-
-
-def _speeds(frames: Frames) -> ShownTable:
+def _speeds(frames: Frames) -> dict[str, Any]:
     """Return the table of metrics per variant: median, lowest and highest timing round."""
     rows = [
         [row.label, row.table, row.name]
@@ -506,14 +516,12 @@ def _speeds(frames: Frames) -> ShownTable:
         for row in table.attempts
         if row.error and not row.run
     ]
-    cells = pd.DataFrame(
-        rows, columns=["variant", "table", "measure", "median", "lowest", "highest"]
-    )
-    said = "Every number measured of variants, with the lowest and highest turn."
-    return replace(ShownTable.of(cells), answer=said)
+    heads = ["variant", "table", "measure", "median", "lowest", "highest"]
+    cells = pd.DataFrame(rows[:_MAX_RUNS], columns=heads)
+    return _lay_out(cells.loc[:, (cells != "").any()])
 
 
-def _recipes(frames: Frames) -> ShownTable:
+def _recipes(frames: Frames) -> dict[str, Any]:
     """Return the table of settings in which each variant differs from its baseline."""
     rows = []
     for table in frames.tables:
@@ -522,5 +530,6 @@ def _recipes(frames: Frames) -> ShownTable:
             for key, (old, new) in changed.items():
                 both = map(entry_text, details.without_shared(old, new))
                 rows.append([variant.label, table.plan.name, key, *both])
-    columns = ["variant", "table", "key", "baseline", "variant's"]
-    return ShownTable.of(pd.DataFrame(rows, columns=columns))
+    heads = ["variant", "table", "key", "baseline", "variant's"]
+    cells = pd.DataFrame(rows[:_MAX_RUNS], columns=heads)
+    return _lay_out(cells.loc[:, (cells != "").any()])

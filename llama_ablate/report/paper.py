@@ -6,11 +6,11 @@ effects.pdf     figure in the width of a column, and `effects-wide.pdf` in the w
                 up to two further figures likewise
 """
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -18,27 +18,28 @@ from llama_ablate.config.experiment import slug
 from llama_ablate.config.labels import entry_text, name_corpus, shorten_labels
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.written import ends
+from llama_ablate.evidence.written import count, ends
 from llama_ablate.files import disk
+from llama_ablate.findings.answer import count_seeds
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import cells, grouped, leading
-from llama_ablate.report import latex, plots
+from llama_ablate.findings.warnings import warnings
+from llama_ablate.report import figures, latex, pictures
 from llama_ablate.report.details import describe_computing
-from llama_ablate.report.headline import list_limits
-from llama_ablate.report.parts import Made
-from llama_ablate.report.picture import FIGURES, Picture
-from llama_ablate.report.pictures import LOSS_CURVES
-from llama_ablate.report.sections import Section, sections
-from llama_ablate.report.tables import shorten_number
-from llama_ablate.report.warnings import list_tuning_limits
-from llama_ablate.results.plan_document import PlannedTable
-from llama_ablate.terminal import listed, plural
+from llama_ablate.report.rendering import write_block
+from llama_ablate.report.sections import Section
 
-#: Widths of a column and of the page of a conference paper in inches, by file-name suffix.
-WIDTHS = {"": 3.25, "-wide": 6.75}
-_MAX_FIGURES = 3  # each in two files
+#: Width of a column and of the page of a conference paper, and heights, in inches, by the end of a
+#: file's name.
+_SIZES = {"": (3.25, 2.3), "-wide": (6.75, 2.9)}
+_POINTS, _MAX_FIGURES = 7, 3  # font size of figures, and most figures, each in two files
+#: Figures in the order in which a paper takes them.
+_FIGURES = ("sizes", "gaps", "steps", "factors", "effects", "costs", "tuning", "lengths")
 _TUNED, _LOSS, _DIFFERENCE = "tuned to", "loss", "difference"  # first words of column titles
+_DAGGER = "†"  # mark of rows that are too short, lost runs, or are not complete
+#: Limits of an answer that a paper states, by the code of their warning.
+_LIMITS = ("control", "guard", "not_learned", "lost", "too_short", "reversed", "no_repeat", "edge")
 
 
 def write(frames: Frames, folder: Path) -> list[str]:
@@ -64,10 +65,19 @@ def files(frames: Frames) -> dict[str, bytes]:
     table = latex.table(tabulate(frames), describe_table(frames), label)
     setup = latex.escaped(describe_setup(frames))
     contents = {"comparison.tex": table.encode(), "setup.tex": f"{setup}\n".encode()}
-    for figure in islice(_list_figures(frames), _MAX_FIGURES):
-        for end, width in WIDTHS.items():
-            contents[f"{figure.name}{end}.pdf"] = plots.for_paper(figure.part, width)
+    for end, (width, height) in _SIZES.items():
+        look = {"width": width, "height": height, "points": _POINTS}
+        for figure in islice(_list_figures(frames, look), _MAX_FIGURES):
+            contents[f"{figure.name}{end}.pdf"] = pictures.write(figure.figure, "pdf")
     return contents
+
+
+def _list_figures(frames: Frames, look: dict[str, Any]) -> Iterator[figures.ReportFigure]:
+    """Yield the first figure of each kind: of several model sizes, of the largest."""
+    last = frames.only(frames.rungs[-1]) if len(frames.rungs) > 1 else frames
+    for name in _FIGURES:
+        of = frames if not figures.FIGURES[name].every_table else last
+        yield from islice(figures.make(name, of, whole=frames, **look), 1)
 
 
 def tabulate(frames: Frames) -> pd.DataFrame:
@@ -92,11 +102,16 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     rows = [row for row in table.comparison if not row.role]
     listed = cells(rows).set_index("variant")
     chosen = [head for head in listed if str(head).startswith(_TUNED)]
+    (difference,) = (head for head in listed if str(head).startswith(_DIFFERENCE))
+    decided = ["*" * bool(is_group and (row.low > 0 or row.high < 0)) for row in rows]
+    marks = [_DAGGER * bool(_doubts(row, table)) for row in rows]
+    listed[difference] = [
+        cell + star + mark
+        for cell, star, mark in zip(listed[difference], decided, marks, strict=True)
+    ]
+    wanted: list[Any] = [head for head in leading(rows)[1:] if len({*listed.get(head, ())}) > 1]
     if is_group:
         wanted = [head for head in listed if str(head).startswith((_LOSS, _DIFFERENCE))]
-        listed.loc[:, wanted[-1]] = [_mark_decided(row) for row in rows]
-    else:
-        wanted = [head for head in leading(rows)[1:] if len({*listed.get(head, ())}) > 1]
     chosen_table = listed[[*chosen, *wanted]].rename(index=shorten_labels([*listed.index]))
     if len(table.experiment.tune) == 1:  # then the tuned key is the column's title
         (key,) = table.experiment.tune
@@ -106,197 +121,153 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     return chosen_table
 
 
-def _mark_decided(row: ComparisonRow) -> str:
-    """Format a row's difference, with a star if its interval excludes 0."""
-    return row.show_difference() + "*" * (row.low > 0 or row.high < 0)
-
-
-def _list_figures(frames: Frames) -> Iterator[Made[Picture]]:
-    """Yield the figures of printed sections, each for its first comparison table."""
-    keys = [*dict.fromkeys(part.key for part in sections(frames) if part.printed)]
-    drawings = (figure for figure in FIGURES.make(frames) if figure.name != LOSS_CURVES)
-    every = [figure for figure in drawings if figure.part.section in keys]
-    first = [
-        figures_of_name[0] for figures_of_name in grouped(every, lambda one: one.name).values()
-    ]
-    yield from sorted(first, key=lambda one: keys.index(one.part.section))
+def _doubts(row: ComparisonRow, table: TableFrames) -> str:
+    """Write why a row of the table needs care; "" for a complete row."""
+    planned = table.experiment.looks[0]
+    if row.verdict == "too short" or row.too_short:
+        return "too short to compare"
+    if row.lost:
+        return f"mean of the {row.ended - row.lost} of {row.ended} runs that trained"
+    is_partial = not row.baseline and row.n < planned and row.verdict != "equal"
+    return f"{row.n} of {planned} seeds" if is_partial else ""
 
 
 def caption(frames: Frames, section: Section) -> str:
     """Write the caption of a section's LaTeX table: question, contents, and scale of training."""
-    question = frames.plan.experiment.question or f"{frames.plan.experiment.name}."
-    text = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
-    return f"{question} {text}. {_describe_scale(frames, section.table)}"
+    about = ": ".join(filter(None, (section.title, section.note.partition(". ")[0].rstrip("."))))
+    tables = [table for table in frames.tables if section.table in ("", table.plan.name)]
+    return write_block("setup.txt", "caption", _scale(frames, tables) | {"contents": f"{about}."})
 
 
 def describe_table(frames: Frames) -> str:
     """Write the caption of the paper's comparison table."""
-    table, experiment = frames.table, frames.plan.experiment
+    rows = [row for row in frames.table.comparison if not row.role]
     several = len(frames.tables) > 1
-    question = experiment.question or f"{experiment.name}."
-    margin = f"Equivalent: the interval lies within {experiment.margin}. " * bool(experiment.margin)
-    paired = any(row.train_speed.turns for row in table.comparison)
-    has_speed = any(not math.isnan(row.train_speed.ratio) for row in table.comparison)
-    stars = "an interval with * leaves out 1" if paired else "~ has no interval"
-    speed_note = f"A speed is relative to the baseline's; {stars}. " * (has_speed and not several)
-    return (
-        f"{question} Mean {table.split_name} loss ({table.unit.full}) and its difference from the "
-        f"baseline{' of the same table' * several}, paired by seed; below 0 is better. Brackets "
-        f"are 95% intervals, which hold for all rows at once{'; * leaves out 0' * several}. "
-        + margin * (not several)
-        + speed_note
-        + _describe_scale(frames)
-    )
+    doubtful = [
+        f"{row.label}{f' in {table.plan.name}' * several}: {why}"
+        for table in frames.tables
+        for row in table.comparison
+        if not row.role and (why := _doubts(row, table))
+    ]
+    values = {
+        "contents": "",
+        "split": frames.table.split_name,
+        "unit": frames.table.unit.full,
+        "margin": frames.plan.experiment.margin,
+        "several": several,
+        "has_speed": any(row.train_speed.ratio == row.train_speed.ratio for row in rows),
+        "is_paired": any(row.train_speed.turns for row in rows),
+        "doubtful": doubtful,
+    }
+    return write_block("setup.txt", "caption", _scale(frames, frames.tables) | values)
 
 
-def _describe_scale(frames: Frames, table: str = "") -> str:
-    """Write parameters, training tokens, texts and seeds of one comparison table or of all.
-
-    `table` is the name of the comparison table; "" means all tables.
-    """
-    plans = [each_table.plan for each_table in frames.tables if table in ("", each_table.plan.name)]
-    parameters = ends((plan.baseline.parameters for plan in plans), shorten_number)
-    tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
-    seeds = frames.plan.experiment.looks[-1]
-    texts = dict.fromkeys(name_corpus(plan.text.source) for plan in plans)
-    return (
-        f"{parameters} parameters, {tokens} training tokens of {listed([*texts])}, {seeds} "
-        f"{plural(seeds, 'seed')}."
-    )
+def _scale(frames: Frames, tables: "list[TableFrames] | tuple[TableFrames, ...]") -> dict[str, Any]:
+    """Return question, parameters, training tokens, texts and finished seeds of some tables."""
+    plans, experiment = [table.plan for table in tables], frames.plan.experiment
+    return {
+        "question": experiment.question or f"{experiment.name}.",
+        "parameters": ends((plan.baseline.parameters for plan in plans), count),
+        "tokens": ends((plan.tokens_per_run for plan in plans), count),
+        "texts": [*dict.fromkeys(name_corpus(plan.text.source) for plan in plans)],
+        "seeds": count_seeds(frames),
+    }
 
 
 def describe_setup(frames: Frames) -> str:
     """Describe the experimental set-up and its limits in a paragraph."""
-    parts = (_describe_models, _describe_training, _describe_rates, _describe_statistics)
-    return " ".join(
-        [*(part(frames) for part in parts), describe_computing(frames), *_list_limits(frames)]
-    )
-
-
-def _describe_models(frames: Frames) -> str:
-    plans = [table.plan for table in frames.tables]
-    model, first = plans[0].baseline.model, plans[0]
-    names = [variant.label for variant in first.variants if not (variant.role or variant.baseline)]
-    components = listed([_component(model[slot]) for slot in SLOTS if slot in model])
-    shapes = dict.fromkeys(
-        f"{shorten_number(plan.baseline.parameters)} parameters ({_list_sizes(plan)})"
+    plans, experiment = [table.plan for table in frames.tables], frames.plan.experiment
+    train, first, table = experiment.train, plans[0], frames.table
+    tokens, _, documents = first.text.size(table.split)
+    planned = f"{experiment.looks[-1]:,}"
+    optimizers = (v.train.get("optimizer", train.optimizer) for v in first.variants)
+    texts = (
+        f"{name_corpus(plan.text.source)} ({count(plan.text.tokens['train'])} training tokens of a "
+        f"vocabulary of {plan.text.vocab:,})"
         for plan in plans
     )
-    matching = " or ".join(dict.fromkeys(plan.matching for plan in plans))
-    variants = f"{len(names)} {plural(len(names), 'variant')} ({listed(names)})"
-    compared = f"We compare {variants} with" if names else "We train"
-    return (
-        f"{compared} a baseline of {components}, which has {listed([*shapes])}. "
-        f"Variants are {matching}."
-    )
+    model = first.baseline.model
+    values = {
+        "variants": [v.label for v in first.variants if not (v.role or v.baseline)],
+        "components": [_component(model[slot]) for slot in SLOTS if slot in model],
+        "shapes": [
+            *dict.fromkeys(
+                f"{count(plan.baseline.parameters)} parameters "
+                f"({', '.join(f'{name} {value:,}' for name, value in plan.size.items())})"
+                for plan in plans
+            )
+        ],
+        "matching": " or ".join(dict.fromkeys(plan.matching for plan in plans)),
+        "texts": [*dict.fromkeys(texts)],
+        "passes": max(plan.passes(plan.baseline) for plan in plans),
+        "steps": ends((plan.steps for plan in plans), "{:,}".format),
+        "batch": first.baseline.train.get("batch", train.batch),
+        "context": model.get("context", "?"),
+        "optimizers": " or ".join(dict.fromkeys(map(_component, optimizers))),
+        "optimizer_options": [*_list_options(frames)],
+        "schedule": _component(train.schedule),
+        "warmup": train.warmup,
+        "tunes_rate": "lr" in experiment.tune,
+        "rate": write_rate(frames),
+        "race": experiment.race,
+        "split": table.split_name,
+        "loss_tokens": count(tokens),
+        "documents": f"{documents:,}" if documents else "",
+        "planned": planned if planned != count_seeds(frames) else "",
+        "computing": describe_computing(frames),
+        "limits": [str(w) for w in warnings(frames) if w.code in _LIMITS],
+        "untested": [*_list_untested(frames)],
+    }
+    points = _list_points(frames)
+    return write_block("setup.txt", "setup", _scale(frames, frames.tables) | values | points)
 
 
-def _list_sizes(plan: PlannedTable) -> str:
-    return ", ".join(f"{name} {value:,}" for name, value in plan.size.items())
+def _list_options(frames: Frames) -> Iterator[str]:
+    train = frames.plan.experiment.train
+    yield f"betas {train.betas[0]:g} and {train.betas[1]:g}"
+    for name, value in {
+        "weight decay": train.weight_decay,
+        "gradient clipping": train.clip,
+    }.items():
+        if value:
+            yield f"{name} {value:g}"
 
 
-def _describe_training(frames: Frames) -> str:
-    plans, train = [table.plan for table in frames.tables], frames.plan.experiment.train
-    base = plans[0].baseline
-    batch, context = base.train.get("batch", train.batch), base.model.get("context", "?")
-    texts = dict.fromkeys(
-        f"{name_corpus(plan.text.source)} ({shorten_number(plan.text.tokens['train'])} training "
-        f"tokens of a vocabulary of {plan.text.vocab:,})"
-        for plan in plans
-    )
-    tokens = ends((plan.tokens_per_run for plan in plans), shorten_number)
-    most = max(plan.passes(plan.baseline) for plan in plans)
-    passes = f" ({most:.3g} passes over it)" if most > 1 else ""
-    steps = ends((plan.steps for plan in plans), "{:,}".format)
-    return (
-        f"A run reads {tokens} tokens of {listed([*texts])}{passes} in {steps} steps of {batch} "
-        f"sequences of {context} tokens. {_describe_optimizer(frames)}"
-    )
-
-
-def _describe_optimizer(frames: Frames) -> str:
-    train, variants = frames.plan.experiment.train, frames.table.plan.variants
-    each = (_component(v.train.get("optimizer", train.optimizer)) for v in variants)
-    options = {"weight decay": train.weight_decay, "gradient clipping": train.clip}
-    betas = f"betas {train.betas[0]:g} and {train.betas[1]:g}"
-    text = listed([betas, *(f"{name} {value:g}" for name, value in options.items() if value)])
-    return (
-        f"The optimizer is {' or '.join(dict.fromkeys(each))}{f' ({text})' * bool(text)}, the "
-        f"learning rate schedule {_component(train.schedule)} after a warm-up over "
-        f"{train.warmup:.0%} of the steps."
-    )
-
-
-def _describe_rates(frames: Frames) -> str:
-    """Describe the learning rates: grid, criterion of the choice, and each variant's choice."""
-    experiment = frames.plan.experiment
-    rate = f"The learning rate is {write_rate(frames)}. " * ("lr" not in experiment.tune)
-    if not experiment.tune:
-        return f"{rate}Nothing is tuned."
-    grid = "; ".join(f"{key} in {listed(values)}" for key, values in _write_grid(experiment.tune))
-    chose = "the mean validation loss of the reported seeds"
-    if frames.table.split == "validation":
-        chose += ", which is reported, too, and is optimistic"
-    if experiment.race:
-        chose = f"the validation loss of {experiment.race} {plural(experiment.race, 'seed')}, "
-        chose += "which no table reports"
+def _list_points(frames: Frames) -> dict[str, Any]:
+    """Return the tuned values and each variant's choice, for the set-up."""
+    tune = frames.plan.experiment.tune
+    grid = {
+        key: [f"{v:g}" if isinstance(v, float) else entry_text(v) for v in values]
+        for key, values in tune.items()
+    }
     points: dict[str, list[str]] = {}
     for row in (row for table in frames.tables for row in table.comparison if not row.role):
         points.setdefault(row.label, []).append(row.point or "not chosen yet")
     differ = any(len({*each}) > 1 for each in points.values())
     same = grouped(points, lambda label: tuple(points[label] if differ else points[label][:1]))
-    key = f"{next(iter(experiment.tune))} " if len(experiment.tune) == 1 else ""
-    chosen = "; ".join(
-        f"{', '.join(point.removeprefix(key) for point in values)} for {listed(names)}"
-        for values, names in same.items()
-    )
-    order = ", in the order of the tables" * differ
-    return f"{rate}Each variant is tuned ({grid}) by {chose}; chosen{order}: {chosen}."
-
-
-def _write_grid(tune: Mapping[str, list[object]]) -> Iterator[tuple[str, list[str]]]:
-    for key, values in tune.items():
-        yield key, [f"{v:g}" if isinstance(v, float) else entry_text(v) for v in values]
-
-
-def _describe_statistics(frames: Frames) -> str:
-    seeds, table = frames.plan.experiment.looks[-1], frames.table
-    tokens, _, documents = table.plan.text.size(table.split)
-    of = f" of {documents:,} documents" if documents else ""
-    return (
-        f"Losses are of {shorten_number(tokens)} {table.split_name} tokens{of}. Each variant has "
-        f"{seeds} {plural(seeds, 'seed')}; differences are paired by seed, and intervals are "
-        "Student's t at 95%, Bonferroni over the rows of a table."
-    )
-
-
-def _list_limits(frames: Frames) -> list[str]:
-    """List limits of the comparison in sentences.
-
-    The limits are lost runs, limits of the answer, learning rates at the end of the grid, and
-    questions that were not tested, such as other model sizes.
-    """
-    plans = [table.plan for table in frames.tables]
-    experiment = frames.plan.experiment
-    open_questions = {
-        "other sizes": len({str(plan.size) for plan in plans}) == 1,
-        "other texts": len({plan.text.fingerprint for plan in plans}) == 1,
-        "other lengths of training": not experiment.train.branches
-        and len({plan.steps for plan in plans}) == 1,
-        "a learning rate for each variant": "lr" not in experiment.tune
-        and "train.lr" not in experiment.variants.axes,
-        "other architectures": True,
+    key = f"{next(iter(tune))} " if len(tune) == 1 else ""
+    return {
+        "grid": [f"{name} in {', '.join(values)}" for name, values in grid.items()],
+        "points_differ": differ,
+        "chosen": [
+            f"{', '.join(point.removeprefix(key) for point in values)} for {', '.join(names)}"
+            for values, names in same.items()
+        ],
     }
-    untested = ", ".join(what for what, is_open in open_questions.items() if is_open)
-    rates = [line for table in frames.tables for line in list_tuning_limits(table)]
-    lost = [
-        f"{row.label}{f' in {table.plan.name!r}' * bool(table.plan.name)}: {row.outcome}."
-        for table in frames.tables
-        for row in table.comparison
-        if row.lost
-    ]
-    limits = (*lost, *list_limits(frames), *dict.fromkeys(rates))
-    return [*limits, f"Not tested: {untested}."]
+
+
+def _list_untested(frames: Frames) -> Iterator[str]:
+    """Yield the questions that an experiment leaves open, such as other model sizes."""
+    plans, experiment = [table.plan for table in frames.tables], frames.plan.experiment
+    if len({str(plan.size) for plan in plans}) == 1:
+        yield "other sizes"
+    if len({plan.text.fingerprint for plan in plans}) == 1:
+        yield "other texts"
+    if not experiment.train.branches and len({plan.steps for plan in plans}) == 1:
+        yield "other lengths of training"
+    if "lr" not in experiment.tune and "train.lr" not in experiment.variants.axes:
+        yield "a learning rate for each variant"
+    yield "other architectures"
 
 
 def _component(entry: object) -> str:

@@ -20,25 +20,6 @@ _INTERVAL = re.compile(r" \[[^]]*]$")
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
 
-def size(count: float, digits: int = 3) -> str:
-    """Format a number of bytes with a binary unit, such as `4 KiB`."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.{digits}g} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
-
-
-def shorten_number(value: float) -> str:
-    """Format a number in few characters: 0.003, 64, 1.2M."""
-    if 1e4 <= value < 1e6 and not value % 1024:
-        return f"{value:,.0f}"
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:,.6g}"
-
-
 def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
     """Format cells as an aligned table for a terminal, with numbers aligned right.
 

@@ -16,7 +16,7 @@ from llama_ablate.data.texts import hash_document
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import plan, plan_texts
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import warnings
+from llama_ablate.findings import warnings
 
 DRAWN = random.Random(0)
 WORDS = ["".join(DRAWN.choices("abcdefghij", k=DRAWN.randint(2, 8))) for _ in range(3000)]
@@ -178,7 +178,10 @@ def test_dropped_documents_are_those_that_stand_in_training_text_and_no_others(p
 
 
 def notes(plan):
-    return [line for table in plan.tables for line in warnings.planned(table, plan.experiment)]
+    found = [
+        planned for table in plan.tables for planned in warnings.planned(table, plan.experiment)
+    ]
+    return [*map(str, found)]
 
 
 def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tmp_path):

@@ -10,9 +10,9 @@ from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
+from tests.tables import sentences_of as warnings
 
 ENTRIES = [
     {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},

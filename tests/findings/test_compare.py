@@ -13,7 +13,7 @@ from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings.compare import RowFamily, compare, compare_all
 from llama_ablate.findings.hypotheses import _expectation
 from tests import tables
-from tests.report.metric_rows import with_documents
+from tests.metric_rows import with_documents
 from tests.simulations import SEEDS, SHARES
 
 DOCUMENTS = 40

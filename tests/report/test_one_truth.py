@@ -9,9 +9,9 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import effects, hypotheses
+from llama_ablate.findings.answer import answer, headline
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns, latex, tables
-from llama_ablate.report.headline import answer, headline
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Results
 from tests.tables import frames as made
@@ -118,7 +118,7 @@ def of_hypothesis(entry, row):
 )
 def test_no_two_words_of_a_page_contradict(pack):
     frames = opened(pack)
-    text = answer(frames)
+    text = re.split(" (?:Supported|Refuted|Undecided|Of [0-9])", answer(frames))[0]
     for table in frames.tables:
         said = {}
         for where, label, cell in shown(frames, table):

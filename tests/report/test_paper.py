@@ -13,23 +13,12 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.union import union
-from llama_ablate.report import latex, paper, plots
-from llama_ablate.report.picture import (
-    Axis,
-    Dot,
-    Dots,
-    Lines,
-    LineStyles,
-    Picture,
-    Point,
-    style_names,
-)
+from llama_ablate.report import latex, paper, pictures
 from llama_ablate.results import CURVE, Results, Store
-from tests import plans
+from tests import plans, tables
 from tests.metrics import measured
 
 HOSTILE = r"[50% & more_{x} \input{/etc/passwd} 中文 é ¿ ~^#$ "
@@ -109,7 +98,7 @@ def frames_of(*roots):
 @pytest.fixture
 def read(monkeypatch):
     """Make a paper's files without drawing; return the names, the table and the set-up."""
-    monkeypatch.setattr(plots, "for_paper", lambda _picture, _width: b"")
+    monkeypatch.setattr(pictures, "write", lambda *_: b"")
 
     def make(*roots):
         made = paper.files(frames_of(*roots))
@@ -164,22 +153,29 @@ def test_sizes_are_groups_of_columns_and_each_rate_is_the_one_that_was_chosen(tu
     assert "0.001" not in setup  # the file's own rate, at which no reported run trained
 
 
-@pytest.mark.parametrize("width", [3.25, 6.75])
-def test_a_figure_has_the_width_of_its_place_and_its_fonts_embedded(width):
-    long = "rmsnorm+rope+gqa-kv_heads=2+swiglu-multiple_of=8+pre $x$"
-    dots = Dots([Dot(long, Estimate(0.1, 0.0, 0.2), "better")], Axis("loss " * 20))
-    named = style_names([long, *map(str, range(11))])
-    points = [Point(name, x, Estimate(x, x - 1, x + 1)) for name in named for x in (1.0, 2.0, 3.0)]
-    styles = LineStyles(named, named)
-    lines = Lines(points, Axis("x " * 40), Axis("y " * 40), styles, title="t " * 40)
-    for picture in (Picture([dots]), Picture([lines] * 3)):
-        drawn = plots.for_paper(picture, width)
-        box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", drawn)
-        assert float(box[1]) == 72 * width
+def test_figures_have_the_width_of_their_place_and_their_fonts_embedded(made):
+    found = paper.files(frames_of(made("a", labels=("base", "a name of many letters $x$"))))
+    drawn = {name: content for name, content in found.items() if name.endswith(".pdf")}
+    assert drawn
+    for name, content in drawn.items():
+        box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
+        assert float(box[1]) == 72 * (6.75 if "-wide" in name else 3.25)
         assert float(box[2]) <= 72 * 7.5  # with its caption it fits the page
-        assert b"/FontFile2" in drawn
-        assert b"/Type3" not in drawn
-    assert plots.for_paper(Picture([dots]), width) == plots.for_paper(Picture([dots]), width)
+        assert b"/FontFile2" in content
+        assert b"/Type3" not in content
+
+
+def test_rows_that_lost_runs_or_lack_seeds_carry_a_mark_that_the_caption_explains():
+    losses = {"base": [2.0, 2.1, 2.2], "a": ["diverged", 2.3, 2.4], "b": [2.1, 2.2, "pending"]}
+    found = tables.frames({"": losses})
+    cells = paper.tabulate(found).set_index("variant")
+    marked = cells[next(head for head in cells if head.startswith("difference"))]
+    assert [cell.endswith("\N{DAGGER}") for cell in marked] == [False, True, True]
+    caption = paper.describe_table(found)
+    assert "a: mean of the 2 of 3 runs that trained; b: 2 of 3 seeds." in caption
+    assert "2 seeds finished of each variant and the baseline (3 were planned)" in (
+        paper.describe_setup(found)
+    )
 
 
 def test_what_is_in_a_folder_stays_and_what_fails_leaves_nothing(made, tmp_path, monkeypatch):

@@ -1,252 +1,229 @@
-"""Pictures as readers see them: no text overlaps or is cut, and a page shows those of files."""
+"""Pictures: what a function draws from a frame, on axes of any figure."""
 
-import base64
-import itertools
-from io import BytesIO
-from xml.etree import ElementTree as ET
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
-import seaborn as sns
-from matplotlib.patches import Circle
-from matplotlib.text import Text
-from PIL import Image, ImageChops
+from matplotlib.figure import Figure
 
-from llama_ablate.evidence.written import Estimate
-from llama_ablate.report import embedding, plots
-from llama_ablate.report.drawing import shorten_names
-from llama_ablate.report.picture import (
-    Axis,
-    Costs,
-    Dot,
-    Dots,
-    Lines,
-    LineStyles,
-    Picture,
-    Point,
-    Tick,
-    style_names,
+import llama_ablate as la
+from llama_ablate.evidence.student import quantile
+from llama_ablate.findings.answer import list_costs
+from llama_ablate.report import figures, page, pictures
+from llama_ablate.report.contents import BASELINE, COLOURS, Styles
+from tests import filled
+from tests.tables import frames
+
+ROWS = pd.DataFrame(
+    {
+        "variant": ["base", "good", "bad", "huge"],
+        "difference": [0.0, -0.1, 0.05, 9.0],
+        "low": [np.nan, -0.12, 0.02, 8.5],
+        "high": [np.nan, -0.08, 0.08, 9.5],
+        "verdict": ["baseline", "better", "worse", "worse"],
+    }
 )
-from tests.report.test_page import CHROMIUM, FLAGS
-
-DRAW = np.random.default_rng(0)
-MAX_DIFFERENCE = 96  # of 255, of any pixel
+LOSSES = {"base": [2.0, 2.1, 2.2], "a": [1.9, 2.0, 2.2], "b": [2.3, 2.4, 2.5]}
 
 
-def names(count, letters=73):
-    """Labels of up to 73 letters, of which the first are alike."""
-    words = "norm=rmsnorm,position=rope-theta-500000,attention=gqa-kv-heads-2,ffn=swiglu"
-    return ["baseline", *(f"{words[: letters - 3]}{n:03}" for n in range(1, count))]
+def axes(picture, rows, *given, **options):
+    return pictures.draw(picture, rows, *given, **options).axes[0]
 
 
-def rows(count):
-    marks = [
-        Dot(name, Estimate(d, d - 0.02, d + 0.02), verdict, "2 ok, 1 diverged" if d > 0.09 else "")
-        for name, d, verdict in zip(
-            names(count),
-            DRAW.normal(0, 0.05, count),
-            itertools.cycle(["baseline", "better", "worse", "equivalent", "inconclusive"]),
+def test_rows_have_their_intervals_and_one_large_effect_does_not_hide_the_others():
+    ax = axes(pictures.effects, ROWS, margin=0.03, seeds={"good": [-0.11, -0.09]})
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == [*ROWS["variant"]]
+    spans = [tuple(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2]
+    assert (-0.12, -0.08) in spans
+    assert (-0.11, -0.09) in spans
+    assert ax.get_xlim()[1] < 0.2
+    assert [text.get_text() for text in ax.texts] == ["+9.00 [+8.50, +9.50]"]
+    markers = {
+        line.get_ydata()[0]: line.get_marker() for line in ax.lines if len(line.get_xdata()) == 1
+    }
+    assert (markers[1], markers[2]) == ("<", ">")
+
+
+def test_curves_are_medians_of_seeds_smoothed_with_single_runs_thin_and_named_at_their_ends():
+    tokens = np.arange(1, 61) * 100
+    rows = [
+        pd.DataFrame(
+            {
+                "variant": name,
+                "run": f"{name}{seed}",
+                "tokens": tokens,
+                "train_loss_nats": 3.0 + n + seed,
+            }
         )
+        for n, name in enumerate(("a", "b"))
+        for seed in (0.0, 0.1, 0.5)
     ]
-    ticks = [Tick(mark.name, mark.at.value + 0.01, seed) for mark in marks for seed in range(3)]
-    x = Axis("loss minus that of a baseline with a long name (nats)", at=0)
-    return Picture([Dots(marks, x, ticks, 0.03, styles=style_names(names(count)))])
+    ax = axes(pictures.loss_curves, pd.concat(rows), reported={"a": 3.3})
+    thick = [line for line in ax.lines if line.get_linewidth() > 1 and len(line.get_xdata()) > 9]
+    assert [line.get_ydata()[-1] for line in thick] == pytest.approx([3.1, 4.1])
+    assert sum(line.get_linewidth() < 1 for line in ax.lines) == 6
+    assert [text.get_text() for text in ax.texts] == ["b", "a"]  # from above
+    (diamond,) = [line for line in ax.lines if line.get_marker() == "D"]
+    assert list(diamond.get_ydata()) == [3.3]
 
 
-def lines(count):
-    styles = style_names(names(count))
-    points = [
-        Point(name, x, Estimate(2 + 5 / x**0.3 + at / 50), n=3)
-        for at, name in enumerate(styles)
-        for x in (1e5, 2e5, 4e5, 8e5)
-    ]
-    shown = LineStyles(styles, [*styles][:12])
-    x, y = Axis("training tokens", "count"), Axis("loss on validation tokens (nats per token)")
-    return Picture([Lines(points, x, y, shown), Lines(points, x, y, shown)], columns=2)
-
-
-def costs(count):
-    styles = style_names(names(count))
-    marks = [
-        Dot(
-            name,
-            Estimate(d, d - 0.02, d + 0.02),
-            "inconclusive",
-            cost={"bytes": Estimate(2.0 ** (10 + at % 5))},
-        )
-        for at, (name, d) in enumerate(zip(styles, DRAW.normal(0, 0.05, count), strict=True))
-    ]
-    x = Axis("state of one sequence", "bytes", whole=True)
-    return Picture(
-        [Costs(marks, "bytes", x, Axis("loss minus that of the baseline", at=0), styles)]
+def test_differences_along_training_are_paired_with_students_intervals():
+    values = {("base", 0): 2.0, ("base", 1): 3.0, ("a", 0): 1.8, ("a", 1): 2.9}
+    rows = pd.DataFrame(
+        [
+            {"variant": v, "seed": s, "tokens": t, "validation_loss_nats": x, "outcome": "ok"}
+            for (v, s), x in values.items()
+            for t in (10, 20)
+        ]
     )
+    ax = axes(pictures.learning_curves, rows, baseline="base")
+    (line,) = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_linewidth() > 1]
+    assert list(line.get_ydata()) == pytest.approx([-0.15, -0.15])
+    half = quantile(0.975, 1) * 0.05
+    ends = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == pytest.approx((-0.15 - half, -0.15 + half))
 
 
-@pytest.mark.parametrize("width", [plots.NARROW_WIDTH, plots.WIDTH])
-@pytest.mark.parametrize("count", [2, 24, pytest.param(64, marks=pytest.mark.full)])
-@pytest.mark.parametrize("make", [rows, lines, costs])
-def test_no_text_overlaps_another_or_is_cut(make, count, width):
-    drawing = plots.draw(make(count), width)
-    figure = drawing.figure
-    figure.draw_without_rendering()
-    hidden = find_undrawn(figure)
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for text in figure.findobj(Text)
-        if text.get_text().strip() and text.get_visible() and id(text) not in hidden
-    ]
-    whole = figure.bbox.padded(1)
-    for text, box in boxes:
-        assert whole.x0 <= box.x0, text
-        assert box.x1 <= whole.x1, text
-        assert whole.y0 <= box.y0, text
-        assert box.y1 <= whole.y1, text
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        assert not a.padded(-1.5).overlaps(b.padded(-1.5)), (one, other)
+def test_costs_name_the_front_without_overlap_and_never_over_a_point():
+    made = frames(
+        {"": {"base": [2.0, 2.1], **{f"v{n}": [2 - n / 99, 2.1] for n in range(30)}}},
+        changes={f"v{n}": {"parameters": 1000 * (n + 2)} for n in range(30)},
+    )
+    figure = next(figures.make("costs", made))
+    ax = figure.figure.axes[0]
+    figure.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert boxes
+    for at, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[at + 1 :])
 
 
-@pytest.mark.parametrize("width", [plots.NARROW_WIDTH, plots.WIDTH])
-def test_of_each_row_the_picture_knows_the_whole_label_of_a_name_of_its_own(width):
-    drawing = plots.draw(rows(24), width)
-    labels = [about["title"] for about in drawing.about.values() if "data-y" in about]
-    assert labels == names(24)
-    shown = [label.get_text() for label in drawing.figure.axes[0].get_yticklabels()]
-    assert len({*shown}) == 24
-    assert all(drawing.shortened.get(text, text) in labels for text in shown)
+def test_speeds_are_times_and_costs_that_are_alike_are_left_out():
+    rows = ROWS.assign(
+        train_speed_ratio=[1.0, 0.5, 2.0, np.nan],
+        train_speed_low=[1.0, 0.4, np.nan, np.nan],
+        train_speed_high=[1.0, 0.8, np.nan, np.nan],
+        decode_speed_ratio=1.0,
+        decode_speed_low=1.0,
+        decode_speed_high=1.0,
+        state_bytes=64.0,
+        asked_state_bytes=np.nan,
+        asked_context=np.nan,
+        context=64,
+        parameters=1000,
+        active_parameters=1000,
+        flops_per_token=1.0,
+        peak_memory_bytes=1.0,
+    )
+    (cost,) = list_costs(rows)
+    assert cost.column == "train_speed"
+    ax = axes(pictures.costs, rows, cost)
+    drawn = {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() in "<>D"}
+    assert drawn == {1.0, 2.0, 0.5}
+    bars = [sorted(line.get_xdata()) for line in ax.lines if line.get_marker() == "None"]
+    assert [1.25, 2.5] in bars
 
 
-def find_undrawn(figure):
-    """Return the ids of numbers along axes that lie beyond their ends."""
-    found = set()
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            for tick in (*axis.majorTicks, *axis.minorTicks):
-                if not low - 1e-9 <= tick.get_loc() <= high + 1e-9:
-                    found |= {id(tick.label1)}
-                found |= {id(tick.label2)}
-    return found
+def test_a_metric_is_drawn_along_its_numeric_coordinate_and_bars_do_not_reach_below_zero():
+    rows = pd.DataFrame(
+        {
+            "variant": "a",
+            "quantity": "share_dead",
+            "unit": "",
+            "value": [0.0, 0.1, 0.4, 0.4],
+            "context": [8, 8, 64, 64],
+        }
+    )
+    ax = axes(pictures.metrics, rows, along="context")
+    line = ax.lines[0]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([8, 64], pytest.approx([0.05, 0.4]))
+    assert ax.collections[0].get_paths()[0].vertices[:, 1].min() == 0
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("context", "share dead")
 
 
-@pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.full)])
-def test_points_of_costs_are_named(count):
-    written = {text.get_text() for text in plots.draw(costs(count)).figure.axes[0].texts}
-    assert len(written) >= 0.85 * count
+def test_the_chosen_rate_has_a_ring_and_rates_are_ticks():
+    rows = pd.DataFrame(
+        {
+            "label": "a",
+            "seed": [0, 1] * 2,
+            "lr": [0.1, 0.1, 0.2, 0.2],
+            "loss": [2.0, 2.2, 3.0, 3.0],
+            "chosen": [True, True, False, False],
+        }
+    )
+    ax = axes(pictures.tuning, rows)
+    (ring,) = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([0.1], pytest.approx([2.1]))
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0.1", "0.2"]
 
 
-def test_beyond_24_points_of_costs_are_numbered():
-    drawing = plots.draw(costs(25))
-    assert all(text.get_text().isdigit() for text in drawing.figure.axes[0].texts)
-    assert drawing.shortened["1"] == "baseline"
+def test_sizes_and_gaps_show_the_same_arms_and_every_figure_of_a_table_names_it():
+    pack = "results/reference/rate-transfer"
+    opened = la.open(pack)
+    drawn = {}
+    for name in ("sizes", "gaps"):
+        (figure,) = opened.figures(name).values()
+        drawn[name] = {text.get_text() for text in figure.axes[0].texts}
+    assert (
+        drawn["sizes"] - {"standard"}
+        == drawn["gaps"]
+        == {"mup", "completep", "embedding's rate", "mup without gains"}
+    )
+    (effects,) = opened.only("dim 96 heads 6").figures("effects").values()
+    (first,) = opened.figures("effects").values()
+    assert first.axes[0].get_title(loc="left") == "dim 32 heads 2"
+    assert len(effects.axes[0].get_yticks()) == 6
 
 
-def test_short_names_are_unique_and_fit():
-    short = shorten_names(names(64), 20)
-    assert len({*short.values()}) == 64
-    assert all(len(text) <= 20 for text in short.values())
-    assert shorten_names(["a", "b"], 8) == {"a": "a", "b": "b"}
+def test_colours_differ_are_the_same_in_all_pictures_and_have_a_contrast_of_three():
+    styles = Styles.of([f"v{n}" for n in range(8)], "v0")
+    assert styles.colour("v0") == BASELINE
+    assert len({styles.colour(f"v{n}") for n in range(8)}) == 8
+
+    def light(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for ground in ("#ffffff", "#17181b"):
+        for colour in COLOURS:
+            low, high = sorted((light(colour), light(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 3 - 0.15 * (colour == "#cc79a7"), colour
 
 
-# ---- embedded in a page
+def test_equal_figures_give_equal_bytes_and_no_label_is_a_formula_or_an_element():
+    rows = ROWS.assign(
+        variant=["$\\frac{$", "</svg><script>", "a\x00b", "\N{CJK UNIFIED IDEOGRAPH-4E2D}"]
+    )
+    first, second = (pictures.draw(pictures.effects, rows) for _ in range(2))
+    svg = pictures.write(first, "svg")
+    assert svg == pictures.write(second, "svg")
+    assert b"<script>" not in svg
+    assert b"\x00" not in svg
+    assert b"$\\frac{$" in svg
+    for kind, begin in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        assert pictures.write(first, kind).startswith(begin)
 
 
-def test_a_style_without_an_attribute_is_refused_by_name():
-    path = '<path style="fill: none; blend: x" d="M 0 0"/>'
-    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">{path}</svg>'
-    with pytest.raises(ValueError, match="no attribute for 'blend: x'"):
-        embedding.Sheet().add(svg.encode(), {}, "x")
+def test_an_embedded_picture_has_variants_as_data_and_no_style_element():
+    figure = pictures.draw(pictures.effects, ROWS, Styles.of([*ROWS["variant"]]))
+    text = page.embed(pictures.write(figure, "svg", "x").decode(), "effects")
+    assert {*re.findall(r'data-v="(v\d)"', text)} == {"v0", "v1", "v2", "v3"}
+    assert "<style" not in text
+    assert "<metadata" not in text
+    ids = {*re.findall(r' id="([^"]+)"', text)}
+    used = {*re.findall(r'(?:href="|url\()#([\w-]+)[")]', text)}
+    assert used == ids
 
 
-def test_steps_of_a_path_end_where_the_path_ends():
-    points = np.cumsum(DRAW.normal(0, 3.3, (500, 2)), axis=0)
-    path = "M " + "\nL ".join(f"{x:.6f} {y:.6f}" for x, y in points)
-    steps = embedding.write_steps(path)[1:].replace("-", " -").split()
-    ends = np.reshape([float(step) for step in steps], (-1, 2)).sum(axis=0)
-    assert ends == pytest.approx(points[-1], abs=0.051)
-    assert embedding.write_steps("M 1 1 L 2 1 L 2 2 z L 5 5") == "m1 1 1 0 0 1zl4 4"
-
-
-def test_what_a_label_holds_is_text_in_the_page_and_ids_of_two_pictures_differ():
-    hostile = '</title><script>alert(1)</script>"&'
-    marks = [Dot(hostile, Estimate(0.1, 0.0, 0.2), "better")]
-    sheet = embedding.Sheet()
-    ids = []
-    for _ in range(2):
-        drawing = plots.draw(Picture([Dots(marks, Axis("x"))]), keys={hostile: "v0"})
-        text = sheet.add(plots.write_svg(drawing.figure), drawing.about, hostile)
-        assert "<script" not in text
-        root = ET.fromstring(text)  # noqa: S314 (our own)
-        assert {mark.get("data-v") for mark in root.iter()} == {None, "v0"}
-        titles = {title.text for title in root.iter("title")}
-        assert f"{hostile}: +0.10 [+0.00, +0.20], better" in titles
-        ids.append({mark.get("id") for mark in root.iter()} - {None})
-    assert ids[0]
-    assert not ids[0] & ids[1]
-    assert "style" not in text
-
-
-def draw_clipped(axes):
-    """Draw a line that only shows within a circle."""
-    (line,) = axes.plot(DRAW.random(50), lw=3)
-    line.set_clip_path(Circle((25, 0.5), 15, transform=axes.transData))
-
-
-CONSTRUCTS = {
-    "hatch": lambda a: a.bar([1, 2], [3, 4], hatch=["//", "oo"], color=["#0072b2", "#d55e00"]),
-    "powers": lambda a: (a.loglog([1, 10, 1000], [1e-3, 1, 5], "o-"), a.set_title(r"$\sqrt{b}$")),
-    "points": lambda a: sns.scatterplot(x=DRAW.normal(size=20), y=DRAW.normal(size=20), ax=a),
-    "heat": lambda a: sns.heatmap(DRAW.random((6, 8)), annot=True, fmt=".1f", ax=a),
-    "image": lambda a: a.imshow(DRAW.random((5, 9)), aspect="auto"),
-    "band": lambda a: sns.lineplot(x=np.tile(np.arange(20), 5), y=DRAW.normal(size=100), ax=a),
-    "bars": lambda a: a.errorbar([0.2, 0.5], [0.5, 0.2], yerr=0.1, fmt="s--", capsize=4),
-    "arrow": lambda a: a.annotate("at", (0.2, 0.2), (0.7, 0.8), arrowprops={"arrowstyle": "->"}),
-    "clipped": draw_clipped,
-    "text": lambda a: a.set(xlabel="two\nlines", ylabel="ünïcode ∆ → ≤", title="a <b> & 'c'"),
-    "contours": lambda a: a.contourf(DRAW.random((8, 8)), hatches=["/", "."]),
-}
-
-
-def measure_differences(files):
-    """Return the greatest difference of a pixel between each file and its embedded picture."""
-    api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not there")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not there")
-    sheet = embedding.Sheet()
-    inside = [sheet.add(svg, {}, name, 2) for name, svg in files.items()]
-    urls = [f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in files.values()]
-    sizes = [ET.fromstring(svg).get("viewBox").split()[2:] for svg in files.values()]  # noqa: S314
-    rules = "".join(f".p{i} > *{{width:{w}px;height:{h}px}}" for i, (w, h) in enumerate(sizes))
-    style = f"body{{margin:0}}svg,img{{display:block}}[hidden]{{display:none!important}}{rules}"
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{embedding.policy(style, [])}">'
-    found, said = {}, []
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        for i, (name, (w, h)) in enumerate(zip(files, sizes, strict=True)):
-            shots = []
-            for body in (
-                sheet.letters + f'<div class="p{i}">{inside[i]}</div>',
-                f'<div class="p{i}"><img src="{urls[i]}"></div>',
-            ):
-                size = {"width": round(float(w)), "height": round(float(h))}
-                tab = browser.new_page(viewport=size)
-                tab.on("console", lambda message: said.append(message.text))
-                tab.set_content(f"<!doctype html>{policy}<style>{style}</style>{body}")
-                tab.wait_for_timeout(60)
-                shots.append(Image.open(BytesIO(tab.screenshot())).convert("RGB"))
-                tab.close()
-            found[name] = int(np.asarray(ImageChops.difference(*shots)).max())
-        browser.close()
-    assert said == []
-    return found
+def test_a_picture_draws_on_axes_of_any_figure():
+    ax = Figure().subplots()
+    pictures.effects(ROWS.head(3), ax)
+    assert ax.get_xlabel().startswith("difference in loss")
 
 
 @pytest.mark.full
-def test_an_embedded_picture_is_that_of_its_file_whatever_is_drawn():
-    files = {}
-    for name, draw in CONSTRUCTS.items():
-        figure = plots.blank(5, 3)
-        draw(figure.subplots())
-        files[name] = plots.write_svg(figure)
-    found = measure_differences(files)
-    assert len(found) == len(CONSTRUCTS)
-    assert max(found.values()) <= MAX_DIFFERENCE, found
+def test_a_thousand_variants_take_seconds(tmp_path):
+    opened = la.open(filled.store(tmp_path / "x", 1000, 2).root)
+    assert len(opened.figures("loss_curves")) == 1

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.sizes import optima
-from llama_ablate.report import plots
-from llama_ablate.report.sections import FIGURES, SECTIONS
+from llama_ablate.report.figures import make
+from llama_ablate.report.sections import SECTIONS
 from tests import tables
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3]
@@ -51,14 +51,15 @@ def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
     assert moved.loc["mup"].tolist() == [0, 0, -1]
     assert set(frame["label"]) == {"standard", "mup"}  # controls are left out
     assert frame["loss"].tolist() == [2.05] * 6  # the mean over seeds at the best rate
-    shown = SECTIONS["transfer"].make(frames()).cells
+    shown = SECTIONS["transfer"].make(frames(), "transfer").cells
     assert list(shown.columns) == ["variant", "dim 32", "dim 64", "dim 128"]
     assert shown.iloc[0].tolist() == ["standard", "0.008* (+0)", "0.004 (-1)", "0.001* (-3)"]
     assert shown.iloc[1].tolist() == ["mup", "0.004 (+0)", "0.004 (+0)", "0.002 (-1)"]
 
 
-def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_rate():
-    figure = plots.draw(FIGURES["transfer"](frames())).figure
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["standard", "mup"]
-    rings = [line for line in figure.axes[0].lines if line.get_markersize() == 11]
-    assert [float(ring.get_xdata()[0]) for ring in rings] == [8e-3, 4e-3, 1e-3]
+def test_each_variant_has_a_figure_with_a_line_a_size_and_a_ring_at_each_best_rate():
+    drawn = [part.figure.axes[0] for part in make("transfer", frames())]
+    assert [axes.get_title(loc="left") for axes in drawn] == ["standard", "mup"]
+    rings = [line for line in drawn[0].lines if line.get_markerfacecolor() == "none"]
+    assert [line.get_xdata()[0] for line in rings] == [0.008, 0.004, 0.001]
+    assert {text.get_text() for text in drawn[0].texts} == {"dim 32", "dim 64", "dim 128"}

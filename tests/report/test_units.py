@@ -11,7 +11,9 @@ from llama_ablate.findings import effects
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.rows import grouped
-from llama_ablate.report.sections import FIGURES, sections
+from llama_ablate.report.contents import list_tables
+from llama_ablate.report.figures import make
+from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests.in_process import run_in_process
 
@@ -105,9 +107,10 @@ def test_tables_figures_and_files_say_so(folder, frames):
     assert "loss (bits/byte)" in comparison.cells
     assert not {"perplexity", "bits/byte", "loss (nats)"} & {*comparison.cells}
     assert "loss (bits/byte)" in (folder / "report" / "report.html").read_text("utf-8")
-    (panel,) = FIGURES["effects"](frames).panels
-    assert panel.x.title == "loss minus that of bpe-vocab=300 (baseline) (bits/byte)"
-    last = {point.run.label: point.read for point in frames.table.curves([BASE, "bytes"])}
+    (effects,) = make("effects", frames)
+    assert effects.figure.axes[0].get_xlabel() == "difference in loss (bits/byte); left is better"
+    (contents,) = list_tables(frames, frames)
+    last = contents.curves.groupby("variant")["read"].max()
     assert last["bytes"] == pytest.approx(last[BASE], rel=0.05)  # a step is 64 tokens of 1200
 
 

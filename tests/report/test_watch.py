@@ -37,7 +37,7 @@ def grid(tmp_path, monkeypatch):
 
     monkeypatch.setattr(time, "sleep", end_run)
     monkeypatch.setattr(page, "write", write)
-    monkeypatch.setattr(page.PagePictures, "draw", draw_nothing)
+    monkeypatch.setattr(page, "_draw", draw_nothing)
     return store.root, slept, written
 
 

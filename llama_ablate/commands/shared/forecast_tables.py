@@ -8,7 +8,7 @@ import pandas as pd
 
 from llama_ablate.design.forecast import Cost, Forecast, held_out_tokens
 from llama_ablate.evidence import written
-from llama_ablate.report import tables, warnings
+from llama_ablate.findings import warnings
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 
 _WEIGHT_CHOICES = {"none": "no weights kept", "best": "those of the best", "all": "all"}
@@ -28,11 +28,11 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
             *warnings.warn_of_text(table, experiment),
-            *warnings.planned(table, experiment),
+            *map(str, warnings.planned(table, experiment)),
         ]
         parts += [_cells(table, experiment.state_contexts), "\n".join(lines)]
     sizes = (
-        f"{tables.size(n)} with {_WEIGHT_CHOICES[choice]}"
+        f"{written.size(n)} with {_WEIGHT_CHOICES[choice]}"
         for choice, n in forecast.disk_bytes.items()
     )
     where = "of the GPU " if compute.device == "cuda" else ""
@@ -52,7 +52,7 @@ def list_forecast(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         f"of it: {_range(forecast, _split)}",
         *_costly_evaluation(forecast),
         f"disk: up to {', '.join(sizes)}",
-        f"memory: about {tables.size(forecast.memory.bytes)} {where}a worker, most for "
+        f"memory: about {written.size(forecast.memory.bytes)} {where}a worker, most for "
         f"'{forecast.memory.variant}' (closed form, to a factor of 1.5)",
     ]
     return [*parts, "\n".join(lines)]

@@ -9,16 +9,15 @@ import pytest
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings import heldout
+from llama_ablate.findings import heldout, warnings
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.paired_table import text_error_of
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import MeasuredValues, has_number
-from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests import plans
-from tests.report.metric_rows import with_documents
+from tests.metric_rows import with_documents
 from tests.tables import frames
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -107,7 +106,7 @@ def test_a_row_that_no_number_of_seeds_decides_has_the_half_width_of_its_text(ro
 def test_few_documents_are_told_where_another_split_would_have_more():
     def told(**documents):
         table = plans.table([plans.variant()], [], {"documents": documents})
-        return " ".join(warnings.few_documents(plans.document(table).tables[0].text))
+        return " ".join(map(str, warnings.few_documents(plans.document(table).tables[0].text)))
 
     few = told(train=500, validation=4, test=7)
     assert "the validation split has 4, the test split has 7" in few

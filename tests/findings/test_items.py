@@ -12,7 +12,7 @@ from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.values import MeasuredValues
 from llama_ablate.results import Results
 from tests import tables
-from tests.report.metric_rows import of_run
+from tests.metric_rows import of_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 NAME = "minimal-pairs_accuracy"

@@ -13,7 +13,7 @@ from llama_ablate.evidence.medians import estimate_column
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.speeds import Ratio, find_peak
-from llama_ablate.report.warnings import list_speed_limits
+from llama_ablate.findings.warnings import list_speed_limits
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value
 from tests import plans, tables
@@ -88,9 +88,11 @@ def test_a_row_that_varies_more_than_the_others_has_its_own_variance_and_lends_i
 
 def test_the_same_code_at_another_speed_is_a_warning(frames):
     differs = frames([[1.3] * 3] * 3).table.comparison
-    (note,) = (line for line in list_speed_limits(differs) if "same" in line)
+    (note,) = (line for line in map(str, list_speed_limits(differs)) if "same" in line)
     assert note.startswith("The same code differs in its training speed: 'again' 1.30x* [")
-    assert not any("same" in line for line in list_speed_limits(frames().table.comparison))
+    assert not any(
+        "same" in line for line in map(str, list_speed_limits(frames().table.comparison))
+    )
 
 
 def timed(**train):
@@ -110,7 +112,7 @@ def test_a_speed_of_the_runs_has_no_interval_no_note_and_a_mark():
     row = timed(low=math.nan, high=math.nan, turns=0, processes=0)
     row = replace(row, baseline=False)
     assert cells([row])["speed"].tolist() == ["~1.20x"]
-    assert not any("training" in line for line in list_speed_limits([row]))
+    assert not any("training" in line for line in map(str, list_speed_limits([row])))
 
 
 def test_training_speeds_that_were_not_paired_are_those_of_the_runs_median_by_median():

@@ -9,8 +9,7 @@ from llama_ablate.evidence import written
 from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import plots
-from llama_ablate.report.sections import FIGURES
+from llama_ablate.report.figures import make
 from tests.tables import frames
 
 LABELS = ("base", "+a", "+b", "+c")
@@ -57,11 +56,12 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed():
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     made = path(1)
     steps = framed(effects.steps(made.table))
-    axes = plots.draw(FIGURES["steps"](made)).figure.axes[0]
-    drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
+    (figure,) = make("steps", made)
+    axes = figure.figure.axes[0]
+    drawn = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 1.8]
     ends = steps[["marginal_low", "marginal_high"]].to_numpy()
-    assert [list(line) for line in drawn if len(line) == 2][: len(ends)] == ends.tolist()
-    assert FIGURES["steps"](frames({"": {"base": [2.0, 2.1], "+a": [2.1, 2.2]}})) is None
+    assert [list(line) for line in drawn] == ends.tolist()
+    assert [*make("steps", frames({"": {"base": [2.0, 2.1], "+a": [2.1, 2.2]}}))] == []
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -14,14 +14,13 @@ from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.secondary import judge_secondary
 from llama_ablate.findings.values import MeasuredValues, MetricRow
-from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
-from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results
 from tests import tables
 from tests.conftest import LEARNS
 from tests.in_process import in_process, run_in_process
-from tests.report.metric_rows import of_run
+from tests.metric_rows import of_run
+from tests.tables import sentences_of as warnings
 
 GUARD = {"metric": "cloze", "quantity": "accuracy", "worse": "lower", "worse_by": "0.05 points"}
 #: Both are better in loss; one of them answers worse.
@@ -94,11 +93,11 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
     shown = list(cells(table.comparison)["verdict"])
     assert shown == ["baseline", "better, worse in own_accuracy", "better"]
     mean = np.mean(np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"]))
-    said = f"Better in loss, but worse in a guarded metric: worse (own_accuracy {mean:+.3f} ["
-    assert said in headline(found)
+    said = f"Better in loss, but worse in a guarded metric: 'worse' (own_accuracy {mean:+.3f} ["
+    assert any(line.startswith(said) for line in warnings(found))
     (hypothesis,) = framed(hypotheses.results(found)).to_dict("records")
     assert (hypothesis["result"], hypothesis["remark"]) == ("supported", "worse in own_accuracy")
-    section = SECTIONS["other_metrics"].make(found)
+    section = SECTIONS["other_metrics"].make(found, "other_metrics")
     assert list(section.frame["result"]) == ["", "worse", "holds"]
     assert list(section.cells["worse by"]) == ["", *["0.05 points lower"] * 2]
 

@@ -11,7 +11,6 @@ import pytest
 from llama_ablate.findings import stages, tuning
 from llama_ablate.findings.frames import TableFrames, _hypothesis_labels
 from llama_ablate.findings.values import MeasuredValues, RunRow
-from llama_ablate.findings.winners import find_winners
 from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}
@@ -189,29 +188,3 @@ def test_the_seeds_of_the_race_choose_and_are_not_reported():
     )
     table = replace(table, planned=first)
     assert {run.point for run in table.marked_runs if run.use == "reported"} == {"lr 0.2"}
-
-
-def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot():
-    (made,) = tables.frames({"": {"base": [2.0]}}).table.comparison
-    base = replace(made, n=12, looks=3)
-
-    def arm(label, n, loss, by, verdict):
-        ends = {"difference": by, "low": by - 0.1, "high": by + 0.1}
-        return replace(base, label=label, baseline=False, n=n, loss=loss, verdict=verdict, **ends)
-
-    # On its three seeds the early one has a higher loss than the late one on all twelve.
-    early, late = arm("early", 3, 1.9, -0.3, "better"), arm("late", 12, 1.8, -0.2, "better")
-    still_open = arm("open", 6, 1.0, -1.0, "pending")
-
-    def winners(*rows):
-        both = (*rows, late, still_open)
-        return [row.winner for row in find_winners({"one": both, "two": both})]
-
-    assert winners(base, early) == ["early"] * 2
-    # Without looks three seeds are fewer than the others'.
-    assert winners(replace(base, looks=1), replace(early, looks=1)) == ["late"] * 2
-    # The mean of those that trained wins nothing.
-    assert winners(base, replace(early, lost=1)) == ["late"] * 2
-    assert winners(base, replace(early, verdict="too short")) == ["late"] * 2
-    # An interval that holds 0 has no winner.
-    assert winners(base, replace(early, high=0.1)) == ["no winner"] * 2

@@ -15,7 +15,7 @@ from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.report import plots
+from llama_ablate.report import pictures
 from tests.conftest import make_spec
 from tests.in_process import run_script, save_nothing
 from tests.interop.checkpoints import write_llama3
@@ -91,7 +91,7 @@ def test_how_far_a_head_looks_back_by_hand():
 def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):
     weights = np.tril(np.ones((1, 1, 3, 3)))
     maps = of_weights(weights, ["$\\frac{$", "\x00", "\t"], "a$\\frac{$")
-    plots.save(maps.head(0, 0), tmp_path / "x")
+    pictures.save(maps.head(0, 0), tmp_path / "x")
     assert "\x00" not in (tmp_path / "x.svg").read_text("utf-8")
 
 
@@ -148,7 +148,7 @@ def rope(*words):
 
 
 def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "_save", save_nothing)
+    monkeypatch.setattr(pictures, "write", save_nothing)
     rates = rope("llama3-8b", "--out", tmp_path / "x")["llama3-8b"]
     assert len(rates) == 64
     for pair, value in PRINTED.items():

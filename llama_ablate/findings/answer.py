@@ -1,0 +1,467 @@
+"""Answer of an experiment in sentences on quality, costs and sizes; costs of variants."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from llama_ablate.config import labels
+from llama_ablate.config.labels import name_corpus
+from llama_ablate.config.schema import CostName, Experiment
+from llama_ablate.evidence import written
+from llama_ablate.evidence.written import Estimate
+from llama_ablate.findings import effects, hypotheses, sizes
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.effects import FactorRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import frame, grouped
+from llama_ablate.terminal import plural
+
+MAX_WORDS = 60  # most words of an answer, if its first sentence is no longer
+#: Most names of one kind in a sentence, reduced until the answer is short enough.
+_NAMES = (4, 3, 2, 1)
+_MAX_TABLES, _MAX_HYPOTHESES = 3, 3  # most tables and hypotheses that are named
+#: Verbs for the verdicts `better` and `worse` of variants, of factors, and of steps of a path.
+_VARIANT = {"better": "beats {} by", "worse": "is worse than {} by"}
+_FACTOR = {"better": "is better by", "worse": "is worse by"}
+_STEP = {"better": "lowers the loss by", "worse": "raises the loss by"}
+#: The other verdicts in their order in the answer, with their verbs in singular and plural.
+_NEUTRAL = {
+    **dict.fromkeys(("diverged", "collapsed", "failed"), ("", "")),
+    **dict.fromkeys(("equivalent", "equal", "add up", "inconclusive"), ("is ", "are ")),
+    "no verdict": ("has ", "have "),
+    **dict.fromkeys(("not estimable", "too short", "pending"), ("is ", "are ")),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Verdict and difference in loss of a variant, factor or path step, with a remark."""
+
+    name: str
+    verdict: str
+    difference: Estimate
+    remark: str = ""
+
+
+def headline(frames: Frames) -> str:
+    """Write the answer of an experiment with its scale, in sentences."""
+    return " ".join(filter(None, (answer(frames), describe_scale(frames))))
+
+
+def answer(frames: Frames) -> str:
+    """Write the answer of an experiment in at most 60 words.
+
+    With several model sizes the trend comes first. If the experiment asks for a cost, the answer
+    lists variants that are cheaper and as good. A factorial design is answered by its effects, and
+    a path by its steps. A single sentence is kept whole.
+    """
+    for most in _NAMES:
+        parts = (_rates, _trends, _tables, _hypotheses)
+        sentences = [text for part in parts for text in part(frames, most)]
+        if len(" ".join(sentences).split()) <= MAX_WORDS:
+            break
+    kept = sentences[:1]
+    for sentence in sentences[1:]:
+        if len(" ".join([*kept, sentence]).split()) <= MAX_WORDS:
+            kept.append(sentence)
+    return " ".join(kept)
+
+
+def describe_scale(frames: Frames) -> str:
+    """Write texts, model sizes, tokens and seeds of an answer in a sentence."""
+    plans = [table.plan for table in frames.tables]
+    parameters = written.ends((plan.baseline.parameters for plan in plans), written.count)
+    each = [plan.tokens_per_run / plan.baseline.parameters for plan in plans]
+    seeds = count_seeds(frames)
+    tune = frames.plan.experiment.tune
+    tuned = f", each variant at the {_join([*tune])} chosen for it" if tune else ""
+    return (
+        f"On {name_texts(frames)}, at {parameters} parameters and "
+        f"{written.ends(each, '{:.2g}'.format)} tokens a parameter; {seeds} "
+        f"{plural(seeds, 'seed')}{tuned}."
+    )
+
+
+def count_seeds(frames: Frames) -> str:
+    """Write the number of seeds that both a variant and the baseline finished, or its range."""
+    rows = [row for table in frames.tables for row in table.comparison if not row.role]
+    counts = [row.n for row in rows if not row.baseline] or [row.n for row in rows]
+    return written.ends([n for n in counts if n] or [0], "{:,}".format)
+
+
+def name_texts(frames: Frames) -> str:
+    """Name the texts of all tables."""
+    return _join([*dict.fromkeys(name_corpus(table.plan.text.source) for table in frames.tables)])
+
+
+# ---- sentences of the answer
+
+
+def _rates(frames: Frames, most: int) -> Iterator[str]:
+    """Yield a sentence on the best learning rates by model size, unless hypotheses are stated."""
+    best = sizes.optima(frames)
+    if not best or frames.plan.experiment.hypotheses:
+        return
+    named: list[str] = []
+    for label, rows in grouped(best, lambda row: row.label).items():
+        low, high = (f"{row.lr:g}" for row in (rows[0], rows[-1]))
+        way = "falls" if rows[-1].lr < rows[0].lr else "rises"
+        path = f"stays at {low}" if low == high else f"{way} from {low} to {high}"
+        named.append(f"{label}'s {'best learning rate ' * (not named)}{path}")
+    yield f"From {best[0].rung} to {best[-1].rung}, {_list_few(named, most, '; ')}."
+
+
+def _trends(frames: Frames, most: int) -> Iterator[str]:
+    """Yield a sentence on how gaps to the baseline change with model size."""
+    rows = {row.label: row for row in sizes.by_size(frames)}.values()
+    parts = []
+    for word, names in grouped((r for r in rows if r.trend), lambda row: row.trend).items():
+        verb = "may grow or shrink" if word == "undecided" else word
+        parts.append(f"{verb} for {_list_few([_quote(row.label) for row in names], most)}")
+    if parts:
+        yield f"With size the gap to the baseline {'; '.join(parts)}."
+
+
+def _tables(frames: Frames, most: int) -> Iterator[str]:
+    """Yield a sentence per comparison table on the verdicts of its variants.
+
+    Of model sizes, only the largest has one. With more than three tables, each variant has a
+    sentence, which counts its verdicts over the tables.
+    """
+    tables = frames.rungs[-1:] if len(frames.rungs) > 1 else frames.tables
+    if len(tables) > _MAX_TABLES:
+        yield from _count_verdicts(tables, most)
+        return
+    for table in tables:
+        read_design = _steps if table.experiment.variants.design == "path" else _factors
+        text = read_design(table, most) or _at_a_cost(table, most) or _variants(table, most)
+        yield f"In '{table.plan.name}': {text}." if table.plan.name else f"{text}."
+
+
+def _count_verdicts(tables: Sequence[TableFrames], most: int) -> Iterator[str]:
+    every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
+    for label, rows in [*grouped(every, lambda row: row.label).items()][:most]:
+        counted = Counter(row.verdict for row in rows)
+        words = [f"{word} in {counted[word]}" for word in (*_VARIANT, *_NEUTRAL) if counted[word]]
+        yield (
+            f"{_quote(label)} against {_name_baseline(tables[0])} is {_join(words)} of {len(rows)} "
+            "tables."
+        )
+
+
+def _variants(table: TableFrames, most: int) -> str:
+    """Describe the verdicts of a comparison table's variants."""
+    rows = [row for row in table.comparison if not (row.role or row.baseline)]
+    nothing = "Nothing is known yet" if rows else "There are no variants to compare"
+    findings = [_make_finding(row, table) for row in rows]
+    return _describe(findings, table, _VARIANT, most, _name_baseline(table)) or nothing
+
+
+def _factors(table: TableFrames, most: int) -> str:
+    """Describe the effects of a factorial design: axes, factors and interactions."""
+    rows = effects.factors(table)
+    if not rows:
+        return ""
+    axes = effects.axes(table)
+    findings = [_make_finding(row, table) for row in rows if not row.changed]
+    alone = _describe(findings, table, _FACTOR, most)
+    if any(axis.levels > 2 for axis in axes):
+        named = [
+            f"{axis.axis} moves the loss by {axis.show_range()} {table.unit.name} (lowest: "
+            f"{axis.lowest})"
+            for axis in axes
+        ]
+        alone = "; ".join(named[:most])
+    both = [row for row in rows if row.changed]
+    seen = sorted((r for r in both if r.low > 0 or r.high < 0), key=lambda r: -abs(r.difference))
+    said = [
+        f"{row.effect}: the effects do not add up{_in_brackets(_make_finding(row, table), table)}"
+        for row in seen[:most]
+    ]
+    if both and not seen:
+        said = ["no interaction was shown"]
+    return "; ".join([f"On average over the other factors, {alone}", *said])
+
+
+def _steps(table: TableFrames, most: int) -> str:
+    """Describe the effect of each step of a path, and of all steps together."""
+    rows = effects.steps(table)
+    if not rows:
+        return ""
+    findings = [
+        Finding(
+            _quote(row.step),
+            row.verdict,
+            Estimate(row.marginal, row.marginal_low, row.marginal_high),
+            row.rate,
+        )
+        for row in rows
+    ]
+    parts = [_describe(findings, table, _STEP, most)]
+    last = next(row for row in table.comparison if row.label == rows[-1].step)
+    if last.n and last.verdict in _STEP:
+        whole = Finding("the whole path", last.verdict, _make_finding(last, table).difference)
+        parts.append(_describe([whole], table, _VARIANT, most, _name_baseline(table)))
+    return "; ".join(parts)
+
+
+def _at_a_cost(table: TableFrames, most: int) -> str:
+    """Describe the variants that need less of the asked cost, the cheapest first.
+
+    A variant is as good if it is better, equivalent, or surely not worse by more than the margin.
+    Returns "" without a cost, and if no cheaper variant is as good unless the experiment file names
+    the cost.
+    """
+    rows = [row for row in table.comparison if not row.role]
+    every = frame(rows).rename(columns={"label": "variant"})
+    cost = find_asked_cost(table.experiment, every)
+    if cost is None:
+        return ""
+    values = cost.read(every)["value"]
+    (base,) = values[every["baseline"]]
+    shares = dict(zip(every["variant"], values / base, strict=True))
+    cheaper = sorted(
+        (row for row in rows if shares[row.label] < 1 - SAME_COST), key=lambda r: shares[r.label]
+    )
+    margin = table.margin or 0.0
+    good = [
+        row for row in cheaper if row.verdict in ("better", "equivalent") or _holds(row, margin)
+    ]
+    if not good and not table.experiment.answer.cost:
+        return ""
+    none = f"No variant that needs less of {cost.words} is shown to be as good as the baseline"
+    said = [none] * (not good)
+    for row in (*good[:most], *(row for row in cheaper if row not in good)):
+        if len(said) <= most:
+            needs = f"needs {write_share(shares[row.label])}" + f" of {cost.words}" * (not said)
+            finding = _make_finding(row, table)
+            word = f"{row.verdict}{_within(row.verdict, table)}"
+            if row.verdict not in ("better", "equivalent") and row in good:
+                word = f"not worse by more than {margin}"
+            said.append(f"{finding.name} {needs} and is {word}{_in_brackets(finding, table)}")
+    measured = table.experiment.model.context
+    asked = rows[0].asked_context
+    where = f" (losses measured at context {measured:,})"
+    return "; ".join(said) + where * (cost.column == "asked_state_bytes" and asked != measured)
+
+
+def _holds(row: ComparisonRow, margin: float) -> bool:
+    """Return whether a row is surely not worse by more than a margin."""
+    return row.verdict == "inconclusive" and row.high <= margin
+
+
+def _hypotheses(frames: Frames, _most: int) -> Iterator[str]:
+    """Yield a sentence that names the hypotheses by test result, or counts the results."""
+    rows = hypotheses.results(frames)
+    by_result = grouped(rows, lambda row: row.result)
+    if len(rows) > _MAX_HYPOTHESES:
+        words = [f"{len(group)} {word}" for word, group in by_result.items()]
+        yield f"Of {len(rows)} hypotheses: {', '.join(words)}."
+        return
+    for word, group in by_result.items():
+        names = dict.fromkeys(f"'{row.hypothesis}'" for row in group)
+        yield f"{word.capitalize()}: {'; '.join(names)}."
+
+
+# ---- words
+
+
+def _describe(
+    every: Sequence[Finding],
+    table: TableFrames,
+    verbs: dict[str, str],
+    most: int,
+    base: str = "",
+) -> str:
+    """Describe findings grouped by verdict: better and worse first, the largest first.
+
+    `verbs` maps these two verdicts to verb phrases. `base` is the baseline's name, which is written
+    only once.
+    """
+    parts: list[str] = []
+    by_size = sorted(every, key=lambda one: -abs(one.difference.value))
+    for word, verb in verbs.items():
+        matching = [finding for finding in by_size if finding.verdict == word]
+        said = verb.format(base) if not parts else verb.replace(" than {}", "").format(base)
+        named = [
+            f"{finding.name} {'by' if number else said} {_size(finding, table)}"
+            for number, finding in enumerate(matching)
+        ]
+        if named:
+            parts.append(_list_few(named, most))
+    for word, (is_, are) in _NEUTRAL.items():
+        matching = [finding for finding in every if finding.verdict == word]
+        if not matching:
+            continue
+        names = [f"{one.name} ({one.remark})" if one.remark else one.name for one in matching]
+        rest = "others" if parts else "variants"
+        subject = _join(names) if len(names) <= most else f"{len(names)} {rest}"
+        against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
+        to_base = against * (not parts and word in ("equivalent", "inconclusive"))
+        number = _in_brackets(matching[0], table) if len(matching) == 1 else ""
+        be = is_ if len(matching) == 1 else are
+        said = "too short to compare" if word == "too short" else word
+        parts.append(f"{subject} {be}{said}{to_base}{_within(word, table)}{number}")
+    return "; ".join(parts)
+
+
+def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding:
+    """Make the finding of a row; its remark is the outcome of lost runs, and an untuned rate."""
+    lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
+    is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
+    remark = "; ".join(filter(None, (lost * (not is_alike), row.rate)))
+    name = sizes.name_of(row)
+    short = labels.shorten_labels([variant.label for variant in table.plan.variants])
+    difference = Estimate(row.difference, row.low, row.high)
+    return Finding(_quote(short.get(name, name)), row.verdict, difference, remark)
+
+
+def _name_baseline(table: TableFrames) -> str:
+    """Return the baseline's label, or "the baseline" with its value on each axis."""
+    label = table.plan.baseline.label
+    if label == labels.UNCHANGED:
+        base, data = table.plan.baseline.model, table.plan.text.source
+        levels = labels.name_levels(table.experiment, base, data)
+        return f"the baseline ({', '.join(levels)})" if levels else label
+    name = label.removesuffix(f" ({labels.UNCHANGED})")
+    return label if " " in name else name
+
+
+def _within(word: str, table: TableFrames) -> str:
+    """Write the margin of a row that is equivalent; "" if none was given, and it is equal."""
+    margin = table.experiment.margin
+    return f" within {margin}" if margin and word == "equivalent" else ""
+
+
+def _size(finding: Finding, table: TableFrames) -> str:
+    """Format a finding's difference without sign, and its remark: `0.21 nats [0.14, 0.27]`."""
+    value, low, high = finding.difference
+    ends = (low, high) if value > 0 else (-high, -low)
+    number = _add_unit(written.interval(abs(value), *ends, sign=""), table)
+    return f"{number} ({finding.remark})" if finding.remark else number
+
+
+def _in_brackets(finding: Finding, table: TableFrames) -> str:
+    """Format a difference with its sign: ` (-0.006 nats [-0.021, +0.009])`; "" if unknown."""
+    number = str(finding.difference)
+    return f" ({_add_unit(number, table)})" if number else ""
+
+
+def _add_unit(number: str, table: TableFrames) -> str:
+    """Insert the unit of losses between a number and its interval."""
+    value, *ends = number.split(" ", 1)
+    return " ".join([value, table.unit.name, *ends])
+
+
+def _quote(name: str) -> str:
+    """Put a name that contains a comma or "and" in quotes, for lists."""
+    return f"'{name}'" if "," in name or " and " in name else name
+
+
+def _join(names: Sequence[str]) -> str:
+    """Join names with commas and "and"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _list_few(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Join names; of more than `most` + 1, count those after the first `most`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most + 1 else ""
+    return between.join(names[: most if more else len(names)]) + more
+
+
+# ---- costs of variants; lower is better
+
+SAME_COST = 0.02  # relative difference up to which two costs count as equal
+
+
+class VariantCost(NamedTuple):
+    """Cost of variants: its name in experiment files, its column, and its words."""
+
+    name: CostName
+    #: Column of the comparison; for a speed the stem of its ratio and interval.
+    column: str
+    #: Title of an axis, and the noun phrase that follows a share, as in "needs 1/4 of the FLOPs".
+    title: str
+    words: str
+    #: Kind of the cost: `speed`, `bytes` or `count`.
+    kind: str
+
+    def read(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the cost of each row of a comparison, with the interval of a speed.
+
+        The columns are `value`, `low` and `high`. The cost of a speed is its inverse.
+        """
+        if self.kind == "speed":
+            names = {"value": "ratio", "low": "high", "high": "low"}
+            inverse = {new: 1 / rows[f"{self.column}_{old}"] for new, old in names.items()}
+            return pd.DataFrame(inverse)
+        return pd.DataFrame({"value": rows[self.column], "low": math.nan, "high": math.nan})
+
+    def differs(self, rows: pd.DataFrame) -> bool:
+        """Return whether the cost differs between rows by more than 2% of the largest."""
+        values = self.read(rows)["value"]
+        return bool(values.max() - values.min() > SAME_COST * values.abs().max())
+
+
+_TIME, _STATE = "time, multiple of the baseline's", "state of one sequence of"
+#: Costs in order of importance, with the contexts at which bytes are counted in braces.
+COSTS = (
+    VariantCost("train_speed", "train_speed", f"training {_TIME}", "the training time", "speed"),
+    VariantCost(
+        *("kv_cache", "asked_state_bytes", f"{_STATE} {{asked:,}} tokens"),
+        *("the state bytes at {asked:,} tokens", "bytes"),
+    ),
+    VariantCost(
+        *("kv_cache", "state_bytes", f"{_STATE} {{context:,}} tokens"),
+        *("the state bytes at {context:,} tokens", "bytes"),
+    ),
+    VariantCost("decode_speed", "decode_speed", f"decoding {_TIME}", "the decoding time", "speed"),
+    VariantCost("parameters", "parameters", "parameters", "the parameters", "count"),
+    VariantCost(
+        *("active", "active_parameters", "parameters that a token passes"),
+        *("those parameters", "count"),
+    ),
+    VariantCost(
+        "flops", "flops_per_token", "FLOPs of a forward pass per token", "the FLOPs", "count"
+    ),
+    VariantCost("memory", "peak_memory_bytes", "peak memory in training", "the memory", "bytes"),
+)
+
+
+def list_costs(rows: pd.DataFrame) -> list[VariantCost]:
+    """List the costs in which rows of a comparison differ, with their contexts in words."""
+    asked = rows.get("asked_context", pd.Series(dtype=float)).dropna()
+    at = {"context": int(rows["context"].iloc[0]), "asked": int(asked.max()) if len(asked) else 0}
+    return [
+        cost._replace(title=cost.title.format(**at), words=cost.words.format(**at))
+        for cost in COSTS
+        if (at["asked"] or cost.column != "asked_state_bytes") and cost.differs(rows)
+    ]
+
+
+def find_asked_cost(experiment: Experiment, rows: pd.DataFrame) -> VariantCost | None:
+    """Return the cost that the report's answer weighs against differences in loss.
+
+    The experiment file names this cost as `answer: {cost: NAME}`. Without that key, the cost is the
+    KV cache if the file states an equivalence margin and, besides, either `kv_cache` has a context
+    or only the attention is varied. Returns None if no cost applies, or if the variants do not
+    differ in the cost.
+    """
+    name = experiment.answer.cost
+    slots = {key.partition(".")[0] for key in experiment.variants.axes}
+    is_asked = len(experiment.state_contexts) > 1 or slots == {"attention"}
+    if name is None and experiment.margin and is_asked:
+        name = "kv_cache"
+    return next((cost for cost in list_costs(rows) if cost.name == name), None)
+
+
+def write_share(share: float) -> str:
+    """Format a share of the baseline's cost that is below 1: `1/4`, `0.93`."""
+    parts = round(1 / share) if share > 0 else 0
+    is_whole = parts > 1 and math.isclose(share * parts, 1, rel_tol=0.01)
+    return f"1/{parts}" if is_whole else f"{share:.2g}"

@@ -1,0 +1,201 @@
+"""Data frames behind a report's pictures: a comparison table's rows, runs, curves and values."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from llama_ablate.findings import effects, sizes, tuning
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import frame
+from llama_ablate.report import columns
+from llama_ablate.results.plan_document import BITS
+
+#: Colours with a contrast of at least 3 to white and to the page's dark background. Neighbours are
+#: distinct for colour-blind readers, too (after Okabe & Ito 2008, Color Universal Design).
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#8a63c9"),
+    *("#a06a00", "#cc79a7", "#2a9bd6", "#5b8c00"),
+)
+BASELINE, OTHER = "#555555", "#9a9aa2"  # colours of baselines, and of variants without a name
+#: Most variants that all have a name in pictures; of more, the lowest losses, and the highest one.
+MAX_NAMED, _BEST = 10, 6
+
+
+@dataclass(frozen=True)
+class Styles:
+    """Colours of variants, their keys in SVG elements, and the variants named in pictures."""
+
+    colours: Mapping[str, str]
+    #: Short keys for the artists' ids, by variant.
+    keys: Mapping[str, str]
+    named: Collection[str]
+
+    @classmethod
+    def of(cls, names: Collection[str], baseline: str = "") -> "Styles":
+        """Return the styles of variants that are all named, in their order."""
+        others = (name for name in names if name != baseline)
+        colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(others)}
+        keys = {name: f"v{i}" for i, name in enumerate(names)}
+        return cls(colours | {baseline: BASELINE}, keys, list(names))
+
+    def colour(self, name: str) -> str:
+        """Return the colour of a variant: grey without a name in pictures."""
+        return self.colours.get(name, OTHER) if name in self.named else OTHER
+
+    def key(self, name: str) -> str:
+        """Return the key of a variant in SVG elements."""
+        return self.keys.get(name, name)
+
+
+def list_variants(frames: Frames) -> list[str]:
+    """List the labels of all tables' variants, each once, in the plan's order."""
+    tables = frames.plan.tables
+    return list(dict.fromkeys(variant.label for table in tables for variant in table.variants))
+
+
+@dataclass(frozen=True, eq=False)
+class TableContents:
+    """Data frames of one comparison table, for its pictures."""
+
+    #: Frames of the whole experiment, and the table.
+    whole: Frames
+    table: TableFrames
+
+    @property
+    def name(self) -> str:
+        """Name of the table; "" if the experiment has one table."""
+        return self.table.plan.name if len(self.whole.tables) > 1 else ""
+
+    @property
+    def baseline(self) -> str:
+        """Label of the baseline."""
+        return self.table.plan.baseline.label
+
+    @cached_property
+    def alone(self) -> Frames:
+        """Frames of this table alone."""
+        return self.whole.only(self.table)
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """Rows of the comparison in reading order, as in `order_rows`."""
+        rows = columns.comparison(self.alone).set_index("variant", drop=False)
+        rows.index.name = None
+        return rows.loc[[row.label for row in order_rows(self.table)]]
+
+    @cached_property
+    def ranked(self) -> pd.DataFrame:
+        """Rows of the comparison without the positive control, whose effect is large."""
+        return self.comparison[self.comparison["role"] != "positive"]
+
+    @cached_property
+    def styles(self) -> Styles:
+        """Styles of the variants, the same in all pictures and tables of a report."""
+        every = Styles.of(list_variants(self.whole), self.baseline)
+        rows = self.comparison[self.comparison["role"] == ""]
+        names = [*rows.loc[rows["loss"].notna(), "variant"]]
+        if len(names) > MAX_NAMED:
+            names = [*dict.fromkeys([self.baseline, *names[: _BEST + 1], names[-1]])]
+        return Styles(every.colours, every.keys, names)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Points of the reported runs' curves, with losses in the table's unit.
+
+        The column `read` counts training text: tokens, or bytes if variants have tokenizers of
+        their own.
+        """
+        points = columns.curves(self.alone)
+        points = points[(points["use"] == "reported") & points["variant"].isin(self.ranked.index)]
+        plan, variants = self.table.plan, self.table.plan.variants
+        sizes_of = {v.label: _token_bytes(self.table, v.label) for v in variants}
+        scaled = {"read": points["tokens"] * points["variant"].map(sizes_of)}
+        for split in ("train", "validation"):
+            scales = {v.label: plan.scale(v, split) for v in variants}
+            scaled[split] = points[f"{split}_loss_nats"] * points["variant"].map(scales)
+        return points.assign(**scaled)
+
+    @cached_property
+    def seeds(self) -> dict[str, list[float]]:
+        """Differences of single seeds from the baseline, by variant."""
+        return self.table.differences()
+
+    @cached_property
+    def rates(self) -> pd.DataFrame:
+        """Losses by variant, seed and learning rate; the chosen rate of a variant is marked."""
+        tried = tuning.rates(self.table.runs, self.table.loss, self.table.chance)
+        chosen = {run.label: json.loads(run.tuned).get("lr") for run in self.table.reported}
+        rows = pd.DataFrame(tried, columns=tuning.Rate._fields)
+        return rows.assign(chosen=rows["label"].map(chosen) == rows["lr"])
+
+    @cached_property
+    def effects(self) -> pd.DataFrame:
+        """Effects of a factorial design in reading order; empty for other designs."""
+        rows = [row for row in effects.factors(self.table) if row.verdict != "not estimable"]
+        return frame(rows, effects.FactorRow)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """Differences of a path's steps, each from the step before; empty for other designs."""
+        names = {"marginal": "difference", "marginal_low": "low", "marginal_high": "high"}
+        rows = frame(effects.steps(self.table), effects.StepRow)
+        return rows.rename(columns=names)
+
+    @cached_property
+    def lengths(self) -> pd.DataFrame:
+        """Differences by training length, from branches; empty without branches."""
+        return frame(sizes.by_length(self.table), sizes.LengthRow)
+
+    @cached_property
+    def rungs(self) -> pd.DataFrame:
+        """Comparison rows of all model sizes; empty unless the experiment has several."""
+        rows = [columns.comparison(self.whole.only(rung)) for rung in self.whole.rungs]
+        return pd.concat(rows) if len(rows) > 1 else self.comparison.iloc[:0]
+
+    @cached_property
+    def rung_rates(self) -> pd.DataFrame:
+        """Losses by variant, model size, seed and learning rate."""
+        rows = [(*one.rate, one.rung, one.best) for one in sizes.by_rate(self.whole)]
+        return pd.DataFrame(rows, columns=[*tuning.Rate._fields, "rung", "chosen"])
+
+    @cached_property
+    def state(self) -> pd.DataFrame:
+        """Bytes of one sequence's state by variant and context, in 16-bit numbers."""
+        rows = [
+            (variant.label, context, float(size))
+            for variant in self.table.plan.variants
+            for context, size in variant.state_growth.items()
+            if size is not None
+        ]
+        return pd.DataFrame(rows, columns=["variant", "context", "bytes"])
+
+
+def order_rows(table: TableFrames) -> list[ComparisonRow]:
+    """Return a table's rows in reading order: baseline, other variants by loss, then controls.
+
+    The steps of a path keep their order.
+    """
+    if table.experiment.variants.design == "path":
+        return table.comparison
+    by_loss = sorted(table.comparison, key=lambda row: (np.isnan(row.difference), row.difference))
+    return sorted(by_loss, key=lambda row: (not row.baseline, bool(row.role)))
+
+
+def list_tables(frames: Frames, whole: Frames) -> Iterator[TableContents]:
+    """Yield the contents of comparison tables of an experiment, whose frames are `whole`."""
+    for table in frames.tables:
+        yield TableContents(whole, table)
+
+
+def _token_bytes(table: TableFrames, label: str) -> float:
+    """Return the bytes of a training token; 1 if losses are per token."""
+    if table.unit != BITS:
+        return 1.0
+    variant = next(v for v in table.plan.variants if v.label == label)
+    text = table.plan.text_of(variant)
+    return text.bytes["train"] / text.tokens["train"]
