@@ -30,7 +30,7 @@ LIMITS = {
     "llama_ablate/launch": 1_506,
     "llama_ablate/measure": 920,
     "llama_ablate/model": 3_010,
-    "llama_ablate/report": 3_900,
+    "llama_ablate/report": 2_620,
     "llama_ablate/results": 1_814,
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_425,

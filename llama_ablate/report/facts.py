@@ -5,6 +5,7 @@ from typing import Any
 
 from llama_ablate.evidence.written import count, ends
 from llama_ablate.findings.answer import SAME_COST, count_seeds, name_texts, write_share
+from llama_ablate.findings.effects import factors
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import grouped
 from llama_ablate.findings.tuning import best_points
@@ -75,7 +76,8 @@ def _describe_costs(frames: Frames) -> dict[str, Any]:
 
 
 def _describe_next(frames: Frames) -> dict[str, Any]:
-    rows = [row for table in frames.tables for row in table.comparison if not row.role]
+    tables = [table for table in frames.tables if not factors(table)]
+    rows = [row for table in tables for row in table.comparison if not row.role]
     needs = {
         row.label: row.seeds_low
         for row in rows

@@ -59,7 +59,7 @@ _PREFERRED = (
     "learning rate",
     "parameters",
 )
-_MAX_COLUMNS, _MAX_ALIKE = 6, 44  # most columns of a first table, and letters of a shared cell
+_MAX_COLUMNS, _MAX_ALIKE = 5, 44  # most columns of a first table, and letters of a shared cell
 #: Rows of a table from which its middle is folded, and rows left at both ends; most runs.
 _MANY_ROWS, _FIRST, _LAST, _MAX_RUNS = 40, 14, 3, 500
 #: Symbols of the page by verdict.
@@ -276,9 +276,13 @@ def _make_lead(
     order = ("costs", "loss_curves") if is_asked else ("loss_curves", "costs")
     by_name = {part.name: part for part in drawn if part.name in order}
     margin = contents.table.margin
+    what = {
+        "steps": "this step: loss minus that of the step before",
+        "factors": "loss with a change minus loss without, averaged over the other factors",
+    }.get(key, f"Difference: loss minus that of {contents.baseline}, paired by seed")
     about = (
-        f"Difference: loss minus that of {contents.baseline} ({contents.table.unit.name}), paired "
-        "by seed; left is better. Bars: 95% intervals that hold for all rows at once."
+        f"{what} ({contents.table.unit.name}); left is better. Bars: 95% intervals that hold for "
+        "all rows at once."
         + f" Grey: the margin of {margin}." * bool(margin)
         + " Strokes: single seeds." * (key == "comparison")
     )
@@ -425,7 +429,7 @@ def _lay_out(
         {"cells": row, "key": "", "colour": "", "place": None, "classes": "", "link": ""}
         for row in rows
     ]
-    text = ", ".join(f"{head} {cell}" for head, cell in same.items())
+    text = ", ".join(f"{head}: {cell}" for head, cell in same.items())
     return {"columns": made, "rows": shown_rows, "same": text, "axis": None, "hidden": False}
 
 
