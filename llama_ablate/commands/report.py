@@ -124,29 +124,30 @@ def write(results: "Results", command: str = "") -> Answer:
             disk.remove(partial)
         path, faults = page.write(frames, every, notices, results.report)
     notes.odd_files(results)
-    for notice in notices:
-        sys.stderr.write(f"note: {in_one_line(notice)}\n")
-    for fault in faults:
-        sys.stderr.write(f"error: the report lacks {in_one_line(fault)}\n")
+    said = [f"note: {notice}" for notice in notices]
+    for line in (*said, *(f"error: the report lacks {fault}" for fault in faults)):
+        sys.stderr.write(f"{in_one_line(line)}\n")
     # With several comparison tables, the sections `comparison` and `stability` are printed for each
     # table, and all other sections for the first only.
     output: list[str | pd.DataFrame] = []
     for section in every:
         first = section.table in ("", frames.table.plan.name)
-        if section.error:
-            continue
         if section.printed and (first or section.key in ("comparison", "stability")):
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in (part for part in every if not (part.folded or part.error)):
+    for section in (part for part in every if not part.folded):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
-    answer = headline(frames)
     further = next_steps(frames, command) if command else []
-    values |= {"headline": answer, "report": str(path), "warnings": notices, "next": further}
-    lines = [answer, *(f"next: {line}" for line in further), f"report: {path}"]
+    values |= {
+        "headline": headline(frames),
+        "report": str(path),
+        "warnings": notices,
+        "next": further,
+    }
+    lines = [values["headline"], *(f"next: {line}" for line in further), f"report: {path}"]
     failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")

@@ -149,7 +149,16 @@ def sections(frames: Frames, *, strict: bool = True) -> list[Section]:
             if strict:
                 raise
             fault = f"{type(error).__name__}: {error}"
-            part = Section(key, pd.DataFrame(), "", pd.DataFrame(), key=key, error=fault)
+            part = Section(
+                key,
+                pd.DataFrame(),
+                "",
+                pd.DataFrame(),
+                key=key,
+                error=fault,
+                printed=False,
+                folded=True,
+            )
         if part:
             title = f"{part.title}: {table}" if table else part.title
             note = "" if part.note in noted else part.note
