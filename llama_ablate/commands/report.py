@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/first"
 _EVERY_S = 60.0  # seconds between two reports of results that are watched
+_EVERY_TABLE = ("comparison", "stability")  # sections that are printed for each table
 _TRIES = 3  # consecutive failures before an error: files may move while they are read
 
 
@@ -127,12 +128,9 @@ def write(results: "Results", command: str = "") -> Answer:
     said = [f"note: {notice}" for notice in notices]
     for line in (*said, *(f"error: the report lacks {fault}" for fault in faults)):
         sys.stderr.write(f"{in_one_line(line)}\n")
-    # With several comparison tables, the sections `comparison` and `stability` are printed for each
-    # table, and all other sections for the first only.
     output: list[str | pd.DataFrame] = []
-    for section in every:
-        first = section.table in ("", frames.table.plan.name)
-        if section.printed and (first or section.key in ("comparison", "stability")):
+    for section in (section for section in every if section.printed):
+        if section.table in ("", frames.table.plan.name) or section.key in _EVERY_TABLE:
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
@@ -141,12 +139,8 @@ def write(results: "Results", command: str = "") -> Answer:
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     further = next_steps(frames, command) if command else []
-    values |= {
-        "headline": headline(frames),
-        "report": str(path),
-        "warnings": notices,
-        "next": further,
-    }
+    values |= {"headline": headline(frames), "report": str(path), "warnings": notices}
+    values["next"] = further
     lines = [values["headline"], *(f"next: {line}" for line in further), f"report: {path}"]
     failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
     if failed:

@@ -306,6 +306,9 @@ def _describe(
         be = is_ if len(matching) == 1 else are
         said = "too short to compare" if word == "too short" else word
         parts.append(f"{subject} {be}{said}{to_base}{_within(word, table)}{number}")
+    if len(parts) == 1 and len(every) > most and every[0].verdict == "inconclusive":
+        best = min(every, key=lambda one: one.difference.value)
+        parts.append(f"the lowest is {best.name}{_in_brackets(best, table)}")
     return "; ".join(parts)
 
 

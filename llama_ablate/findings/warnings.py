@@ -203,7 +203,9 @@ def _count_runs(frames: Frames) -> Iterator[Warning]:
 
     def warn(code: str, chosen: Callable[[Any], bool], form: str) -> Iterator[Warning]:
         hit = [run for run in runs if chosen(run)]
-        names = dict.fromkeys(form.format(run.label, run.seed, run.reason) for run in hit)
+        named = grouped(hit, lambda run: (run.label, run.seed if "{1}" in form else 0)).values()
+        said = (form.format(run.label, run.seed, run.reason) for run, *_ in named)
+        names = (name.removesuffix(" ()") for name in said)
         if hit:
             yield Warning(code, (*names,), {"count": len(hit), "of": len(runs)})
 

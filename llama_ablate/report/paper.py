@@ -127,7 +127,9 @@ def _doubts(row: ComparisonRow, table: TableFrames) -> str:
     if row.verdict == "too short" or row.too_short:
         return "too short to compare"
     if row.lost:
-        return f"mean of the {row.ended - row.lost} of {row.ended} runs that trained"
+        trained = row.ended - row.lost
+        mean = f"mean of the {trained} of {row.ended} runs that trained"
+        return mean if trained else f"all {row.ended} runs were lost"
     is_partial = not row.baseline and row.n < planned and row.verdict != "equal"
     return f"{row.n} of {planned} seeds" if is_partial else ""
 

@@ -210,17 +210,12 @@ def learning_curves(
     long = differences.reset_index().melt(["read", "seed"], names, "variant", "value")
     means = _average(long, ["variant", "read"])
     ax.axhline(0, color=BASELINE, lw=0.8)
-    for name, line in group(means, "variant"):
-        colour = styles.colour(name)
-        lines = ax.plot(line["read"], line["mean"], color=colour, lw=1.5)
-        band = ax.fill_between(line["read"], line["low"], line["high"], color=colour, alpha=0.15)
-        band.set_linewidth(0)
-        tag([*lines, band], styles.key(name))
+    ends = draw_lines(means, ax, styles, "variant", "read", "mean", "-")
     late = means[means["read"] >= means["read"].max() / 5]
     _limit(ax, [0, *late["mean"], *late["low"], *late["high"]], share=0.02)
     ax.set(xlabel=text, ylabel=f"difference in loss ({unit})")
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    name_ends(ax, {name: line["mean"].iloc[-1] for name, line in group(means, "variant")}, styles)
+    name_ends(ax, ends, styles)
 
 
 def lengths(
@@ -228,7 +223,7 @@ def lengths(
 ) -> None:
     """Draw each row's difference from the baseline by the length of training, with intervals."""
     styles = styles or Styles.of([*rows["name"].unique()])
-    draw_lines(rows.rename(columns={"name": "variant", "tokens": "x"}), ax, styles)
+    _draw_differences(rows, ax, styles, "name", "tokens")
     ax.set(xlabel="training tokens of the run", ylabel=f"difference in loss ({unit})")
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -271,26 +266,41 @@ def _limit(ax: Axes, values: Sequence[float], share: float = 0.06) -> None:
 # ---- differences and losses along another axis
 
 
-def draw_lines(rows: pd.DataFrame, ax: Axes, styles: Styles) -> None:
-    """Draw differences with intervals along a column `x`, a line for each variant."""
-    ax.axhline(0, color=BASELINE, lw=0.8)
+def draw_lines(
+    rows: pd.DataFrame, ax: Axes, styles: Styles, by: str, x: str, y: str, form: str = "o-"
+) -> dict[str, float]:
+    """Draw a line for each named variant along a column; return the lines' ends by name.
+
+    `by`, `x` and `y` are columns. Rows with columns `low` and `high` have a band of intervals.
+    """
     ends = {}
-    for name, line in group(rows, "variant", "x"):
-        if name not in styles.named:
-            continue
-        halves = [line["difference"] - line["low"], line["high"] - line["difference"]]
-        look: dict[str, Any] = {"color": styles.colour(name), "ms": 4, "lw": 1.3, "elinewidth": 0.8}
-        bars = ax.errorbar(line["x"], line["difference"], halves, fmt="o-", **look)
-        tag([bars[0], *bars[2]], styles.key(name))
-        ends[name] = line["difference"].iloc[-1]
-    name_ends(ax, ends, styles)
+    for name, line in group(rows[rows[by].isin(styles.named)], by, x):
+        colour = styles.colour(name)
+        artists: list[Artist] = [*ax.plot(line[x], line[y], form, color=colour, ms=3.5, lw=1.4)]
+        if "low" in line:
+            artists.append(
+                ax.fill_between(line[x], line["low"], line["high"], color=colour, alpha=0.15, lw=0)
+            )
+        tag(artists, styles.key(name))
+        ends[name] = float(line[y].iloc[-1])
+    return ends
+
+
+def _draw_differences(rows: pd.DataFrame, ax: Axes, styles: Styles, by: str, x: str) -> None:
+    """Draw differences with bars of intervals, a line for each variant."""
+    ax.axhline(0, color=BASELINE, lw=0.8)
+    for name, line in group(rows[rows[by].isin(styles.named)], by):
+        bars = ax.vlines(line[x], line["low"], line["high"], color=styles.colour(name), lw=0.8)
+        tag([bars], styles.key(name))
+    plain = rows.drop(columns=["low", "high"])
+    name_ends(ax, draw_lines(plain, ax, styles, by, x, "difference"), styles)
 
 
 def gaps(rows: pd.DataFrame, ax: Axes, styles: Styles | None = None, *, unit: str = "nats") -> None:
     """Draw each variant's difference from the baseline by model size, with intervals."""
     rows = rows[~rows["baseline"] & (rows["role"] == "") & rows["difference"].notna()]
     styles = styles or Styles.of([*rows["variant"].unique()])
-    draw_lines(rows.assign(x=rows["non_embedding"]), ax, styles)
+    _draw_differences(rows, ax, styles, "variant", "non_embedding")
     ax.set(ylabel=f"loss minus the baseline's ({unit})")
     _rule_sizes(ax)
 
@@ -301,13 +311,8 @@ def sizes(
     """Draw each variant's loss by model size."""
     rows = rows[(rows["role"] == "") & rows["loss"].notna()]
     styles = styles or Styles.of([*rows["variant"].unique()])
-    ends = {}
-    for name, line in group(rows, "variant", "non_embedding"):
-        if name in styles.named:
-            look: dict[str, Any] = {"color": styles.colour(name), "ms": 4, "lw": 1.3}
-            artists = ax.plot(line["non_embedding"], line["loss"], "o-", **look)
-            tag(artists, styles.key(name))
-            ends[name] = line["loss"].iloc[-1]
+    plain = rows[["variant", "non_embedding", "loss"]]
+    ends = draw_lines(plain, ax, styles, "variant", "non_embedding", "loss")
     ax.set(ylabel=f"loss ({unit})")
     _rule_sizes(ax)
     name_ends(ax, ends, styles)
@@ -333,18 +338,13 @@ def tuning(
     `rates` has a row for each variant (or model size: the column `by`), seed and rate.
     """
     styles = styles or Styles.of([*rates[by].unique()])
-    means = _average(rates.rename(columns={"loss": "value"}), [by, "lr"])
-    ends = {}
-    for name, line in group(means, by, "lr"):
-        if name not in styles.named:
-            continue
-        colour = styles.colour(name)
-        artists = ax.plot(line["lr"], line["mean"], "o-", color=colour, ms=3.5, lw=1.3)
-        chosen = rates.loc[(rates[by] == name) & rates["chosen"], "lr"]
-        ring = line[line["lr"].isin(chosen)]
-        artists += ax.plot(ring["lr"], ring["mean"], "o", ms=9, mfc="none", color=colour)
-        tag(artists, styles.key(name))
-        ends[name] = line["mean"].iloc[-1]
+    tried = rates.rename(columns={"loss": "value"})
+    means = _average(tried, [by, "lr"])[[by, "lr", "mean"]]
+    ends = draw_lines(means, ax, styles, by, "lr", "mean")
+    for name, ring in group(_average(tried[tried["chosen"]], [by, "lr"]), by):
+        if name in styles.named:
+            look: dict[str, Any] = {"ms": 9, "mfc": "none", "color": styles.colour(name)}
+            tag(ax.plot(ring["lr"], ring["mean"], "o", **look), styles.key(name))
     low, high = means["mean"].min(), means["mean"].quantile(0.9)
     _limit(ax, [low, high + 0.1 * (high - low)])
     ax.set(xscale="log", xlabel="learning rate", ylabel=f"loss ({unit})")
@@ -357,12 +357,7 @@ def tuning(
 def cache_growth(state: pd.DataFrame, ax: Axes, styles: Styles | None = None) -> None:
     """Draw the bytes of one sequence's state by its length, in 16-bit numbers."""
     styles = styles or Styles.of([*state["variant"].unique()])
-    ends: dict[str, float] = {}
-    for name, line in group(state, "variant"):
-        if name in styles.named:
-            artists = ax.plot(line["context"], line["bytes"], color=styles.colour(name), lw=1.5)
-            tag(artists, styles.key(name))
-            ends[name] = line["bytes"].iloc[-1]
+    ends = draw_lines(state, ax, styles, "variant", "context", "bytes", "-")
     ax.set(xlabel="context (tokens)", ylabel="state of one sequence")
     for axis, scale, write in (
         (ax.xaxis, ax.set_xscale, count),
@@ -464,13 +459,7 @@ def metrics(rows: pd.DataFrame, ax: Axes, styles: Styles | None = None, *, along
         ax.set(xlabel=title, xscale=scale, ylim=(len(means) - 0.4, -0.6))
         _rule_values(ax.xaxis, unit)
         return
-    ends = {}
-    for name, line in group(means, "variant", along):
-        colour = styles.colour(name)
-        points: list[Artist] = [*ax.plot(line[along], line["mean"], "o-", color=colour, ms=3)]
-        band = ax.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.15)
-        tag([*points, band], styles.key(name))
-        ends[name] = line["mean"].iloc[-1]
+    ends = draw_lines(means, ax, styles, "variant", along, "mean")
     places = np.sort(means[along].unique())
     is_steep = len(places) > 2 and places[0] > 0 and np.median(places[1:] / places[:-1]) >= 1.5
     ax.set(xlabel=along.replace("_", " "), ylabel=title, yscale=scale)
