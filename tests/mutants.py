@@ -135,7 +135,7 @@ an A/A arm of other draws keeps the initial weights | design/runs.py | test_plan
     (variant.reseed in ("init", "both")) -> (variant.reseed == "init")
 a fraction confounds two factors | design/variants.py | evidence/test_factorial.py
     (*run, sum(run) % 2) -> (*run, run[0])
-a rate at which runs diverged may be chosen | findings/tuning.py | report/test_tuning.py
+a rate at which runs diverged may be chosen | findings/tuning.py | findings/test_tuning.py
     return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
 two variants may have one label | design/variants.py | test_mistakes.py
     labels.setdefault(variant.label, variant) is -> labels.setdefault(variant.id, variant) is

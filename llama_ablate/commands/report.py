@@ -139,9 +139,9 @@ def write(results: "Results", command: str = "") -> Answer:
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     further = next_steps(frames, command) if command else []
-    values |= {"headline": headline(frames), "report": str(path), "warnings": notices}
-    values["next"] = further
-    lines = [values["headline"], *(f"next: {line}" for line in further), f"report: {path}"]
+    answer = headline(frames)
+    values |= {"headline": answer, "report": str(path), "warnings": notices, "next": further}
+    lines = [answer, *(f"next: {line}" for line in further), f"report: {path}"]
     failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")

@@ -16,7 +16,7 @@ from llama_ablate.results import Store
 from tests import plans
 from tests.metrics import measured
 
-SCRIPTS = Path(__file__).parents[2] / "analysis"
+SCRIPTS = Path(__file__).parents[1] / "analysis"
 REFERENCE = SCRIPTS.parent / "results" / "reference"
 
 
