@@ -151,12 +151,11 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 def name_corpus(data: Data) -> str:
     """Return a short name of the training text: its own or of its file or folder, or the corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
-    for path in filter(None, (entry.get("path"), entry.get("train"))):
-        parts = (path if isinstance(path, str) else path[0]).split("/")
-        names = [part for part in parts if part.strip(".") and not {*part} & {*"*?[{"}]
-        if names:
-            return data.name or names[-1]
-    return str(entry["name"])
+    paths = (entry.get("path"), entry.get("train"))
+    texts = [path if isinstance(path, str) else path[0] for path in reversed(paths) if path]
+    parts = [part for text in texts for part in text.split("/")]
+    names = [part for part in parts if part.strip(".") and not {*part} & {*"*?[{"}]
+    return (data.name or names[-1]) if names else str(entry["name"])
 
 
 def name_text(data: Data) -> str:
