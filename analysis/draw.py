@@ -13,7 +13,7 @@ from llama_ablate.report.pictures import save
 
 
 def main() -> None:
-    """Read the results, write one figure as SVG and PNG, and print the paths."""
+    """Read the results, write one figure as SVG, PNG and PDF, and print the paths."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("results", type=Path, help="the folder of one experiment")
@@ -36,7 +36,7 @@ def main() -> None:
     for name, figure in figures.items():
         own = name.removeprefix(options.figure)  # suffix of a figure with several pictures
         base = Path(f"{options.out or options.figure}{own}")
-        for path in save(figure, base):
+        for path in save(figure, base, ("svg", "png", "pdf")):
             print(path)
 
 

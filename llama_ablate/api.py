@@ -156,7 +156,7 @@ class OpenedResults:
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
         first = self.frames.only(self.frames.table)
-        return {part.name: part.figure for part in make(name, first, whole=self.frames)}
+        return {part.name: part.figure for part in make(name, first, experiment=self.frames)}
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model and tokenizer of a finished run, as `.model` and `.tokenizer`.

@@ -119,7 +119,7 @@ def write(results: "Results", command: str = "") -> Answer:
 
     lock = results.lock_report()
     frames = Frames.of(results)
-    every, notices = sections(frames, strict=False), [str(found) for found in warnings(frames)]
+    every, notices = sections(frames, strict=False), [str(warning) for warning in warnings(frames)]
     with lock:
         for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
             disk.remove(partial)

@@ -64,11 +64,11 @@ def answer(frames: Frames) -> str:
         sentences = [text for part in parts for text in part(frames, most)]
         if len(" ".join(sentences).split()) <= MAX_WORDS:
             break
-    kept = sentences[:1]
+    fitting = sentences[:1]
     for sentence in sentences[1:]:
-        if len(" ".join([*kept, sentence]).split()) <= MAX_WORDS:
-            kept.append(sentence)
-    return " ".join(kept)
+        if len(" ".join([*fitting, sentence]).split()) <= MAX_WORDS:
+            fitting.append(sentence)
+    return " ".join(fitting)
 
 
 def describe_scale(frames: Frames) -> str:
@@ -177,12 +177,12 @@ def _factors(table: TableFrames, most: int) -> str:
         ]
         alone = "; ".join(named[:most])
     both = [row for row in rows if row.changed]
-    seen = sorted((r for r in both if r.low > 0 or r.high < 0), key=lambda r: -abs(r.difference))
+    decided = sorted((r for r in both if r.low > 0 or r.high < 0), key=lambda r: -abs(r.difference))
     said = [
         f"{row.effect}: the effects do not add up{_in_brackets(_make_finding(row, table), table)}"
-        for row in seen[:most]
+        for row in decided[:most]
     ]
-    if both and not seen:
+    if both and not decided:
         said = ["no interaction was shown"]
     return "; ".join([f"On average over the other factors, {alone}", *said])
 
@@ -204,8 +204,10 @@ def _steps(table: TableFrames, most: int) -> str:
     parts = [_describe(findings, table, _STEP, most)]
     last = next(row for row in table.comparison if row.label == rows[-1].step)
     if last.n and last.verdict in _STEP:
-        whole = Finding("the whole path", last.verdict, _make_finding(last, table).difference)
-        parts.append(_describe([whole], table, _VARIANT, most, _name_baseline(table)))
+        path_finding = Finding(
+            "the whole path", last.verdict, _make_finding(last, table).difference
+        )
+        parts.append(_describe([path_finding], table, _VARIANT, most, _name_baseline(table)))
     return "; ".join(parts)
 
 
@@ -244,9 +246,9 @@ def _at_a_cost(table: TableFrames, most: int) -> str:
                 word = f"not worse by more than {margin}"
             said.append(f"{finding.name} {needs} and is {word}{_in_brackets(finding, table)}")
     measured = table.experiment.model.context
-    asked = rows[0].asked_context
+    context = rows[0].asked_context
     where = f" (losses measured at context {measured:,})"
-    return "; ".join(said) + where * (cost.column == "asked_state_bytes" and asked != measured)
+    return "; ".join(said) + where * (cost.column == "asked_state_bytes" and context != measured)
 
 
 def _holds(row: ComparisonRow, margin: float) -> bool:
@@ -297,7 +299,7 @@ def _describe(
         matching = [finding for finding in every if finding.verdict == word]
         if not matching:
             continue
-        names = [f"{one.name} ({one.remark})" if one.remark else one.name for one in matching]
+        names = [f"{f.name} ({f.remark})" if f.remark else f.name for f in matching]
         rest = "others" if parts else "variants"
         subject = _join(names) if len(names) <= most else f"{len(names)} {rest}"
         against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
@@ -438,8 +440,11 @@ COSTS = (
 
 def list_costs(rows: pd.DataFrame) -> list[VariantCost]:
     """List the costs in which rows of a comparison differ, with their contexts in words."""
-    asked = rows.get("asked_context", pd.Series(dtype=float)).dropna()
-    at = {"context": int(rows["context"].iloc[0]), "asked": int(asked.max()) if len(asked) else 0}
+    contexts = rows.get("asked_context", pd.Series(dtype=float)).dropna()
+    at = {
+        "context": int(rows["context"].iloc[0]),
+        "asked": int(contexts.max()) if len(contexts) else 0,
+    }
     return [
         cost._replace(title=cost.title.format(**at), words=cost.words.format(**at))
         for cost in COSTS

@@ -67,10 +67,18 @@ def warnings(frames: Frames) -> list[Warning]:
 
     Warnings that differ in their names alone are one.
     """
-    of_tables = (warning for table in frames.tables for warning in _warn_of_table(frames, table))
+    table_warnings = (
+        warning for table in frames.tables for warning in _warn_of_table(frames, table)
+    )
     notes = [Warning("note", (), {"text": note}) for note in frames.plan.notes]
-    found = [*_count_runs(frames), *_changed(frames), *list_machines(frames), *notes, *of_tables]
-    return _merge(found)
+    every = [
+        *_count_runs(frames),
+        *_changed(frames),
+        *list_machines(frames),
+        *notes,
+        *table_warnings,
+    ]
+    return _merge(every)
 
 
 def _merge(found: Sequence[Warning]) -> list[Warning]:
@@ -79,7 +87,7 @@ def _merge(found: Sequence[Warning]) -> list[Warning]:
     merged = [
         Warning(
             group[0].code,
-            tuple(dict.fromkeys(name for one in group for name in one.names)),
+            tuple(dict.fromkeys(name for warning in group for name in warning.names)),
             group[0].fields,
         )
         for group in alike.values()
@@ -294,9 +302,9 @@ def _changed(frames: Frames) -> Iterator[Warning]:
             yield Warning("changed", (), {"when": change.when, "lines": lines})
         for gone in change.version.replaced:
             by = gone.difference_nats
-            known = "" if by is None else f", {by:+.4f} nats from the baseline on average"
+            difference = "" if by is None else f", {by:+.4f} nats from the baseline on average"
             ended = count_outcomes(gone.outcomes) or "none had finished"
-            fields = {"label": gone.label, "ended": ended, "by": known}
+            fields = {"label": gone.label, "ended": ended, "by": difference}
             yield Warning("control_replaced", (), fields)
     for version in versions:
         for redo in version.redone:

@@ -63,13 +63,13 @@ class TableContents:
     """Data frames of one comparison table, for its pictures."""
 
     #: Frames of the whole experiment, and the table.
-    whole: Frames
+    experiment: Frames
     table: TableFrames
 
     @property
     def name(self) -> str:
         """Name of the table; "" if the experiment has one table."""
-        return self.table.plan.name if len(self.whole.tables) > 1 else ""
+        return self.table.plan.name if len(self.experiment.tables) > 1 else ""
 
     @property
     def baseline(self) -> str:
@@ -79,7 +79,7 @@ class TableContents:
     @cached_property
     def alone(self) -> Frames:
         """Frames of this table alone."""
-        return self.whole.only(self.table)
+        return self.experiment.only(self.table)
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
@@ -96,7 +96,7 @@ class TableContents:
     @cached_property
     def styles(self) -> Styles:
         """Styles of the variants, the same in all pictures and tables of a report."""
-        every = Styles.of(list_variants(self.whole), self.baseline)
+        every = Styles.of(list_variants(self.experiment), self.baseline)
         rows = self.comparison[self.comparison["role"] == ""]
         names = [*rows.loc[rows["loss"].notna(), "variant"]]
         if len(names) > MAX_NAMED:
@@ -154,13 +154,13 @@ class TableContents:
     @cached_property
     def rungs(self) -> pd.DataFrame:
         """Comparison rows of all model sizes; empty unless the experiment has several."""
-        rows = [columns.comparison(self.whole.only(rung)) for rung in self.whole.rungs]
+        rows = [columns.comparison(self.experiment.only(rung)) for rung in self.experiment.rungs]
         return pd.concat(rows) if len(rows) > 1 else self.comparison.iloc[:0]
 
     @cached_property
     def rung_rates(self) -> pd.DataFrame:
         """Losses by variant, model size, seed and learning rate."""
-        rows = [(*one.rate, one.rung, one.best) for one in sizes.by_rate(self.whole)]
+        rows = [(*loss.rate, loss.rung, loss.best) for loss in sizes.by_rate(self.experiment)]
         return pd.DataFrame(rows, columns=[*tuning.Rate._fields, "rung", "chosen"])
 
     @cached_property
@@ -186,10 +186,10 @@ def order_rows(table: TableFrames) -> list[ComparisonRow]:
     return sorted(by_loss, key=lambda row: (not row.baseline, bool(row.role)))
 
 
-def list_tables(frames: Frames, whole: Frames) -> Iterator[TableContents]:
-    """Yield the contents of comparison tables of an experiment, whose frames are `whole`."""
+def list_tables(frames: Frames, experiment: Frames) -> Iterator[TableContents]:
+    """Yield the contents of comparison tables of an experiment, whose frames are `experiment`."""
     for table in frames.tables:
-        yield TableContents(whole, table)
+        yield TableContents(experiment, table)
 
 
 def _token_bytes(table: TableFrames, label: str) -> float:

@@ -46,15 +46,15 @@ class ReportFigure:
 
 
 def make(
-    name: str, frames: Frames, *, whole: Frames | None = None, **look: Any
+    name: str, frames: Frames, *, experiment: Frames | None = None, **look: Any
 ) -> Iterator[ReportFigure]:
     """Draw the figures of a kind, for each comparison table; none without data to show.
 
-    `whole` are the frames of the experiment, if `frames` has some of its tables. `look` are options
-    of `pictures.draw`, such as `width` in inches.
+    `experiment` are the frames of the experiment, if `frames` has some of its tables. `look` are
+    options of `pictures.draw`, such as `width` in inches.
     """
     kind = FIGURES[name]
-    for contents in list_tables(frames, whole or frames):
+    for contents in list_tables(frames, experiment or frames):
         if kind.every_table or contents.table is frames.table:
             for end, figure in kind.make(contents, look):
                 full_name = f"{name}_{end}" if end else name
@@ -126,8 +126,8 @@ def _costs(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[s
     rows = contents.ranked[contents.ranked["difference"].notna()]
     if len(rows) < 2:
         return
-    asked = find_asked_cost(contents.table.experiment, rows)
-    costs = sorted(list_costs(rows), key=lambda cost: cost != asked)
+    first = find_asked_cost(contents.table.experiment, rows)
+    costs = sorted(list_costs(rows), key=lambda cost: cost != first)
     for number, cost in enumerate(costs[:_MAX_COSTS]):
         options = {"unit": contents.table.unit.name}
         figure = _draw(contents, pictures.costs, rows, look, cost, **options)
@@ -190,16 +190,16 @@ def _metrics(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple
     rows = rows.sort_values(
         "variant", key=lambda names: names.map([*contents.comparison.index].index), kind="stable"
     )
-    made = 0
+    panels = 0
     for (metric, quantity), each in rows.groupby(["metric", "quantity"], sort=False):
         for place, along, points in _list_panels(each):
             is_counted = not along and not points["run"].any()  # a column of the comparison has it
-            if made < _MAX_PANELS and not is_counted and _differ(points, along):
-                made += 1
+            if panels < _MAX_PANELS and not is_counted and _differ(points, along):
+                panels += 1
                 title = ", ".join(filter(None, (contents.name, str(metric), place)))
                 height = {} if along else {"height": _AROUND + _ROW * len({*points["variant"]})}
                 options = {"along": along, "title": title}
-                end = f"{metric}_{quantity}_{made}"
+                end = f"{metric}_{quantity}_{panels}"
                 figure = _draw(contents, pictures.metrics, points, {**look, **height}, **options)
                 yield end, figure
 
@@ -212,9 +212,9 @@ def _list_panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """
     coordinates = [name for name in rows.columns if name not in columns.METRICS]
     groups = grouped(range(len(rows)), lambda at: tuple(rows[coordinates].iloc[at].notna()))
-    for known, places in groups.items():
+    for present, places in groups.items():
         points = rows.iloc[places]
-        names = [name for name, is_known in zip(coordinates, known, strict=True) if is_known]
+        names = [name for name, is_known in zip(coordinates, present, strict=True) if is_known]
         if "split" in names:
             points = points[points["split"] == first_split(points["split"])]
         names = [name for name in names if len({*points[name]}) > 1]

@@ -134,12 +134,14 @@ def write(
         tables.save(section.cells, section.frame, *header_values)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
-    drawn = list(_draw(frames, folder / "figures"))
-    write_text(folder / "report.md", _markdown(frames, sections, warnings, drawn))
+    page_figures = list(_draw(frames, folder / "figures"))
+    write_text(folder / "report.md", _markdown(frames, sections, warnings, page_figures))
     page = folder / "report.html"
-    disk.replace(page, _html(frames, sections, warnings, drawn, folder).encode("utf-8"))
+    disk.replace(page, _html(frames, sections, warnings, page_figures, folder).encode("utf-8"))
     faults = [f"section '{part.title}': {part.error}" for part in sections if part.error]
-    return page, faults + [f"figure '{part.stem}': {part.error}" for part in drawn if part.error]
+    return page, faults + [
+        f"figure '{part.stem}': {part.error}" for part in page_figures if part.error
+    ]
 
 
 def _draw(frames: Frames, folder: Path) -> Iterator[PageFigure]:
@@ -147,15 +149,17 @@ def _draw(frames: Frames, folder: Path) -> Iterator[PageFigure]:
     first = frames.table.plan.name
     for name, kind in figures.FIGURES.items():
         try:
-            for made in figures.make(name, frames):
-                end = "" if made.table == first else f"_{slug(made.table, 160)}"
-                stem = f"{made.name}{end}"
-                pictures.save(made.figure, disk.below(folder, stem), ("png",))
-                svg = pictures.write(made.figure, "svg", stem)
+            for figure in figures.make(name, frames):
+                end = "" if figure.table == first else f"_{slug(figure.table, 160)}"
+                stem = f"{figure.name}{end}"
+                pictures.save(figure.figure, disk.below(folder, stem), ("png",))
+                svg = pictures.write(figure.figure, "svg", stem)
                 disk.replace(disk.below(folder, f"{stem}.svg"), svg)
-                made.figure.clear()  # free the memory of thousands of lines
-                shown = "" if name in _IN_TABLES else embed(svg.decode(), stem)
-                yield PageFigure(made.name, made.table, kind.section, stem, kind.caption, shown)
+                figure.figure.clear()  # free the memory of thousands of lines
+                element = "" if name in _IN_TABLES else embed(svg.decode(), stem)
+                yield PageFigure(
+                    figure.name, figure.table, kind.section, stem, kind.caption, element
+                )
         except FAULTS as error:
             fault = f"{type(error).__name__}: {error}"
             yield PageFigure(name, first, kind.section, name, kind.caption, error=fault)
@@ -179,7 +183,7 @@ def _markdown(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    drawn: Sequence[PageFigure],
+    page_figures: Sequence[PageFigure],
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
@@ -191,7 +195,9 @@ def _markdown(
         error = f"This section could not be made: {tables.literal(section.error)}"
         lines += [error] if section.error else [tables.markdown(section.cells), section.note]
         lines += [""]
-    lines += [f"![{part.stem}](figures/{part.stem}.png)\n" for part in drawn if not part.error]
+    lines += [
+        f"![{part.stem}](figures/{part.stem}.png)\n" for part in page_figures if not part.error
+    ]
     return "\n".join(lines)
 
 
@@ -215,13 +221,13 @@ def _html(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    drawn: Sequence[PageFigure],
+    page_figures: Sequence[PageFigure],
     folder: Path,
 ) -> str:
     experiment, compute = frames.plan.experiment, frames.plan.compute
     style, script = packaged("page.css"), packaged("page.js")
-    contents = {one.table.plan.name: one for one in list_tables(frames, frames)}
-    by_table = {name: [part for part in drawn if part.table == name] for name in contents}
+    contents = {c.table.plan.name: c for c in list_tables(frames, frames)}
+    by_table = {name: [part for part in page_figures if part.table == name] for name in contents}
     key = _find_lead(sections)
     leads = [_make_lead(contents[name], key, sections, by_table[name]) for name in contents]
     first = (frames.rungs or frames.tables)[-1 if len(frames.rungs) > 1 else 0]
@@ -244,7 +250,7 @@ def _html(
             tables=[*contents],
             first=first.plan.name,
             leads=leads,
-            parts=[*_list_parts(frames, contents, key, sections, drawn, folder)],
+            parts=[*_list_parts(frames, contents, key, sections, page_figures, folder)],
             experiment=frames.experiment_text,
             environment=to_json(
                 {
@@ -267,14 +273,14 @@ def _make_lead(
     contents: TableContents,
     key: str,
     sections: Sequence[Section],
-    drawn: Sequence[PageFigure],
+    page_figures: Sequence[PageFigure],
 ) -> PageBlock:
     """Return the first table of a comparison table, with its two first pictures."""
     name = contents.table.plan.name
-    found = [part for part in sections if part.key == key and part.table == name]
+    matching = [part for part in sections if part.key == key and part.table == name]
     is_asked = find_asked_cost(contents.table.experiment, contents.ranked) is not None
     order = ("costs", "loss_curves") if is_asked else ("loss_curves", "costs")
-    by_name = {part.name: part for part in drawn if part.name in order}
+    by_name = {part.name: part for part in page_figures if part.name in order}
     margin = contents.table.margin
     what = {
         "steps": "this step: loss minus that of the step before",
@@ -286,16 +292,16 @@ def _make_lead(
         + f" Grey: the margin of {margin}." * bool(margin)
         + " Strokes: single seeds." * (key == "comparison")
     )
-    if not found:
+    if not matching:
         return PageBlock(name, error="it has no rows", about=about)
     return PageBlock(
         name,
-        None if found[0].error else _make_table(found[0], contents),
-        found[0].note,
+        None if matching[0].error else _make_table(matching[0], contents),
+        matching[0].note,
         [_embedded(by_name[each]) for each in order if each in by_name],
-        found[0].error,
+        matching[0].error,
         about if key != "axes" else "",
-        found[0].title if key != "comparison" else name,
+        matching[0].title if key != "comparison" else name,
     )
 
 
@@ -309,32 +315,36 @@ def _list_parts(
     contents: Mapping[str, TableContents],
     lead: str,
     sections: Sequence[Section],
-    drawn: Sequence[PageFigure],
+    page_figures: Sequence[PageFigure],
     folder: Path,
 ) -> Iterator[PagePart]:
     """Yield the folded parts of the page: pictures, sections, runs, speeds and recipes."""
     left = [
         _embedded(part)
-        for part in drawn
+        for part in page_figures
         if part.name not in ("loss_curves", "costs", *_IN_TABLES) or part.error
     ]
     at = {part.stem: "costs" if part.name.startswith("costs") else part.section for part in left}
     for key, (title, said) in _PICTURES.items():
-        own = [part for part in left if at[part.stem] == key]
-        names = dict.fromkeys(part.table for part in own)
-        blocks = [PageBlock(name, figures=[p for p in own if p.table == name]) for name in names]
+        key_figures = [part for part in left if at[part.stem] == key]
+        names = dict.fromkeys(part.table for part in key_figures)
+        blocks = [
+            PageBlock(name, figures=[p for p in key_figures if p.table == name]) for name in names
+        ]
         if blocks:
             yield PagePart(key, title, said, blocks)
     for key in dict.fromkeys(section.key for section in sections if section.key != lead):
-        of_key = [section for section in sections if section.key == key]
-        title = of_key[0].title.removesuffix(f": {of_key[0].table}")
-        part = PagePart(key, title, _summarize(of_key))
-        for section in of_key:
-            shown = contents.get(section.table, next(iter(contents.values())))
-            table = None if section.error else _make_table(section, shown)
-            of_tables = {section.table} if section.table else {*contents}
-            beside = [one for one in left if at[one.stem] == key and one.table in of_tables]
-            block = PageBlock(section.table, table, section.note, beside, section.error)
+        key_sections = [section for section in sections if section.key == key]
+        title = key_sections[0].title.removesuffix(f": {key_sections[0].table}")
+        part = PagePart(key, title, _summarize(key_sections))
+        for section in key_sections:
+            table_contents = contents.get(section.table, next(iter(contents.values())))
+            table = None if section.error else _make_table(section, table_contents)
+            table_names = {section.table} if section.table else {*contents}
+            pictures_beside = [
+                one for one in left if at[one.stem] == key and one.table in table_names
+            ]
+            block = PageBlock(section.table, table, section.note, pictures_beside, section.error)
             part.blocks.append(block)
         yield part
     for id_, title, said, table in (
@@ -403,20 +413,20 @@ def _lay_out(
         if at and len(rows) > 1 and head not in _JUDGED
         if len({row[at] for row in rows}) == 1 and 0 < len(rows[0][at]) <= _MAX_ALIKE
     }
-    known = [head for at, head in enumerate(heads) if at < (short or len(heads))]
-    shown = [head for head in known if head not in same]
-    main = [head for head in shown if head in _DECIDING or head == heads[0]]
-    side = [head for head in shown if head not in main]
+    leading = heads[: short or None]
+    visible = [head for head in leading if head not in same]
+    main = [head for head in visible if head in _DECIDING or head == heads[0]]
+    side = [head for head in visible if head not in main]
     if short:
-        preferred = [head for start in _PREFERRED for head in known if head.startswith(start)]
+        preferred = [head for start in _PREFERRED for head in leading if head.startswith(start)]
         preferred = [head for head in preferred if head in side]
         side = [*dict.fromkeys([*preferred, *side])][: _MAX_COLUMNS - len(main)]
-    made = []
+    columns_shown = []
     for at, head in enumerate(heads):
         is_word = not any(re.match(r"[\d+~-]", row[at]) for row in rows)
         kind = "" if head in main else "side" if head in side else "more"
         classes = [kind] * bool(kind) + ["word"] * is_word
-        made.append(
+        columns_shown.append(
             {
                 "title": head,
                 "about": (about or {}).get(head, ""),
@@ -430,7 +440,13 @@ def _lay_out(
         for row in rows
     ]
     text = ", ".join(f"{head}: {cell}" for head, cell in same.items())
-    return {"columns": made, "rows": shown_rows, "same": text, "axis": None, "hidden": False}
+    return {
+        "columns": columns_shown,
+        "rows": shown_rows,
+        "same": text,
+        "axis": None,
+        "hidden": False,
+    }
 
 
 def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | None:
@@ -467,13 +483,13 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
         is_out = not start <= value <= stop
         way = "left" if value < start else "right"
         mark = way if is_out else _MARKS.get(str(row.get("verdict")), "dot")
-        one = {
+        place_of_row = {
             "at": place(value),
             "ends": None if is_out or np.isnan(ends).any() else [*map(place, ends)],
             "mark": mark,
             "seeds": [] if is_out else [*map(place, seeds.get(str(row.get("variant")), ()))],
         }
-        placed.append(None if np.isnan(value) else one)
+        placed.append(None if np.isnan(value) else place_of_row)
     ticks = [
         (place(tick), f"{tick:+.6g}" if tick else "0")
         for tick in MaxNLocator(4).tick_values(start, stop)

@@ -66,8 +66,8 @@ def files(frames: Frames) -> dict[str, bytes]:
     setup = latex.escaped(describe_setup(frames))
     contents = {"comparison.tex": table.encode(), "setup.tex": f"{setup}\n".encode()}
     for end, (width, height) in _SIZES.items():
-        look = {"width": width, "height": height, "points": _POINTS}
-        for figure in islice(_list_figures(frames, look), _MAX_FIGURES):
+        options = {"width": width, "height": height, "points": _POINTS}
+        for figure in islice(_list_figures(frames, options), _MAX_FIGURES):
             contents[f"{figure.name}{end}.pdf"] = pictures.write(figure.figure, "pdf")
     return contents
 
@@ -77,7 +77,7 @@ def _list_figures(frames: Frames, look: dict[str, Any]) -> Iterator[figures.Repo
     last = frames.only(frames.rungs[-1]) if len(frames.rungs) > 1 else frames
     for name in _FIGURES:
         of = frames if not figures.FIGURES[name].every_table else last
-        yield from islice(figures.make(name, of, whole=frames, **look), 1)
+        yield from islice(figures.make(name, of, experiment=frames, **look), 1)
 
 
 def tabulate(frames: Frames) -> pd.DataFrame:

@@ -157,10 +157,10 @@ def loss_curves(
     styles = styles or Styles.of([*curves["variant"].unique()])
     last = curves["read"].max()
     names = [*curves["variant"].unique()]
-    drawn = {*names[:: len(names) // MAX_LINES + 1], *styles.named}
+    chosen = {*names[:: len(names) // MAX_LINES + 1], *styles.named}
     has_runs = curves["run"].nunique() <= MAX_RUNS
     smooth = {}
-    for name, points in group(curves[curves["variant"].isin(drawn)], "variant"):
+    for name, points in group(curves[curves["variant"].isin(chosen)], "variant"):
         median = thin(points.groupby("read")["train"].median())
         smooth[name] = median.rolling(len(median) // 15 or 1, center=True, min_periods=1).mean()
         colour, is_named = styles.colour(name), name in styles.named
@@ -173,13 +173,13 @@ def loss_curves(
     late = pd.concat([line[line.index >= last / 5] for line in smooth.values()])
     ends = {name: loss for name, loss in (reported or {}).items() if name in styles.named}
     for name, loss in ends.items():
-        look: dict[str, Any] = {
+        options: dict[str, Any] = {
             "color": styles.colour(name),
             "mec": "#ffffff",
             "mew": 0.5,
             "ms": 4.5,
         }
-        tag(ax.plot(last, loss, "D", clip_on=False, zorder=5, **look), styles.key(name))
+        tag(ax.plot(last, loss, "D", clip_on=False, zorder=5, **options), styles.key(name))
     _limit(ax, [*late, *ends.values()])
     ax.set(xlim=(0, last), xlabel=text, ylabel=f"training loss ({unit})")
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -343,8 +343,8 @@ def tuning(
     ends = draw_lines(means, ax, styles, by, "lr", "mean")
     for name, ring in group(_average(tried[tried["chosen"]], [by, "lr"]), by):
         if name in styles.named:
-            look: dict[str, Any] = {"ms": 9, "mfc": "none", "color": styles.colour(name)}
-            tag(ax.plot(ring["lr"], ring["mean"], "o", **look), styles.key(name))
+            options: dict[str, Any] = {"ms": 9, "mfc": "none", "color": styles.colour(name)}
+            tag(ax.plot(ring["lr"], ring["mean"], "o", **options), styles.key(name))
     low, high = means["mean"].min(), means["mean"].quantile(0.9)
     _limit(ax, [low, high + 0.1 * (high - low)])
     ax.set(xscale="log", xlabel="learning rate", ylabel=f"loss ({unit})")
@@ -533,9 +533,13 @@ def name_points(ax: Axes, points: pd.DataFrame, wanted: pd.DataFrame, styles: St
             box = (left, y + dy - letter, left + letter * len(text), y + dy + letter)
             if _is_free(box, ax, taken, boxes):
                 boxes.append(box)
-                look: dict[str, Any] = {"ha": "left" if dx > 0 else "right", "va": "center"}
+                options: dict[str, Any] = {"ha": "left" if dx > 0 else "right", "va": "center"}
                 label = ax.annotate(
-                    text, (place[0], place[1]), xytext=(dx, dy), textcoords="offset points", **look
+                    text,
+                    (place[0], place[1]),
+                    xytext=(dx, dy),
+                    textcoords="offset points",
+                    **options,
                 )
                 label.set_in_layout(False)
                 tag([label], styles.key(name))

@@ -21,10 +21,10 @@ def environment(*, html: bool) -> jinja2.Environment:
     """
     loader = jinja2.PackageLoader("llama_ablate.report", "")
     strict: dict[str, Any] = {"undefined": jinja2.StrictUndefined, "trim_blocks": html}
-    made = jinja2.Environment(loader=loader, autoescape=html, **strict)  # noqa: S701 - by `html`
-    made.filters |= {"prose": write_prose, "listed": listed, "plural": plural}
-    made.filters |= {"count": count, "size": size}
-    return made
+    templates = jinja2.Environment(loader=loader, autoescape=html, **strict)  # noqa: S701 - by `html`
+    templates.filters |= {"prose": write_prose, "listed": listed, "plural": plural}
+    templates.filters |= {"count": count, "size": size}
+    return templates
 
 
 def write_block(template: str, block: str, values: Mapping[str, Any]) -> str:
