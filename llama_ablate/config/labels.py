@@ -151,9 +151,7 @@ def shorten_labels(labels: Collection[str]) -> dict[str, str]:
 def name_corpus(data: Data) -> str:
     """Return a short name of the training text: its own or of its file or folder, or the corpus."""
     entry = {"name": data.corpus} if isinstance(data.corpus, str) else data.corpus
-    texts = [
-        p if isinstance(p, str) else p[0] for p in (entry.get("train"), entry.get("path")) if p
-    ]
+    texts = [p if isinstance(p, str) else p[0] for p in map(entry.get, ("train", "path")) if p]
     parts = [part for text in texts for part in text.split("/")]
     names = [part for part in parts if part.strip(".") and not {*part} & {*"*?[{"}]
     return (data.name or names[-1]) if names else str(entry["name"])
