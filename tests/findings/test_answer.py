@@ -189,5 +189,5 @@ def test_a_warning_is_one_for_all_that_it_is_about_and_the_gravest_comes_first()
     losses = {"base": BASE, "a": ["diverged"] * 5, "b": [*moved(0.1)[:4], "pending"]}
     told = sentences_of(frames({"": losses}))
     assert told[0].startswith("1 of 15 planned runs have not finished")
-    assert told[1].startswith("5 of 15 runs diverged or collapsed, of 'a' (")
+    assert told[1].startswith("5 of 15 runs diverged or collapsed, of 'a'")
     assert len([line for line in told if "diverged" in line]) == 1
