@@ -35,9 +35,9 @@ LIMITS = {
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_425,
     "llama_ablate/*.py": 460,
-    "tests": 25165,
+    "tests": 24_830,
     "scripts": 4_950,
-    "package": 27_300,
+    "package": 26_400,
 }
 #: Patterns of script files, outside package and tests.
 SCRIPTS = (
