@@ -185,10 +185,14 @@ class TableFrames(PairedTable):
         return points
 
     def differences(self) -> dict[str, list[float]]:
-        """Return each variant's paired loss differences from the baseline."""
-        base = self.plan.baseline.id
+        """Return each variant's paired loss differences from the baseline, of reported runs."""
+        base, seeds = self.plan.baseline.id, dict[str, list[int]]()
+        for run in self.reported:
+            seeds.setdefault(run.variant, []).append(run.seed)
         return {
-            variant.label: self.pair(self.loss, variant.id, base).differences()
+            variant.label: self.pair(
+                self.loss, variant.id, base, seeds.get(variant.id, [])
+            ).differences()
             for variant in self.plan.variants
             if not variant.baseline
         }

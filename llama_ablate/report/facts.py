@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from llama_ablate.evidence.intervals import MIN_SEEDS_OF_SPREAD
 from llama_ablate.evidence.written import count, ends
 from llama_ablate.findings.answer import SAME_COST, count_seeds, name_texts, write_share
 from llama_ablate.findings.effects import factors
@@ -12,6 +13,8 @@ from llama_ablate.findings.tuning import best_points
 from llama_ablate.report.rendering import write_block
 
 _NAMES = ("text", "model", "training", "learning_rate", "speed", "memory", "what_next")
+#: Verdicts that more seeds of the same runs would hardly change.
+DECIDED = ("better", "worse", "equivalent", "equal")
 _NOISY = 1.1  # ratio of speeds of one code from which speeds say nothing
 
 
@@ -84,7 +87,11 @@ def _describe_next(frames: Frames) -> dict[str, Any]:
         if row.verdict == "inconclusive" and row.seeds_low > 0
     }
     fewest = min(needs.values(), default=0)
+    undecided = [row for row in rows if row.verdict == "inconclusive" and not needs]
     return {
         "next_seeds": f"{fewest:.0f}" if fewest else "",
         "next_names": [label for label, seeds in needs.items() if seeds == fewest],
+        "undecided": [row.label for row in undecided],
+        "is_short": any(row.n < MIN_SEEDS_OF_SPREAD for row in undecided),
+        "is_decided": bool(rows) and {row.verdict for row in rows} <= {"baseline", *DECIDED},
     }
