@@ -400,7 +400,7 @@ print(type(model).__name__, la.open("out/tiny").tables["finished"].item())
 
 @pytest.mark.full  # it trains
 def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
-    """multiprocessing would run it again in every worker."""
+    """multiprocessing would run it again in every worker. The baseline is repeated once."""
     (tmp_path / "run.py").write_text(SCRIPT)
     (tmp_path / "text.txt").write_text(sentences(200))
     done = subprocess.run(
@@ -412,8 +412,8 @@ def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["4 {'ok'}", "Decoder 4"]
-    assert "[4/4]" in done.stderr
+    assert done.stdout.splitlines() == ["5 {'ok'}", "Decoder 5"]
+    assert "[5/5]" in done.stderr
 
 
 def test_speeds_of_several_experiments_stay_ratios_within_each_pass():
