@@ -490,7 +490,7 @@ def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told
     page = (copy / "report" / "report.md").read_text("utf-8")
     assert "stated, no longer judged" in page
     assert "minus_all x" in page
-    dropped = "The file was changed after 4 runs had finished: dropped `no_such_section.a: 1`."
+    dropped = "4 runs had finished, with 1 dropped: dropped `no_such_section.a: 1`."
     assert dropped in page
     assert dropped in told
     before = members(copy)

@@ -147,8 +147,8 @@ def test_a_variant_that_is_added_is_named_alone(experiment_file, tmp_path):
         assert run_in_process(experiment_file(norms), tmp_path) == 0
     told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
     assert [line for line in told if "changed after" in line] == [
-        "The file was changed after 4 runs had finished: added `variants.axes.norm: {name: "
-        "rmsnorm, eps: 0.1}`."
+        "The file was changed after 4 runs had finished, with 1 added: "
+        "added `variants.axes.norm: {name: rmsnorm, eps: 0.1}`."
     ]
 
 

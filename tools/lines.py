@@ -25,7 +25,7 @@ LIMITS = {
     "llama_ablate/design": 1_471,
     "llama_ablate/evidence": 956,
     "llama_ablate/files": 341,
-    "llama_ablate/findings": 4_071,
+    "llama_ablate/findings": 4074,
     "llama_ablate/interop": 1_430,
     "llama_ablate/launch": 1_506,
     "llama_ablate/measure": 920,

@@ -299,7 +299,10 @@ def _changed(frames: Frames) -> Iterator[Warning]:
         words = {"-": "dropped", "+": "added"}
         lines = "; ".join(f"{words[line[0]]} `{line[2:]}`" for line in change.lines)
         if lines:
-            yield Warning("changed", (), {"when": change.when, "lines": lines})
+            kinds = Counter(words[line[0]] for line in change.lines)
+            counts = " and ".join(f"{count} {word}" for word, count in kinds.items())
+            fields = {"when": change.when, "counts": counts, "lines": lines}
+            yield Warning("changed", (), fields)
         for gone in change.version.replaced:
             by = gone.difference_nats
             difference = "" if by is None else f", {by:+.4f} nats from the baseline on average"

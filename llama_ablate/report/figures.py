@@ -268,7 +268,7 @@ FIGURES: Mapping[str, FigureKind] = {
     ),
     "loss_curves": FigureKind(
         _loss_curves,
-        "Training loss, the median over seeds; thin lines are runs. Diamonds: the table's loss.",
+        "Training loss, the median over seeds; thin lines are runs. Diamonds: held-out loss.",
     ),
     "learning_curves": FigureKind(
         _learning_curves,
