@@ -45,7 +45,7 @@ class Passages:
         return hashes.astype("<u8", copy=False)
 
     def _hash(self) -> None:
-        """Hash the passages that begin in the buffer, and keep the beginning of later ones."""
+        """Hash the complete passages of the buffer, and keep its end."""
         text = np.frombuffer(bytes(self._text), np.uint8)
         if (count := len(text) - LENGTH + 1) <= 0:
             return

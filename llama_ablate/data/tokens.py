@@ -382,7 +382,7 @@ def load(folder: Path) -> Tokens:
 
 
 def verify(fingerprint: str) -> str:
-    """Verify all hashes of the tokens of a text; return `verified`, or what is wrong."""
+    """Verify all hashes of a text's tokens; return `verified`, or the fault."""
     folder = disk.below(cache_folder() / "tokens", fingerprint)
     try:
         load(folder).check(wholly=True)
@@ -440,7 +440,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
     disk.write(partial / _SUMS, json.dumps(sums).encode())
     states = {}
     for name in sums:
-        with disk.opened(partial / name) as written:
-            states[name] = _state(written)
+        with disk.opened(partial / name) as file_of_tokens:
+            states[name] = _state(file_of_tokens)
     disk.write(partial / _STATES, json.dumps(states).encode())
     disk.place(partial, place)

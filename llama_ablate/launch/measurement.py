@@ -305,8 +305,9 @@ def measure(
         for done, (record, choices) in enumerate(wanted, 1):
             arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
             measured = processes.call(measure_run, *arguments, log=store.log(_KEY))
+            folder = store.folders()[record.id].path
             for name, metric in measured.items():
-                store.add_metric(lease, store.folders()[record.id].path, name, metric)
+                store.add_metric(lease, folder, name, metric)
             progress(done, len(wanted))
     measure_variants(store, plan, metrics, progress, again=again)
 

@@ -22,6 +22,8 @@ COLOURS = (
     *("#a06a00", "#cc79a7", "#2a9bd6", "#5b8c00"),
 )
 BASELINE, OTHER = "#555555", "#9a9aa2"  # colours of baselines, and of variants without a name
+#: Columns of a path's steps, by the names that pictures and tables give to differences.
+STEP_COLUMNS = {"marginal": "difference", "marginal_low": "low", "marginal_high": "high"}
 #: Most variants that all have a name in pictures; of more, the lowest losses, and the highest one.
 MAX_NAMED, _BEST = 10, 6
 
@@ -142,9 +144,8 @@ class TableContents:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """Differences of a path's steps, each from the step before; empty for other designs."""
-        names = {"marginal": "difference", "marginal_low": "low", "marginal_high": "high"}
         rows = frame(effects.steps(self.table), effects.StepRow)
-        return rows.rename(columns=names)
+        return rows.rename(columns=STEP_COLUMNS)
 
     @cached_property
     def lengths(self) -> pd.DataFrame:

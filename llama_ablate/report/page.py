@@ -30,7 +30,7 @@ from llama_ablate.findings.answer import answer, describe_scale, find_asked_cost
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import DIFFERENCE
 from llama_ablate.report import columns, details, figures, pictures, tables
-from llama_ablate.report.contents import TableContents, list_tables
+from llama_ablate.report.contents import STEP_COLUMNS, TableContents, list_tables
 from llama_ablate.report.facts import list_facts
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.paper import ascii_name, caption, describe_setup
@@ -456,9 +456,8 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
     """
     rows = section.frame
     if "marginal" in rows:
-        names = {"marginal": "difference", "marginal_low": "low", "marginal_high": "high"}
         rows = rows.drop(columns=["difference", "low", "high"], errors="ignore")
-        rows = rows.rename(columns=names)
+        rows = rows.rename(columns=STEP_COLUMNS)
     is_known = "difference" in rows and len(rows) == len(section.cells)
     if not is_known or section.key in ("other_metrics", "hypotheses"):
         return None

@@ -133,6 +133,18 @@ def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
     assert not tmp_path.exists()
 
 
+def two_beats_fail(monkeypatch):
+    """Let the next two heartbeats of any lease fail, as while a file server is away."""
+    beat, failures = os.utime, iter([True] * 2)
+
+    def failing(*given, **more):
+        if next(failures, False):
+            raise OSError(5, "the server is away")
+        beat(*given, **more)
+
+    monkeypatch.setattr(os, "utime", failing)
+
+
 @pytest.mark.parametrize(
     ("clock", "step"), [("stands still", 0), ("leaps ahead", 86400), ("leaps back", -86400)]
 )
@@ -143,14 +155,7 @@ def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
     monkeypatch.setattr(leases, "myself", lambda: "another-boot pid:[1] 1 1 0")
     days = count(2**31, step)
     monkeypatch.setattr(time, "time", lambda: next(days))
-    beat, failures = os.utime, iter([True] * 2)
-
-    def failing(*given, **more):
-        if next(failures, False):
-            raise OSError(5, "the server is away")
-        beat(*given, **more)
-
-    monkeypatch.setattr(os, "utime", failing)
+    two_beats_fail(monkeypatch)
     watch = leases.Watch()
     with leases.take(tmp_path) as lease:
         began, wrong = time.monotonic(), 0
@@ -255,14 +260,7 @@ def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
 
 
 def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
-    beat, failures = os.utime, iter([True] * 2)
-
-    def failing(*given, **more):
-        if next(failures, False):
-            raise OSError(5, "the server is away")
-        beat(*given, **more)
-
-    monkeypatch.setattr(os, "utime", failing)
+    two_beats_fail(monkeypatch)
     lease, watch = leases.take(tmp_path), leases.Watch()
     monkeypatch.setattr(leases, "alive", lambda _holder: None)  # as from another machine
     end = time.monotonic() + 2.5  # leases of a second
