@@ -9,26 +9,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from llama_ablate.evidence.intervals import (
-    ALPHA,
-    NO_TEXT_ERROR,
-    Array,
-    Estimates,
-    Interval,
-    join,
-)
-from llama_ablate.evidence.student import f_tail
+from llama_ablate.evidence.intervals import ALPHA, NOTHING, Array, join
 from llama_ablate.evidence.text_error import StandardError
 
 #: Names of the factors of an effect: one for a main effect, several for an interaction.
 Factors = tuple[str, ...]
-#: Level of the F test for effects that vary over seeds.
-_VARYING = 0.05
 _ROUNDING = 1e-9  # smaller singular values and weights count as 0
 
 
@@ -38,25 +29,6 @@ class FactorEffect(NamedTuple):
     factors: Factors
     #: For each factor: its level before the change and its level after the change.
     levels: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Estimated main effect or interaction, with its confidence interval."""
-
-    effect: FactorEffect
-    #: Interval that is simultaneous over all contrasts of the design; `pooled` unless the effect
-    #: varies over seeds.
-    interval: Interval
-    #: Weight of each cell's mean loss in the effect, by cell.
-    weights: Mapping[str, float]
-    #: Factors of the effects that are confounded with this effect in the design.
-    aliases: tuple[Factors, ...]
-
-    @property
-    def factors(self) -> Factors:
-        """Names of the factors of the effect."""
-        return self.effect.factors
 
 
 def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) -> list[FactorEffect]:
@@ -102,34 +74,40 @@ def weights(
 def contrasts(
     levels: Mapping[str, Sequence[int]],
     factors: Sequence[str],
-    losses: Mapping[str, Sequence[float]],
+    losses: ArrayLike,
     *,
     text_errors: Mapping[FactorEffect, StandardError] | None = None,
     alpha: float = ALPHA,
-) -> list[Contrast]:
+) -> pd.DataFrame:
     """Estimate all effects of a factorial design, with simultaneous 1 - alpha intervals.
 
-    The effects are the keys of `weights(levels, factors)`. `losses` maps each cell to its losses in
-    nats, with the same seeds in the same order for all cells and NaN for a missing run; every cell
-    and every seed has at least one loss. Seeds are the independent repetitions: a shift that a seed
-    causes in all cells cancels. `estimate_effects` describes the variance estimate. Return an empty
-    list if no effect is estimable, or if `complete` cannot fill the missing losses.
+    The effects are the keys of `weights(levels, factors)`. `losses` holds the losses in nats of the
+    cells of `levels` by seed, (cells, seeds), with NaN for a missing run; every cell and every seed
+    has at least one loss. Seeds are the independent repetitions: a shift that a seed causes in all
+    cells cancels. `estimate_effects` describes the variance estimate.
+
+    Returns the columns of `NOTHING`, with `effect`, its `weights` of the cells' mean losses, and
+    `aliases`: the factors of the effects that are confounded with it. The frame is empty if no
+    effect is estimable, or if `complete` cannot fill the missing losses.
     """
     design = Design.of(tuple(map(tuple, levels.values())), tuple(factors))
-    table = np.array([losses[cell] for cell in levels], float)
+    table = np.asarray(losses, float)
     runs, completed = np.sum(~np.isnan(table), 1), complete(table)
     if np.isnan(completed).any() or not design.weights:
-        return []
-    errors = [(text_errors or {}).get(effect, NO_TEXT_ERROR) for effect in design.weights]
+        return pd.DataFrame(columns=[*NOTHING, "effect", "weights", "aliases"])
+    known = text_errors or {}
+    errors = [known.get(effect, StandardError(0.0, math.inf)) for effect in design.weights]
     text_se, text_df = np.array([(error.se, error.df) for error in errors]).T
     estimates = estimate_effects(design, completed, runs, text_se, text_df, alpha / len(errors))
-    intervals = estimates.intervals([table.shape[1]] * len(errors), alpha, len(errors))
-    return [
-        Contrast(effect, interval, dict(zip(levels, weight.tolist(), strict=True)), aliases)
-        for (effect, weight), interval, aliases in zip(
-            design.weights.items(), intervals, design.aliases.values(), strict=True
-        )
-    ]
+    return pd.DataFrame(
+        {
+            **estimates,
+            "n": table.shape[1],
+            "effect": [*design.weights],
+            "weights": [*design.weights.values()],
+            "aliases": [*design.aliases.values()],
+        }
+    )
 
 
 def estimate_effects(
@@ -139,15 +117,13 @@ def estimate_effects(
     text_se_E: ArrayLike,
     text_df_E: ArrayLike,
     level: float,
-) -> Estimates:
-    """Estimate the effects of a design and their half widths from complete losses.
+) -> dict[str, NDArray[Any]]:
+    """Estimate the effects of a design and their intervals from complete losses.
 
-    `losses_CS` has the shape (..., C, S), the estimates have the shape (..., E). `runs_C` is the
-    number of measured runs of each cell, `level` the two-sided error level of each interval. The
-    variance of an effect is the residual variance after removing cell means and seed means. If the
-    effect of a factor, or of a pair of factors, varies over seeds (F test of all contrasts of these
-    factors against the remaining residual, 5% level), the variance is estimated from the effect's
-    own differences over seeds.
+    `losses_CS` has the shape (..., C, S), and the columns of the result, which are those of
+    `NOTHING`, have the shape (..., E). `runs_C` is the number of measured runs of each cell,
+    `level` the two-sided error level of each interval. The variance of an effect is the residual
+    variance after removing cell means and seed means.
     """
     losses, runs = np.asarray(losses_CS, float), np.asarray(runs_C, float)
     cells, seeds = losses.shape[-2:]
@@ -155,31 +131,13 @@ def estimate_effects(
     rest = rest + losses.mean((-2, -1), keepdims=True)
     weight_EC = np.array([*design.weights.values()])
     by_E = (weight_EC**2 / runs).sum(1)
-    squares, residual_df = (rest**2).sum((-2, -1)), float(runs.sum() - cells - seeds + 1)
-    residual = squares / residual_df if residual_df > 0 else np.full(squares.shape, math.nan)
-    variance = residual[..., None] * by_E
-    df = np.full(variance.shape, residual_df if residual_df > 0 else math.nan)
-    pooled = np.full(variance.shape, residual_df > 0 and cells > 2)
-    for factors, basis_CK in design.spaces.items():
-        own_df = basis_CK.shape[1] * (seeds - 1.0)
-        sums = ((basis_CK.T @ rest) ** 2).sum((-2, -1))
-        varies = _find_varying(sums, own_df, squares - sums, residual_df - own_df)[..., None]
-        at = [i for i, effect in enumerate(design.weights) if effect.factors == factors]
-        own_variance = (sums / max(own_df, 1.0))[..., None] * by_E[at]
-        variance[..., at] = np.where(varies, own_variance, variance[..., at])
-        df[..., at] = np.where(varies, own_df, df[..., at])
-        pooled[..., at] &= ~varies
-    mean, error = losses.mean(-1) @ weight_EC.T, np.sqrt(variance)
-    return join(mean, error, df, text_se_E, text_df_E, df + 1, level, pooled)
-
-
-def _find_varying(own: Array, own_df: float, others: Array, others_df: float) -> NDArray[np.bool_]:
-    """Test whether an effect varies over seeds more than the other effects (F test)."""
-    if own_df <= 0 or others_df < 1:
-        return np.zeros(own.shape, bool)
-    least = np.where(own > 0, own, 1.0) * _ROUNDING  # avoids a division by 0
-    ratio = (own / own_df) / np.maximum(others / others_df, least)
-    return np.asarray(f_tail(ratio, own_df, others_df) < _VARYING)
+    squares, df = (rest**2).sum((-2, -1)), float(runs.sum() - cells - seeds + 1)
+    residual = squares / df if df > 0 else np.full(squares.shape, math.nan)
+    error = np.sqrt(residual[..., None] * by_E)
+    df_E = np.full(error.shape, df if df > 0 else math.nan)
+    mean = losses.mean(-1) @ weight_EC.T
+    pooled = np.full(error.shape, df > 0 and cells > 2)
+    return {**join(mean, error, df_E, text_se_E, text_df_E, df_E + 1, level), "pooled": pooled}
 
 
 def complete(losses: Array) -> Array:
@@ -209,8 +167,6 @@ class Design:
 
     weights: Mapping[FactorEffect, NDArray[np.float64]]
     aliases: Mapping[FactorEffect, tuple[Factors, ...]]
-    #: For each set of factors: an orthonormal basis of its contrasts, (C, contrasts).
-    spaces: Mapping[Factors, NDArray[np.float64]]
 
     @staticmethod
     @lru_cache(maxsize=32)
@@ -224,7 +180,6 @@ class Design:
         models = [_columns(coded, order) for order in (1, 2)]
         inverses = [np.linalg.pinv(model, rcond=_ROUNDING) for model in models]
         bases: dict[FactorEffect, NDArray[np.float64]] = {}
-        spaces: dict[Factors, NDArray[np.float64]] = {}
         for effect in every_effect(dict(zip(map(str, cells), cells, strict=True)), factors):
             chosen, order = [factors.index(name) for name in effect.factors], len(effect.factors)
             changed = [np.zeros((1, len(coding))) for coding in every]
@@ -234,9 +189,7 @@ class Design:
             weight = wanted @ inverses[order - 1]
             if np.allclose(weight @ models[order - 1], wanted, atol=_ROUNDING):
                 bases[effect] = weight
-                space = spaces.get(effect.factors, np.empty((len(cells), 0)))
-                spaces[effect.factors] = _basis(np.column_stack([space, weight]))
-        return Design(bases, _aliases(bases, coded, factors), spaces)
+        return Design(bases, _aliases(bases, coded, factors))
 
 
 def _columns(

@@ -1,21 +1,20 @@
 """Simultaneous confidence intervals of paired differences, and required numbers of seeds.
 
 A difference is variant minus baseline for one seed, and is assumed to be normally distributed. The
-array functions take tables stacked along leading axes; `simultaneous` takes one table as a mapping
-from row names to differences. Suffixes of array names state their axes: M for rows, N for seeds.
+array functions take tables stacked along leading axes; `simultaneous` takes one table as a frame of
+rows and seeds. Suffixes of array names state their axes: M for rows, N for seeds.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from llama_ablate.evidence.student import noncentral_above, quantile, tail
-from llama_ablate.evidence.text_error import StandardError
+from llama_ablate.evidence.student import noncentral_above, quantile
 
 ALPHA = 0.05
 #: Fewest seeds whose standard deviation is known well enough for Satterthwaite's degrees of
@@ -25,113 +24,25 @@ MIN_SEEDS_OF_SPREAD = 5
 #: rows.
 PRIOR_DF = 3.0
 _MAX_SUGGESTED_SEEDS = 1000
-#: Text error of a difference that does not depend on the choice of held-out text.
-NO_TEXT_ERROR = StandardError(0.0, math.inf)
 Array = NDArray[np.float64]
-Key = TypeVar("Key", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Mean difference with its confidence interval; the ends are NaN for unknown noise."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-    #: Two-sided p value, adjusted for the family of comparisons (Bonferroni): below the family's
-    #: alpha exactly if the interval excludes 0.
-    p: float
-    #: Two-sided error level of this interval alone: its share of the family's alpha.
-    alpha: float
-    #: Degrees of freedom of the standard error, for the interval's Student t quantile.
-    df: float
-    #: Standard errors over seeds and over held-out texts, each with its degrees of freedom.
-    seed_se: float
-    seed_df: float
-    text_se: float
-    text_df: float
-    #: Whether the variance over seeds is moderated by the variances of the table's other rows.
-    pooled: bool
-
-    def __neg__(self) -> "Interval":
-        """Return the interval of the negated difference."""
-        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
-
-    def at(self, alpha: float) -> "Interval":
-        """Return the interval at another two-sided error level `alpha`."""
-        if not (self.seed_se > 0 or self.text_se > 0):
-            return self
-        errors = self.seed_se, self.seed_df, self.text_se, self.text_df
-        half = float(join_errors(*errors, self.n, alpha))
-        return replace(self, low=self.mean - half, high=self.mean + half, alpha=alpha)
-
-    def widened(self, bias: tuple[float, float]) -> "Interval":
-        """Widen the interval by the ends of a bias interval.
-
-        `bias` comes from a repeated baseline (`bound_bias`). The interval never becomes narrower: a
-        lower end of the bias above 0, or an upper end below 0, counts as 0.
-        """
-        less, more = max(bias[1], 0.0), min(bias[0], 0.0)
-        if less == more == 0:
-            return self
-        beyond = max(self.mean - less, more - self.mean, 0.0)
-        error = math.hypot(self.seed_se, self.text_se)
-        chance = float(tail(beyond / error, self.df)) if error else 0.5 * (beyond == 0)
-        p = min(2 * chance * ALPHA / self.alpha, 1.0)
-        return replace(self, low=self.low - less, high=self.high - more, p=p)
-
-    def inside(self, low: float, high: float) -> bool:
-        """Return whether the whole interval lies between two values."""
-        return low < self.low and self.high < high
-
-
-#: Interval of a difference that was not measured.
-NOTHING = Interval(
-    mean=math.nan,
-    low=math.nan,
-    high=math.nan,
-    n=0,
-    p=math.nan,
-    alpha=math.nan,
-    df=math.nan,
-    seed_se=math.nan,
-    seed_df=math.nan,
-    text_se=0.0,
-    text_df=math.inf,
-    pooled=False,
-)
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """Estimated means, half widths and standard errors of stacked tables, each (..., M)."""
-
-    mean: Array
-    half: Array
-    #: Two-sided p values of the rows, without adjustment for the number of rows.
-    p: Array
-    df: Array
-    seed_se: Array
-    seed_df: Array
-    #: Whether the variance of a row is estimated together with the variances of other rows.
-    pooled: NDArray[np.bool_]
-    text_se: Array
-    text_df: Array
-
-    def intervals(self, n: Sequence[int], alpha: float, times: ArrayLike) -> list[Interval]:
-        """Return the intervals of one table's rows, with p values multiplied by `times`.
-
-        `times` is the number of comparisons that share the error level `alpha`, and `n` the number
-        of seeds of each row. The half widths must be at the error level alpha / `times`.
-        """
-        times = np.broadcast_to(np.asarray(times, float), self.mean.shape)
-        low, high, p = self.mean - self.half, self.mean + self.half, times * self.p
-        columns = [self.mean, low, high, n, np.minimum(p, 1.0), alpha / times, self.df]
-        columns += [self.seed_se, self.seed_df, self.text_se, self.text_df, self.pooled]
-        return [
-            Interval(*row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)
-        ]
+#: Columns of a frame of intervals, each with its value for a difference that was not measured.
+#: `alpha` is the two-sided error level of the row alone, and `pooled` says whether its variance
+#: over seeds is moderated by other rows. The ends are NaN for unknown noise.
+NOTHING: Mapping[str, Any] = {
+    "mean": math.nan,
+    "low": math.nan,
+    "high": math.nan,
+    "n": 0,
+    "alpha": math.nan,
+    "df": math.nan,
+    "seed_se": math.nan,
+    "seed_df": math.nan,
+    "text_se": 0.0,
+    "text_df": math.inf,
+    "pooled": False,
+}
+#: Ends of the bias of a table without a bias.
+NO_BIAS = (0.0, 0.0)
 
 
 def estimate(
@@ -139,11 +50,12 @@ def estimate(
     text_se_M: ArrayLike,
     text_df_M: ArrayLike,
     level_M: ArrayLike = ALPHA,
-) -> Estimates:
+) -> dict[str, NDArray[Any]]:
     """Estimate each row's mean, with a Student t interval at a two-sided error level.
 
     `differences_MN` has the shape (..., M, N), with NaN for a seed that a row lacks. `text_se_M`
-    and `text_df_M` are the standard error over held-out texts and its degrees of freedom.
+    and `text_df_M` are the standard error over held-out texts and its degrees of freedom. Returns
+    the columns of `NOTHING`, each (..., M).
     """
     values = np.asarray(differences_MN, float)
     n = np.sum(~np.isnan(values), -1)
@@ -152,7 +64,8 @@ def estimate(
     squares = np.nansum((values - mean[..., None]) ** 2, -1)
     own_variance = np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
     variance, df, pooled = moderate_variances(own_variance, n - 1.0)
-    return join(mean, np.sqrt(variance / counted), df, text_se_M, text_df_M, n, level_M, pooled)
+    seed_se = np.sqrt(variance / counted)
+    return {**join(mean, seed_se, df, text_se_M, text_df_M, n, level_M), "pooled": pooled}
 
 
 def join(
@@ -163,23 +76,29 @@ def join(
     text_df: ArrayLike,
     seeds: ArrayLike,
     level: ArrayLike,
-    pooled: NDArray[np.bool_],
-) -> Estimates:
-    """Combine errors over seeds and over held-out texts into half widths and p values.
+) -> dict[str, NDArray[Any]]:
+    """Combine errors over seeds and over held-out texts into intervals, as columns of `NOTHING`.
 
-    `level` is the two-sided error level. Half width and p value are NaN if both errors are 0, since
-    the noise is then unknown.
+    `level` is the two-sided error level. The ends are NaN if both errors are 0, since the noise is
+    then unknown.
     """
-    text_se, text_df = (
-        np.broadcast_to(np.asarray(of, float), mean.shape) for of in (text_se, text_df)
-    )
-    half = join_errors(seed_se, seed_df, text_se, text_df, seeds, level)
+    errors = text_se, text_df, seeds, level
+    text_se, text_df, n, alpha = (np.broadcast_to(np.asarray(of), mean.shape) for of in errors)
     error = np.hypot(seed_se, text_se)
+    half = join_errors(seed_se, seed_df, text_se, text_df, n, alpha)
     half = np.where(error > 0, half, math.nan)
-    df = find_df(half, error, level, seed_df)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.minimum(2 * tail(np.abs(mean) / error, df), 1.0)
-    return Estimates(mean, half, p, df, seed_se, seed_df, pooled, text_se, text_df)
+    return {
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "n": n,
+        "alpha": alpha,
+        "df": find_df(half, error, alpha, seed_df),
+        "seed_se": seed_se,
+        "seed_df": seed_df,
+        "text_se": text_se,
+        "text_df": text_df,
+    }
 
 
 def moderate_variances(own_M: ArrayLike, df_M: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
@@ -255,55 +174,56 @@ def find_df(half: ArrayLike, error: ArrayLike, level: ArrayLike, seed_df: ArrayL
 
 
 def simultaneous(
-    differences: Mapping[Key, Sequence[float]],
+    differences: pd.DataFrame,
+    errors: pd.DataFrame | None = None,
     *,
-    text_errors: Mapping[Key, StandardError] | None = None,
     alpha: float = ALPHA,
     family: float | None = None,
-    shares: Mapping[Key, float] | None = None,
-) -> dict[Key, Interval]:
-    """Compute simultaneous 1 - alpha intervals of mean differences, by row name.
+    shares: ArrayLike = 1.0,
+) -> pd.DataFrame:
+    """Compute simultaneous 1 - alpha intervals of the mean difference of each row.
 
-    `differences` maps row names to paired differences. Each interval uses Student's t at the error
-    level alpha / m (Bonferroni), where m is `family`, by default the number of rows. `shares` maps
-    a row name to the fraction of this level that the row's interval uses, by default 1. The
-    variance of each row is moderated by the other rows (`moderate_variances`). A row whose
-    differences are all exactly 0 and that has no text error has the interval [0, 0] and does not
-    count in the family. Infinite and NaN differences are ignored.
+    `differences` has a row for each comparison and a column for each seed, with NaN for a missing
+    seed. Each interval uses Student's t at the error level alpha / m (Bonferroni), where m is
+    `family`, by default the number of rows. `shares` is the fraction of this level that each row
+    uses. `errors` has the columns `se` and `df` of the error from held-out texts or items, NaN for
+    none. The variance of each row is moderated by the other rows (`moderate_variances`). A row
+    whose differences are all exactly 0 and that has no such error has the interval [0, 0] and does
+    not count in the family. Returns the columns of `NOTHING`.
     """
-    finite = {name: [*filter(math.isfinite, values)] for name, values in differences.items()}
-    equal = {
-        name
-        for name, values in finite.items()
-        if values and not any(values) and name not in (text_errors or {})
-    }
-    rows = {name: values for name, values in finite.items() if name not in equal}
-    size = max((len(finite) if family is None else family) - len(equal), 1)
-    intervals = {
-        name: replace(NOTHING, mean=0.0, low=0.0, high=0.0, n=len(finite[name]), p=1.0, alpha=alpha)
-        for name in equal
-    }
-    if rows:
-        intervals |= _estimate_rows(rows, text_errors or {}, alpha, size, shares or {})
-    return {name: intervals[name] for name in finite}
+    index = differences.index
+    if errors is None:
+        errors = pd.DataFrame({"se": math.nan, "df": math.nan}, index)
+    values = differences.to_numpy(float)
+    values = np.where(np.isfinite(values), values, math.nan)
+    se, df = errors["se"].to_numpy(float), errors["df"].to_numpy(float)
+    n = np.sum(~np.isnan(values), axis=1)
+    equal = (n > 0) & ~np.any(np.nan_to_num(values), axis=1) & np.isnan(se)
+    size = max((len(values) if family is None else family) - np.sum(equal), 1)
+    level = alpha / size * np.broadcast_to(np.asarray(shares, float), n.shape)
+    # Rows that are equal bit for bit neither lend nor borrow a variance.
+    known = np.where(equal[:, None], math.nan, values)
+    known_df = np.where(np.isnan(se), math.inf, df)
+    found = pd.DataFrame(estimate(known, np.nan_to_num(se), known_df, level), index)
+    same = {"mean": 0.0, "low": 0.0, "high": 0.0, "alpha": alpha}
+    found = found.assign(n=n, **{k: found[k].where(~equal, value) for k, value in same.items()})
+    return found[[*NOTHING]]
 
 
-def _estimate_rows(
-    rows: Mapping[Key, Sequence[float]],
-    text_errors: Mapping[Key, StandardError],
-    alpha: float,
-    family: float,
-    shares: Mapping[Key, float],
-) -> dict[Key, Interval]:
-    errors = [text_errors.get(name, NO_TEXT_ERROR) for name in rows]
-    text_se, text_df = np.array([(error.se, error.df) for error in errors]).T
-    times = np.array([family / shares.get(name, 1.0) for name in rows])
-    n = [*map(len, rows.values())]
-    values = np.full((len(rows), max(n)), math.nan)
-    for row, row_values in zip(values, rows.values(), strict=True):
-        row[: len(row_values)] = row_values
-    estimates = estimate(values, text_se, text_df, alpha / times)
-    return dict(zip(rows, estimates.intervals(n, alpha, times), strict=True))
+def widen(found: pd.DataFrame, bias: tuple[float, float]) -> pd.DataFrame:
+    """Widen intervals by the ends of a bias interval.
+
+    `bias` comes from a repeated baseline (`bound_bias`). An interval never becomes narrower: a
+    lower end of the bias above 0, or an upper end below 0, counts as 0.
+    """
+    less, more = max(bias[1], 0.0), min(bias[0], 0.0)
+    return found.assign(low=found["low"] - less, high=found["high"] - more)
+
+
+def scale_ends(ends: tuple[float, float], weight: float) -> tuple[float, float]:
+    """Return the ends of an interval multiplied by a weight."""
+    low, high = sorted(weight * end if end else 0.0 for end in ends)
+    return low, high
 
 
 def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
@@ -316,9 +236,9 @@ def bound_bias(repeated: Sequence[float]) -> tuple[float, float] | None:
     None if `repeated` is empty.
     """
     if not any(repeated):
-        return (0.0, 0.0) if repeated else None
-    interval = simultaneous({"": repeated})[""]
-    return (-math.inf, math.inf) if math.isnan(interval.low) else (interval.low, interval.high)
+        return NO_BIAS if len(repeated) else None
+    low, high = simultaneous(pd.DataFrame([repeated]))[["low", "high"]].iloc[0]
+    return (-math.inf, math.inf) if math.isnan(low) else (float(low), float(high))
 
 
 def power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:
@@ -350,27 +270,28 @@ def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = A
     return bisect_left(range(most), wanted, most // 2, key=lambda n: power(effect, sd, n, alpha))
 
 
-def seeds_needed(interval: Interval, distance: float) -> int | None:
-    """Return the fewest seeds that resolve a difference of `distance`; None if unknown.
+def seeds_needed(row: Mapping[str, Any], distance: float) -> float:
+    """Return the fewest seeds that resolve a difference of `distance`; NaN if unknown.
 
-    `distance` is the distance from the interval's mean to the bound that the interval must exclude.
-    The power is 0.8 at the interval's own error level. The assumed standard deviation over seeds is
-    the lower end of its 95% chi-squared interval. Return None in four cases: fewer than five seeds,
-    which hardly determine the standard deviation; an unbounded bias; a text error that is too large
-    for any number of seeds; and a result above a thousand seeds.
+    `row` is a row of a frame of intervals, and `distance` the distance from its mean to the bound
+    that the interval must exclude. The power is 0.8 at the interval's own error level. The assumed
+    standard deviation over seeds is the lower end of its 95% chi-squared interval. Return NaN in
+    four cases: fewer than five seeds, which hardly determine the standard deviation; an unbounded
+    bias; a text error that is too large for any number of seeds; and a result above a thousand
+    seeds.
     """
-    is_unknown = interval.n < MIN_SEEDS_OF_SPREAD or math.isinf(interval.high - interval.low)
-    if is_unknown or not interval.seed_se > 0:
-        return None
+    is_unknown = row["n"] < MIN_SEEDS_OF_SPREAD or math.isinf(row["high"] - row["low"])
+    if is_unknown or not row["seed_se"] > 0:
+        return math.nan
     from scipy import special
 
     # The text error is removed from the distance, in quadrature, before the seeds are computed.
-    errors = float(quantile(1 - interval.alpha / 2, math.inf) + quantile(0.8, math.inf))
-    squared = distance**2 - (errors * interval.text_se) ** 2
-    squares = interval.seed_df * interval.n * interval.seed_se**2
-    sd = math.sqrt(squares / special.chdtri(interval.seed_df, 0.025))
+    errors = float(quantile(1 - row["alpha"] / 2, math.inf) + quantile(0.8, math.inf))
+    squared = distance**2 - (errors * row["text_se"]) ** 2
+    squares = row["seed_df"] * row["n"] * row["seed_se"] ** 2
+    sd = math.sqrt(squares / special.chdtri(row["seed_df"], 0.025))
     if squared <= 0 or sd / math.sqrt(squared) > math.sqrt(_MAX_SUGGESTED_SEEDS):
-        return None
-    seeds = seeds_for(math.sqrt(squared), sd, alpha=interval.alpha)
+        return math.nan
+    seeds = seeds_for(math.sqrt(squared), sd, alpha=row["alpha"])
     # The present number of seeds did not suffice.
-    return max(seeds, interval.n + 1) if seeds <= _MAX_SUGGESTED_SEEDS else None
+    return max(seeds, row["n"] + 1) if seeds <= _MAX_SUGGESTED_SEEDS else math.nan

@@ -5,10 +5,9 @@ Suffixes of array names state their axes: M for rows of a column, P for processe
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,56 +23,45 @@ _LEVEL = 0.05
 Turns = Sequence[Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Typical time, or ratio of times, with its 95% interval over processes.
-
-    The ends of the interval are NaN for a single process, since the variance between processes is
-    then unknown.
-    """
-
-    value: float
-    low: float
-    high: float
-    processes: int
-    #: Number of turns in all processes together.
-    turns: int
-    #: Interquartile range of all turns divided by their median.
-    spread: float = math.nan
-
-    def times(self, digits: int = 2) -> str:
-        """Format a ratio, with its interval if known."""
-        alone = f"{self.value:.{digits}f}x"
-        if math.isnan(self.low):
-            return alone
-        return f"{alone} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+#: Columns of a typical time, or of a ratio of times: its value, the ends of its 95% interval over
+#: processes, the numbers of processes and of all their turns, and the interquartile range of the
+#: turns divided by their median. The ends are NaN for a single process, since the variance between
+#: processes is then unknown.
+UNMEASURED: Mapping[str, Any] = {
+    "value": math.nan,
+    "low": math.nan,
+    "high": math.nan,
+    "processes": 0,
+    "turns": 0,
+    "spread": math.nan,
+}
 
 
-def timing(turns: Turns) -> Timing:
+def summarize_turns(turns: Turns) -> dict[str, Any]:
     """Compute the typical value of positive timings, with processes as observations.
 
     A turn is one timed measurement. Turns of one process share the process' memory layout and the
     minutes in which it ran, so the variance of turns does not predict a later measurement (Kalibera
     and Jones 2013, "Rigorous benchmarking in reasonable time"). The value is the geometric mean of
     the process medians; its interval is Student's t interval over the logarithms of these medians.
-    Raises ValueError without processes, and for a process without turns.
+    Returns the columns of `UNMEASURED`. Raises ValueError without processes, and for a process
+    without turns.
     """
     if not turns or not all(turns):
         raise ValueError("a timing needs a process, and a turn in each")
     (mean,), (half,) = estimate_column([_logs(turns)])
-    return _timing(turns, mean, half)
+    return _summarize(turns, mean, half)
 
 
 def _logs(turns: Turns) -> list[float]:
     return [math.log(median(turn)) for turn in turns]
 
 
-def _timing(turns: Turns, mean: float, half: float) -> Timing:
-    """Convert a mean of logarithms and its half width to a timing."""
-    low, high = math.exp(mean - half), math.exp(mean + half)
-    return Timing(
-        math.exp(mean), low, high, len(turns), sum(map(len, turns)), relative_spread(turns)
-    )
+def _summarize(turns: Turns, mean: float, half: float) -> dict[str, Any]:
+    """Return the row of a mean of logarithms and its half width."""
+    ends = {"value": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
+    count = {"processes": len(turns), "turns": sum(map(len, turns))}
+    return {**ends, **count, "spread": relative_spread(turns)}
 
 
 def relative_spread(turns: Turns) -> float:
@@ -88,7 +76,7 @@ def relative_spread(turns: Turns) -> float:
     return (high - low) / middle
 
 
-def ratio(numerator: Turns, denominator: Turns) -> Timing:
+def find_ratio(numerator: Turns, denominator: Turns) -> dict[str, Any]:
     """Compute the typical ratio of two series of values, measured in the same turns.
 
     Drift of the machine's speed over time cancels in the ratio of each turn.
@@ -96,7 +84,7 @@ def ratio(numerator: Turns, denominator: Turns) -> Timing:
     return compare_column({"": numerator, "base": denominator}, "base")[""]
 
 
-def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, Timing]:
+def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, dict[str, Any]]:
     """Compute each row's ratio to a base row, with simultaneous intervals.
 
     Ratios are taken between values of the same turns. A row that was not measured in the turns of
@@ -116,9 +104,9 @@ def compare_column(turns: Mapping[Row, Turns], base: Row) -> dict[Row, Timing]:
     if rows:
         means, halves = estimate_column([_logs(quotients[row]) for row in rows])
         ends |= zip(rows, zip(means, halves, strict=True), strict=True)
-    nothing = Timing(math.nan, math.nan, math.nan, 0, 0)
     return {
-        row: _timing(quotients[row], *ends[row]) if row in quotients else nothing for row in turns
+        row: _summarize(quotients[row], *ends[row]) if row in quotients else {**UNMEASURED}
+        for row in turns
     }
 
 

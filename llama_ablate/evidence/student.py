@@ -1,11 +1,8 @@
-"""Tails and quantiles of Student's t and F, and intervals of nonnegative means.
+"""Quantiles of Student's t and F, and intervals of nonnegative means.
 
 The functions import `scipy.special` when they are called, since `scipy.stats` takes half a second
 to import.
 """
-
-import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,25 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 _MAX_CENTRE = 1e4  # beyond, scipy's noncentral F is unstable; the approximation is good to 1e-4
 
 
-def tail(t: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
-    """Return the probability that Student's t exceeds a value."""
-    from scipy import special
-
-    return np.asarray(special.stdtr(df, -np.asarray(t, float)), float)
-
-
 def quantile(share: ArrayLike, df: ArrayLike) -> NDArray[np.float64]:
     """Return the quantile of Student's t at a probability `share`."""
     from scipy import special
 
     return np.asarray(special.stdtrit(df, share), float)
-
-
-def f_tail(ratio: ArrayLike, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[np.float64]:
-    """Return the probability that a ratio of two variances (F) exceeds a value."""
-    from scipy import special
-
-    return np.asarray(special.fdtrc(df, df_of_other, ratio), float)
 
 
 def f_quantile(share: float, df: ArrayLike, df_of_other: ArrayLike) -> NDArray[np.float64]:
@@ -68,8 +51,3 @@ def not_negative(
     mean, half = np.asarray(mean, float), np.asarray(half, float)
     more = half**2 / (4 * np.where(mean > 0, mean, 1.0))
     return np.where(half > 2 * mean, 0.0, mean - half + more), mean + half + more
-
-
-def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of two or more values."""
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values))

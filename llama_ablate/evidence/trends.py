@@ -2,34 +2,24 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from llama_ablate.evidence.intervals import Interval, simultaneous
-
-Trend = Literal["grows", "closes", "reverses", "moves", "holds", "undecided"]
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Trend of a variant's gap to the baseline over the logarithm of model size."""
-
-    trend: Trend
-    #: Change of the gap in nats per tenfold model size.
-    slope: Interval
+from llama_ablate.evidence.intervals import simultaneous
 
 
 def fit_gaps(
     differences: Mapping[str, Mapping[float, Sequence[float]]], margin: float | None = None
-) -> dict[str, Gap]:
+) -> pd.DataFrame:
     """Fit each variant's gap to the baseline as a line in log model size.
 
     `differences` holds each variant's paired differences by size, one for each seed, with the same
     seeds at all sizes. Each seed yields a least-squares line in log10 of size. The intervals of the
     slopes, and of the lines' values at the smallest and the largest size, are simultaneous over all
-    variants (`simultaneous`).
+    variants (`simultaneous`). Returns a row for each variant: its `trend`, and its `slope`, the
+    change of the gap in nats for ten times the size, with `slope_low` and `slope_high`.
 
     A gap `holds` if the slope's interval lies within the margin, and is `undecided` if the slope's
     interval includes 0. Otherwise the trend follows from the line's intervals at the smallest and
@@ -40,38 +30,42 @@ def fit_gaps(
     """
     if any(len(difference) < 2 for difference in differences.values()):
         raise ValueError("a trend needs two sizes or more")
-    slopes: dict[str, list[float]] = {}
-    firsts: dict[str, list[float]] = {}
-    lasts: dict[str, list[float]] = {}
+    lines: list[dict[str, Sequence[float]]] = [{}, {}, {}]  # slopes, first and last values
     for name, gaps in differences.items():
         logs = np.log10([*gaps])
         slope, start = np.polyfit(logs - logs.min(), np.array([*gaps.values()], float), 1)
-        slopes[name] = slope.tolist()
-        firsts[name] = start.tolist()
-        lasts[name] = (start + slope * (logs.max() - logs.min())).tolist()
-    slope_intervals, first_intervals, last_intervals = map(simultaneous, (slopes, firsts, lasts))
-    return {
-        name: Gap(
-            name_trend(slope_intervals[name], first_intervals[name], last_intervals[name], margin),
-            slope_intervals[name],
-        )
-        for name in differences
-    }
+        values = slope, start, start + slope * (logs.max() - logs.min())
+        for of, value in zip(lines, values, strict=True):
+            of[name] = value.tolist()
+    if not differences:
+        return pd.DataFrame(columns=["trend", "slope", "slope_low", "slope_high"])
+    rows = [simultaneous(pd.DataFrame.from_dict(of, orient="index")) for of in lines]
+    each = zip(*(of.to_dict("records") for of in rows), strict=True)
+    slopes = rows[0].rename(columns={"mean": "slope", "low": "slope_low", "high": "slope_high"})
+    trends = [name_trend(slope, first, last, margin) for slope, first, last in each]
+    return slopes[["slope", "slope_low", "slope_high"]].assign(trend=trends)
 
 
-def name_trend(slope: Interval, first: Interval, last: Interval, margin: float | None) -> Trend:
+def name_trend(
+    slope: Mapping[str, Any],
+    first: Mapping[str, Any],
+    last: Mapping[str, Any],
+    margin: float | None,
+) -> str:
     """Return the trend of a line from its slope and its values at both ends."""
-    if margin and slope.inside(-margin, margin):
+    if margin and -margin < slope["low"] and slope["high"] < margin:
         return "holds"
-    if slope.low <= 0 <= slope.high:
+    if slope["low"] <= 0 <= slope["high"]:
         return "undecided"
-    if slope.high < 0:  # mirrored, a falling line is a rising one
-        first, last = -first, -last
-    if first.high < 0 < last.low:
+    if slope["high"] < 0:  # mirrored, a falling line is a rising one
+        first, last = (
+            {"mean": -of["mean"], "low": -of["high"], "high": -of["low"]} for of in (first, last)
+        )
+    if first["high"] < 0 < last["low"]:
         return "reverses"
-    if first.mean > 0 and last.low > 0:
+    if first["mean"] > 0 and last["low"] > 0:
         return "grows"
-    return "closes" if first.high < 0 and last.mean < 0 else "moves"
+    return "closes" if first["high"] < 0 and last["mean"] < 0 else "moves"
 
 
 def sensitivity(losses: Sequence[float]) -> float:

@@ -1,78 +1,57 @@
-"""Verdicts on comparisons and results of hypotheses, from intervals and run outcomes."""
+"""Verdicts on comparisons and results of hypotheses, from intervals and run outcomes.
+
+A row is a mapping, or a row of a frame, with the ends `low` and `high` of an interval, its level
+`alpha`, and the counts of both sides' runs by outcome (`SIDES`).
+"""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
-from llama_ablate.evidence.intervals import Interval, seeds_needed
+from llama_ablate.evidence.intervals import seeds_needed
 from llama_ablate.evidence.rates import fisher
 
-#: Verdict on a variant's losses; if the losses allow none, the outcome of its runs.
-Verdict = Literal[
-    "better",
-    "worse",
-    "equivalent",
-    "equal",
-    "inconclusive",
-    "no verdict",
-    "too short",
-    "diverged",
-    "collapsed",
-    "failed",
-    "pending",
-    "baseline",
-]
 Direction = Literal["better", "worse", "equivalent"]
-Result = Literal["supported", "refuted", "undecided"]
+#: Counts of finished runs by outcome. A run is lost if it diverged or collapsed. A run is too short
+#: if it ended near the unigram loss (from token frequencies alone) while the loss was still
+#: falling.
+COUNTS = ("runs", "diverged", "collapsed", "too_short", "lost")
+#: Columns of a comparison with the counts of the variant and of the other side.
+SIDES = tuple(f"{side}_{name}" for side in ("own", "other") for name in COUNTS)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """Numbers of finished runs by outcome, for one side of a comparison.
+def count_ended(outcomes: Iterable[str]) -> dict[str, int]:
+    """Count the outcomes of finished runs.
 
-    A run is lost if it diverged or collapsed. A run is too short if it ended near the unigram loss
-    (from token frequencies alone) while the loss was still falling.
+    The outcomes of finished runs are `ok`, `too short`, `diverged` and `collapsed`; any other
+    outcome is ignored.
     """
-
-    runs: int
-    diverged: int
-    collapsed: int
-    too_short: int
-
-    @classmethod
-    def of(cls, words: Iterable[str]) -> "Ended":
-        """Count the outcomes of finished runs.
-
-        The outcomes of finished runs are `ok`, `too short`, `diverged` and `collapsed`; any other
-        outcome is ignored.
-        """
-        counts = Counter(words)
-        lost, short = (counts["diverged"], counts["collapsed"]), counts["too short"]
-        return cls(counts["ok"] + short + sum(lost), *lost, short)
-
-    @property
-    def lost(self) -> int:
-        """Number of runs that diverged or collapsed."""
-        return self.diverged + self.collapsed
+    counts = Counter(outcomes)
+    diverged, collapsed, short = (counts[o] for o in ("diverged", "collapsed", "too short"))
+    lost = diverged + collapsed
+    numbers = counts["ok"] + short + lost, diverged, collapsed, short, lost
+    return dict(zip(COUNTS, numbers, strict=True))
 
 
-def verdict(interval: Interval, margin: float | None = None) -> Verdict:
-    """Return the verdict for an interval of `variant - baseline`; lower is better.
+def verdict(low: float, high: float, margin: float | None = None) -> str:
+    """Return the verdict for the interval of `variant - baseline`; lower is better.
 
-    The verdict is `equivalent` if the interval is exactly 0 or lies within the margin, even if an
-    interval within the margin excludes 0: such a difference is certain, and too small to matter.
-    The verdict is `inconclusive` if the interval includes 0, or if its ends are NaN.
+    The verdict is `equal` if both ends are 0: all losses are equal bit for bit. It is `equivalent`
+    if the interval lies within the margin, even if an interval within the margin excludes 0: such a
+    difference is certain, and too small to matter. The verdict is `inconclusive` if the interval
+    includes 0, or if its ends are NaN.
     """
-    if interval.low == interval.high == 0 or (margin and interval.inside(-margin, margin)):
+    if low == high == 0:
+        return "equal"
+    if margin and -margin < low and high < margin:
         return "equivalent"
-    if interval.high < 0:
+    if high < 0:
         return "better"
-    return "worse" if interval.low > 0 else "inconclusive"
+    return "worse" if low > 0 else "inconclusive"
 
 
-def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) -> Verdict:
+def judge(row: Mapping[str, Any], margin: float | None = None) -> str:
     """Return the verdict on a comparison from its interval and both sides' run outcomes.
 
     A run is lost if it diverged or collapsed. The verdict is `diverged` or `collapsed`, the more
@@ -82,89 +61,66 @@ def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) ->
     interval covers only the seeds that both sides completed. A verdict in favour of the side that
     lost runs, or of equivalence, then becomes `inconclusive`.
     """
-    if _lost_more(own, base, interval.alpha):
-        return "collapsed" if own.collapsed > own.diverged else "diverged"
-    if own.too_short or base.too_short:
+    if _lost_more(row):
+        return "collapsed" if row["own_collapsed"] > row["own_diverged"] else "diverged"
+    if row["own_too_short"] or row["other_too_short"]:
         return "too short"
-    word = verdict(interval, margin)
-    if (own.lost and word != "worse") or (base.lost and word != "better"):
+    word = verdict(row["low"], row["high"], margin)
+    if (row["own_lost"] and word != "worse") or (row["other_lost"] and word != "better"):
         return "inconclusive"
     return word
 
 
-def _lost_more(own: Ended, base: Ended, level: float) -> bool:
+def _lost_more(row: Mapping[str, Any]) -> bool:
     """Return whether a variant lost significantly more runs than the baseline."""
-    if own.lost * base.runs <= base.lost * own.runs:
+    own, other = ((row[f"{side}_lost"], row[f"{side}_runs"]) for side in ("own", "other"))
+    if own[0] * other[1] <= other[0] * own[1]:
         return False
-    all_and_none = own.lost == own.runs and not base.lost
-    return all_and_none or fisher((own.lost, own.runs), (base.lost, base.runs)) <= level
+    return (own[0] == own[1] and not other[0]) or fisher(own, other) <= row["alpha"]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Difference of two variants: its interval, and the run outcomes of both sides."""
-
-    interval: Interval
-    own: Ended
-    other: Ended
-    #: Reason why the two sides cannot be compared; empty if they can.
-    why_not: str = ""
-
-    def __neg__(self) -> "Difference":
-        """Return the negated difference, with both sides exchanged."""
-        return Difference(-self.interval, self.other, self.own, self.why_not)
-
-    def judged(self, margin: float | None = None) -> Verdict:
-        """Return the verdict on the difference; lower values are better."""
-        return judged(self.interval, margin, self.own, self.other)
+def negate(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of the negated difference, with both sides exchanged."""
+    other = {"own": "other", "other": "own"}
+    turned = dict(row) | {"mean": -row["mean"], "low": -row["high"], "high": -row["low"]}
+    for name in SIDES:
+        side, _, count = name.partition("_")
+        turned[name] = row[f"{other[side]}_{count}"]
+    return turned
 
 
-def seeds_to_decide(interval: Interval, margin: float | None = None) -> int | None:
-    """Return the fewest seeds that would decide an inconclusive row; None if unknown.
+def seeds_to_decide(row: Mapping[str, Any], margin: float | None = None) -> float:
+    """Return the fewest seeds that would decide an inconclusive row; NaN if unknown.
 
     A row is decided if its interval excludes 0 or lies within the margin. The result is for the
     case that needs fewer seeds.
     """
-    distance = max(abs(interval.mean), (margin or 0.0) - abs(interval.mean))
-    return seeds_needed(interval, distance) if verdict(interval, margin) == "inconclusive" else None
+    if verdict(row["low"], row["high"], margin) != "inconclusive":
+        return math.nan
+    return seeds_needed(row, max(abs(row["mean"]), (margin or 0.0) - abs(row["mean"])))
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """Hypothesis on the loss difference of two variants, stated before the runs.
+def find_region(direction: str, margin: float) -> tuple[float, float]:
+    """Return the range of differences, variant minus the other, in which a hypothesis is true.
 
-    Raises ValueError for an equivalence without a margin.
+    `margin` is the least difference for `better` and `worse`, and the largest for `equivalent`. A
+    negative margin allows a shortfall: "not worse by 0.01" is better by -0.01. Raises ValueError
+    for an equivalence without a margin.
     """
-
-    direction: Direction
-    #: Least difference for `better` and `worse`, largest difference for `equivalent`. A negative
-    #: margin allows a shortfall: "not worse by 0.01" is better by -0.01.
-    margin: float
-
-    def __post_init__(self) -> None:
-        if self.direction == "equivalent" and not self.margin > 0:
+    if direction == "equivalent":
+        if not margin > 0:
             raise ValueError("an equivalence needs a margin above 0")
+        return -margin, margin
+    return (-math.inf, -margin) if direction == "better" else (margin, math.inf)
 
-    @property
-    def region(self) -> tuple[float, float]:
-        """Range of differences, variant minus the other, in which the hypothesis is true."""
-        below, above = (-math.inf, -self.margin), (self.margin, math.inf)
-        regions = {"better": below, "worse": above, "equivalent": (-self.margin, self.margin)}
-        return regions[self.direction]
 
-    def result(self, interval: Interval) -> Result:
-        """Return the test result of the hypothesis for an interval.
+def compare_region(row: Mapping[str, Any], region: tuple[float, float]) -> str:
+    """Return the test result of a hypothesis for an interval.
 
-        The result is `supported` if the interval lies inside the region, `refuted` if the interval
-        lies outside the region, and otherwise `undecided`.
-        """
-        low, high = self.region
-        if interval.inside(low, high):
-            return "supported"
-        return "refuted" if interval.low > high or interval.high < low else "undecided"
-
-    def seeds_to_decide(self, interval: Interval) -> int | None:
-        """Return the fewest seeds that would decide the hypothesis; None if decided or unknown."""
-        if self.result(interval) != "undecided":
-            return None
-        return seeds_needed(interval, min(abs(interval.mean - end) for end in self.region))
+    The result is `supported` if the interval lies inside the region, `refuted` if the interval lies
+    outside the region, and otherwise `undecided`.
+    """
+    low, high = region
+    if low < row["low"] and row["high"] < high:
+        return "supported"
+    return "refuted" if row["low"] > high or row["high"] < low else "undecided"

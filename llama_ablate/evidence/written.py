@@ -2,11 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: no interval, width 0, maximum
-_LEVEL = 0.05  # error level of a table: p is below it exactly if an interval excludes 0
-_LEAST_P, _LARGE_P = 1e-4, 0.1  # a smaller p is a bound; a larger p has two decimals
 
 
 def number(value: float | None, form: str, unit: str = "") -> str:
@@ -120,39 +117,9 @@ def bounded(value: float, low: float, high: float, form: str) -> str:
     return f"at least {low:{form}}" if math.isinf(high) else interval(value, low, high, form)
 
 
-class Estimate(NamedTuple):
-    """Number with the ends of its 95% interval.
-
-    For a nonnegative quantity that is bounded on one side only, `low` is 0 or `high` is infinite.
-    Both ends are NaN for a single seed, since the noise is then unknown.
-    """
-
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-
-    def __format__(self, form: str) -> str:
-        """Format the estimate as a nonnegative quantity; without a format, as a difference."""
-        return bounded(*self, form) if form else str(self)
-
-    def __str__(self) -> str:
-        """Format the estimate as a difference with its interval; return "" for NaN."""
-        return "" if math.isnan(self.value) else interval(*self)
-
-
 def share(value: float, low: float, high: float) -> str:
     """Format a share with its interval in percent."""
     return f"{value:.0%} [{low:.0%}, {high:.0%}]"
-
-
-def p_value(p: float) -> str:
-    """Format a p value with two digits, or more if rounding would cross 0.05."""
-    if math.isnan(p):
-        return ""
-    if p < _LEAST_P:
-        return f"< {_LEAST_P:.4f}"
-    text = f"{p:.2g}" if p < _LARGE_P else f"{p:.2f}"
-    return text if (float(text) < _LEVEL) == (p < _LEVEL) else f"{p:.5f}"
 
 
 def seeds(fewest: float) -> str:

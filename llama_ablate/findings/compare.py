@@ -1,150 +1,435 @@
-"""Comparison of variants: paired differences of a metric, with intervals and verdicts.
+"""Comparison of pairs of variants: paired differences of a metric, with intervals and counts.
 
-This module judges losses, tasks, guards, hypotheses, path steps, training lengths and speeds. Runs
-of two variants are paired by seed, timings by process. The error of a loss difference includes the
-error from the finite held-out text, clustered by document; the error of an accuracy difference
-includes the error from the finite set of task items. A counted number, such as the bytes of a KV
-cache, has no error.
+This module compares losses, tasks, guards, hypotheses, path steps and training lengths. Runs of two
+variants are paired by seed, timings by process. The error of a loss difference includes the error
+from the finite held-out text, clustered by document; the error of an accuracy difference includes
+the error from the finite set of task items. A counted number, such as the bytes of a KV cache, has
+no error.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
-from llama_ablate.evidence import (
+import numpy as np
+import pandas as pd
+
+from llama_ablate.evidence.intervals import (
+    ALPHA,
+    NO_BIAS,
     NOTHING,
-    Difference,
-    Ended,
-    Interval,
-    StandardError,
+    Array,
+    bound_bias,
+    scale_ends,
     simultaneous,
+    widen,
 )
-from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.findings.paired_table import Paired, PairedTable, loss_split
-from llama_ablate.findings.values import UNSTABLE
+from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.evidence.rates import compare_rates
+from llama_ablate.evidence.text_error import StandardError, text_error
+from llama_ablate.evidence.verdicts import SIDES, count_ended
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.table import HELD_OUT_SPLITS, SPLITS, Table, once
+from llama_ablate.findings.tuning import unfinished
 from llama_ablate.results import FINAL
+from llama_ablate.results.plan_document import BITS, HELD_OUT
+from llama_ablate.results.record import TRAINING
 
 #: Ids of a variant and of the variant with which it is compared.
 Pair = tuple[str, str]
-NO_BIAS = (0.0, 0.0)
+#: Total nats and predicted tokens of each text cluster of a split, (2, clusters), by variant id and
+#: seed; total bits and bytes if variants have tokenizers of their own.
+Documents = Mapping[tuple[str, int], Array]
+#: Values of a metric by variant id, and by seed or timing process.
+Samples = Mapping[str, Mapping[int, float]]
+#: Names of the quantities that store losses by document.
+DOCUMENT_QUANTITIES = ("loss_by_document", "tokens_by_document")
+#: Row of a variant that was not compared.
+NOT_COMPARED = {**NOTHING, **dict.fromkeys(SIDES, 0), "why_not": ""}
+_OTHER_ITEMS = "the runs have answered other items"
 
 
-@dataclass(frozen=True)
-class RowFamily:
-    """Family of comparisons with simultaneous intervals (Bonferroni)."""
+class Paired(NamedTuple):
+    """Paired samples of two variants, with the standard error from held-out texts or task items."""
 
-    pairs: Sequence[Pair]
-    #: Number of comparisons that share the error level; by default the number of pairs.
-    size: float | None = None
-    #: Whether values are compared by the logarithms of their ratios.
-    relative: bool = False
-    #: By variant id: the seeds to include, and the fraction of its error level that a row uses.
-    seeds: Mapping[str, Collection[int]] = field(default_factory=dict)
-    shares: Mapping[str, float] = field(default_factory=dict)
+    own: dict[int, float]
+    other: dict[int, float]
+    error: StandardError | None = None
+    #: Whether the numbers are shares of items.
+    is_share: bool = False
+    #: Reason why the samples cannot be compared; empty if they can.
+    why_not: str = ""
+
+    @property
+    def differences(self) -> dict[int, float]:
+        """Paired differences by seed or process."""
+        return {key: value - self.other[key] for key, value in self.own.items()}
+
+
+_NO_ERROR = StandardError(math.nan, math.nan)
+
+
+@once
+def find_comparable(table: Table) -> pd.DataFrame:
+    """Return the runs at the chosen tuning point of each variant that has finished its trials."""
+    runs = table.planned
+    return runs[runs["use"].eq("reported") & ~runs["variant"].isin(unfinished(runs))]
+
+
+@once
+def find_samples(table: Table, metric: str) -> Samples:
+    """Return a metric by variant id and seed, or by variant id and timing process.
+
+    Diverged or collapsed runs count only for metrics that describe the training.
+    """
+    if metric not in table.planned:
+        named = table.measured[table.measured["name"].eq(metric) & table.measured["run"].eq("")]
+        return {
+            row.variant: dict(enumerate(map(median, row.turns or ((row.value,),))))
+            for row in iterate(named.iloc[::-1])
+        }
+    counted = ("ok", *UNSTABLE) if describes_training(table, metric) else ("ok",)
+    runs = find_comparable(table)
+    runs = runs[runs["outcome"].isin(counted)].dropna(subset=metric)
+    return _spread(runs, metric)
+
+
+@once
+def find_losses(table: Table) -> Samples:
+    """Return the reported losses by variant id and seed."""
+    runs, none = find_comparable(table), pd.Series(dtype=float)
+    is_known = np.isfinite(runs.get(table.loss, none).reindex(runs.index).astype(float))
+    return _spread(runs[is_known & runs["outcome"].eq("ok")], table.loss)
+
+
+def _spread(runs: pd.DataFrame, column: str) -> dict[str, dict[int, Any]]:
+    """Return a column of runs by variant id and seed."""
+    spread: dict[str, dict[int, Any]] = {}
+    rows = zip(runs["variant"], runs["seed"], runs.get(column, ()), strict=False)
+    for variant, seed, value in rows:
+        spread.setdefault(variant, {})[seed] = value
+    return spread
+
+
+def loss_split(table: Table, metric: str | None) -> str:
+    """Return the split on which a loss metric is measured; "" for any other metric.
+
+    The metric None is the reported loss. A loss in another unit than the table's counts as another
+    metric.
+    """
+    return next((s for s in SPLITS if (metric or table.loss) == f"{s}_{table.unit.number}"), "")
+
+
+@once
+def describes_training(table: Table, metric: str) -> bool:
+    """Return whether a metric describes training instead of the trained model."""
+    named = table.measured[table.measured["name"].eq(metric)]
+    of_runs = named.loc[named["run"].ne(""), "metric"]
+    return len(named) > 0 and bool(of_runs.eq(TRAINING).all())
 
 
 def compare(
-    table: PairedTable, metric: str, variant: str, against: str, family: RowFamily
-) -> Difference:
-    """Compare a metric of two variants, given their ids, within a family of comparisons."""
-    return compare_all(table, metric, family)[variant, against]
+    table: Table,
+    metric: str,
+    pairs: Sequence[Pair],
+    family: float | None = None,
+    *,
+    relative: bool = False,
+    seeds: Mapping[str, Collection[int]] | None = None,
+    shares: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Compare a metric of pairs of variants, with simultaneous intervals.
 
-
-def compare_all(table: PairedTable, metric: str, family: RowFamily) -> dict[Pair, Difference]:
-    """Compare a metric for all variant pairs of a family.
-
-    The interval of a loss difference from the baseline is widened by the bias bound of the repeated
+    `family` is the number of comparisons that share the error level, by default the number of
+    pairs. If `relative`, values are compared by the logarithms of their ratios. `seeds` lists the
+    seeds to include by variant id, `shares` the fraction of its error level that a row uses. The
+    interval of a loss difference from the baseline is widened by the bias bound of the repeated
     baseline, which is the baseline trained again under another name. For the metrics `diverged` and
     `collapsed`, each variant's share of finished runs with this outcome is compared.
+
+    Returns a row for each pair, with the pair as index: the columns of `NOTHING`, the outcomes of
+    both sides (`SIDES`), and in `why_not` why they cannot be compared.
     """
-    ended = {pair: count_ended(table, *pair, family.seeds.get(pair[0])) for pair in family.pairs}
-    size = len(family.pairs) if family.size is None else family.size
+    size, chosen = len(pairs) if family is None else family, seeds or {}
+    index = pd.MultiIndex.from_tuples(pairs, names=["variant", "against"])
+    counts = _count_sides(table, pairs, chosen)
     if metric in UNSTABLE:
-        shares = {pair: [_lost(table, id_, metric) for id_ in pair] for pair in family.pairs}
-        return {
-            pair: Difference(rate_difference(*both, family=size), *ended[pair])
-            for pair, both in shares.items()
-        }
-    paired = {pair: table.pair(metric, *pair, family.seeds.get(pair[0])) for pair in family.pairs}
-    differences = {
-        pair: samples.differences(relative=family.relative) for pair, samples in paired.items()
-    }
-    intervals = simultaneous(
-        differences,
-        text_errors={
-            pair: _scaled(samples, relative=family.relative)
-            for pair, samples in paired.items()
-            if samples.error and not (pair[0] in table.plan.repeated and samples.is_equal)
-        },
+        rates = [_compare_lost(table, metric, pair, ALPHA / size) for pair in pairs]
+        return pd.DataFrame(rates, index).join(counts.set_axis(index)).assign(why_not="")
+    samples = [_pair_samples(table, metric, pair, chosen.get(pair[0])) for pair in pairs]
+    if relative:
+        samples = [_take_logarithms(of) for of in samples]
+    # A repeated baseline that is equal bit for bit has no error, on any text.
+    is_equal = [
+        a in table.plan.repeated and of.own == of.other
+        for (a, _), of in zip(pairs, samples, strict=True)
+    ]
+    errors = [
+        _NO_ERROR if equal or not of.error else of.error
+        for equal, of in zip(is_equal, samples, strict=True)
+    ]
+    found = simultaneous(
+        pd.DataFrame([of.differences for of in samples], dtype=float).set_axis(index),
+        pd.DataFrame([(error.se, error.df) for error in errors], index, columns=["se", "df"]),
         family=size,
-        shares={pair: family.shares[pair[0]] for pair in paired if pair[0] in family.shares},
+        shares=[(shares or {}).get(variant, 1.0) for variant, _ in pairs],
     )
+    if _is_counted(table, metric):
+        found = found.assign(low=found["mean"], high=found["mean"])
+    elif any(of.is_share for of in samples):  # relative differences are no shares
+        found = found.assign(low=found["low"].clip(lower=-1), high=found["high"].clip(upper=1))
+    elif loss_split(table, metric):
+        found = _widen_by_bias(table, found)
+    return found.join(counts.set_axis(index)).assign(why_not=[of.why_not for of in samples])
+
+
+def _pair_samples(
+    table: Table, metric: str, pair: Pair, seeds: Collection[int] | None = None
+) -> Paired:
+    """Pair a metric of two variants, by seed or by timing process.
+
+    A union pairs within each experiment that has both variants; a seed of several experiments
+    counts once, with the values of the first.
+    """
+    parts = [part for part in table.parts if {*pair} <= {v.id for v in part.plan.variants}]
+    if len(parts) == 1:
+        return _pair_samples(parts[0], metric, pair, seeds)
+    own, other = dict[int, float](), dict[int, float]()
+    for part in reversed(parts or [table]):
+        samples = find_samples(part, metric)
+        a, b = (samples.get(id_, {}) for id_ in pair)
+        shared = [key for key in a if key in b and (seeds is None or key in seeds)]
+        own |= {key: a[key] for key in shared}
+        other |= {key: b[key] for key in shared}
+    answers = find_answers(table, metric)
+    if any(id_ in answers for id_ in pair):
+        return _pair_answers(answers, pair, own, other)
+    error = None
+    if own and (split := loss_split(table, metric)):
+        weights = {pair[0]: 1.0, pair[1]: -1.0}
+        error = find_text_error(dict.fromkeys(own, weights), find_documents(table, split))
+        error = error if error and error.se > 0 else None
+    return Paired(own, other, error)
+
+
+def _take_logarithms(paired: Paired) -> Paired:
+    """Return the logarithms of paired samples, without pairs that are not both above 0.
+
+    The standard error is divided by the mean of the second variant.
+    """
+    kept = [key for key, value in paired.own.items() if value > 0 and paired.other[key] > 0]
+    own, other = ({key: of[key] for key in kept} for of in (paired.own, paired.other))
+    error = paired.error if kept else None
+    if error:
+        error = replace(error, se=error.se / fmean(other.values()))
+    logs = ({key: math.log(value) for key, value in of.items()} for of in (own, other))
+    return Paired(*logs, error, why_not=paired.why_not)
+
+
+def _is_counted(table: Table, metric: str) -> bool:
+    """Return whether a metric is a counted number of variants, whose difference has no error."""
+    named = table.measured[table.measured["name"].eq(metric)]
+    return len(named) > 0 and not (named["run"].ne("") | named["samples"].map(len).gt(0)).any()
+
+
+@once
+def _list_ended(table: Table) -> dict[str, dict[int, Any]]:
+    """Return how the comparable runs ended, by variant id and seed."""
+    return _spread(find_comparable(table), "ended")
+
+
+def _count_sides(
+    table: Table, pairs: Sequence[Pair], seeds: Mapping[str, Collection[int]]
+) -> pd.DataFrame:
+    """Count the outcomes of both sides of each pair over their common seeds."""
+    ended, rows = _list_ended(table), []
+    for pair in pairs:
+        own, other = (ended.get(id_, {}) for id_ in pair)
+        chosen = seeds.get(pair[0], own)
+        both = [seed for seed in own if seed in other and seed in chosen]
+        sides = count_ended(own[s] for s in both), count_ended(other[s] for s in both)
+        rows.append([value for side in sides for value in side.values()])
+    return pd.DataFrame(rows, columns=[*SIDES])
+
+
+def _compare_lost(table: Table, outcome: str, pair: Pair, level: float) -> dict[str, Any]:
+    """Compare two variants' shares of finished runs with an outcome, at every tuning point."""
+    finished = table.planned[table.planned["outcome"].isin(FINAL)]
+    ends = (finished.loc[finished["variant"].eq(id_), "outcome"] for id_ in pair)
+    own, other = ((int(of.eq(outcome).sum()), len(of)) for of in ends)
+    return compare_rates(own, other, level)
+
+
+@once
+def find_bias(table: Table) -> tuple[float, float] | None:
+    """Return the interval of the possible bias of all variants; None without repeated baseline."""
+    pairs = [_pair_samples(table, table.loss, (id_, table.base)) for id_ in table.plan.repeated]
+    return bound_bias([value for pair in pairs for value in pair.differences.values()])
+
+
+def _widen_by_bias(table: Table, found: pd.DataFrame) -> pd.DataFrame:
+    """Widen differences between the baseline and a variant by the bias that all variants share."""
+    ends = find_bias(table) or NO_BIAS
+    if ends == NO_BIAS:
+        return found
+    signs = [
+        (against == table.base) - (variant == table.base)
+        if {variant, against}.isdisjoint(table.plan.repeated)
+        else 0
+        for variant, against in found.index
+    ]
+    parts = [widen(found[np.equal(signs, sign)], scale_ends(ends, sign)) for sign in {*signs}]
+    return pd.concat(parts).loc[found.index]
+
+
+def pair_differences(table: Table, runs: pd.DataFrame) -> dict[str, list[float]]:
+    """Return each variant's paired loss differences from the baseline, of reported runs."""
+    reported = runs[runs["use"].eq("reported")]
+    seeds = reported.groupby("variant")["seed"].agg(list).to_dict()
     return {
-        pair: Difference(
-            _finish(intervals[pair], samples, bias_of(table, metric, *pair)),
-            *ended[pair],
-            samples.why_not,
-        )
-        for pair, samples in paired.items()
+        variant.label: [
+            *_pair_samples(
+                table, table.loss, (variant.id, table.base), seeds.get(variant.id, [])
+            ).differences.values()
+        ]
+        for variant in table.plan.variants
+        if not variant.baseline
     }
 
 
-def _finish(interval: Interval, paired: Paired, bias: tuple[float, float]) -> Interval:
-    """Return an interval as it is reported.
+# ---- errors from held-out texts and from task items
 
-    A difference of counts has no error, so both ends equal the mean. The interval of a difference
-    of shares is clipped to [-1, 1]. Any other interval is widened by `bias`.
+
+@once
+def find_documents(table: Table, split: str) -> Documents:
+    """Return the losses of runs on a split by document.
+
+    Each array holds total nats and predicted tokens, (2, documents), or total bits and bytes if
+    variants have different tokenizers.
     """
-    if paired.is_exact:
-        return replace(interval, low=interval.mean, high=interval.mean)
-    if paired.is_share:
-        return replace(interval, low=max(interval.low, -1.0), high=min(interval.high, 1.0))
-    return interval.widened(bias)
+    stored = table.measured[table.measured["quantity"].isin(DOCUMENT_QUANTITIES)]
+    rows = {(row.run, row.quantity, row.split): row.samples for row in iterate(stored)}
+    splits = HELD_OUT_SPLITS if split == HELD_OUT else (split,)
+    documents: dict[tuple[str, int], Array] = {}
+    runs = table.planned[table.planned["use"].eq("reported")]
+    for run in iterate(runs) if rows else ():
+        each = [[rows.get((run.id, q, of), ()) for of in splits] for q in DOCUMENT_QUANTITIES]
+        if all(len(part) for of in each for part in of):
+            both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
+            documents[run.variant, run.seed] = np.stack(both)
+    return _convert_to_bits(table, split, documents) if table.unit == BITS else documents
 
 
-def _scaled(paired: Paired, *, relative: bool) -> StandardError:
-    """Return the standard error of a difference from held-out texts or task items.
+def _convert_to_bits(table: Table, split: str, documents: Documents) -> Documents:
+    """Convert losses by document from nats and tokens to bits and bytes.
 
-    If `relative`, the standard error is divided by the mean of the second variant.
+    A document's share of the split's bytes is approximated by its share of the baseline's tokens.
+    Runs whose number of documents differs from the baseline's are left out.
     """
-    error = paired.error or StandardError(0.0, math.inf)
-    return replace(error, se=error.se / fmean(paired.other.values())) if relative else error
+    base = next((of for (variant, _), of in documents.items() if variant == table.base), None)
+    if base is None:
+        return {}
+    bytes_f = table.plan.text.size(split)[1] * base[1] / base[1].sum()
+    return {
+        key: np.stack([nats_f / math.log(2), bytes_f])
+        for key, (nats_f, _) in documents.items()
+        if len(nats_f) == len(bytes_f)
+    }
 
 
-def bias_of(table: PairedTable, metric: str, variant: str, against: str) -> tuple[float, float]:
-    """Return the interval of the possible bias of a difference.
+def find_text_error(
+    weights: Mapping[int, Mapping[str, float]], documents: Documents
+) -> StandardError | None:
+    """Compute the standard error from held-out text for a weighted sum of losses.
 
-    Only the loss difference between the baseline and a variant has a bias: the bias that all
-    variants except the baseline may share. The interval is (0, 0) for any other difference.
+    `weights` maps each seed to the variants' weights by variant id. Return None if a variant lacks
+    losses by document for a seed, if runs have different documents, and for fewer than two
+    documents.
     """
-    base = table.plan.baseline.id
-    sign = (against == base) - (variant == base)
-    is_of_all = sign and {variant, against}.isdisjoint(table.plan.repeated)
-    has_bias = is_of_all and loss_split(table, metric)
-    return scale_ends(table.bias or NO_BIAS, sign) if has_bias else NO_BIAS
+    each = [[documents.get((v, seed)) for v in weights[seed]] for seed in sorted(weights)]
+    stored = [both for row in each for both in row if both is not None]
+    if len(stored) < sum(map(len, each)) or len({both[1].tobytes() for both in stored}) != 1:
+        return None
+    tokens = stored[0][1]
+    if len(tokens) < 2:
+        return None
+    weight_rows = (np.array([*weights[seed].values()]) for seed in sorted(weights))
+    nats = [np.array([both[0] for both in row if both is not None]) for row in each]
+    return text_error([by @ row for by, row in zip(weight_rows, nats, strict=True)], tokens)
 
 
-def scale_ends(ends: tuple[float, float], weight: float) -> tuple[float, float]:
-    """Return the ends of an interval multiplied by a weight."""
-    low, high = sorted(weight * end if end else 0.0 for end in ends)
-    return low, high
+class Answers(NamedTuple):
+    """Item scores of a task in one run, with a hash of the items."""
+
+    scores: Array
+    fingerprint: str
+    #: Whether the scores are accuracies: 1 for a right answer, 0 or a share for a wrong answer.
+    is_accuracy: bool
+    #: Group index of each item; empty without groups.
+    groups: Array
 
 
-def count_ended(
-    table: PairedTable, variant: str, against: str, seeds: Collection[int] | None = None
-) -> tuple[Ended, Ended]:
-    """Count the outcomes of two variants' runs over their common seeds."""
-    own_runs, other = (table.at_point.get(id_, {}) for id_ in (variant, against))
-    both = [seed for seed in own_runs if seed in other and (seeds is None or seed in seeds)]
-    return Ended.of(own_runs[s].ended for s in both), Ended.of(other[s].ended for s in both)
+@once
+def find_answers(table: Table, metric: str) -> Mapping[str, Mapping[int, Answers]]:
+    """Return the item scores of a task's metric by variant id and seed, of runs that ended ok."""
+    runs = find_comparable(table)
+    seeds = runs[runs["outcome"].eq("ok")].set_index("id")["seed"].to_dict()
+    values = table.measured
+    rows = values[values["name"].eq(metric) & values["task"].notna() & values["run"].isin(seeds)]
+    rows = rows[rows["samples"].map(len).gt(1) & rows["quantity"].ne("groups")]
+    if rows.empty:
+        return {}
+    of_task = values[values["task"].eq(rows["task"].iloc[0])]
+    prints = of_task.dropna(subset="fingerprint").set_index("run")["fingerprint"].to_dict()
+    groups = of_task[of_task["quantity"].eq("groups")].set_index("run")["samples"].to_dict()
+    answers: dict[str, dict[int, Answers]] = {}
+    for row in iterate(rows):
+        of = np.array(groups.get(row.run, ()), float)
+        answers.setdefault(row.variant, {})[seeds[row.run]] = Answers(
+            np.array(row.samples, float),
+            str(prints.get(row.run, "")),
+            row.quantity.startswith("accuracy"),
+            of if len(of) == len(row.samples) else of[:0],
+        )
+    return answers
 
 
-def _lost(table: PairedTable, variant: str, outcome: str) -> tuple[int, int]:
-    """Return a variant's number of runs with an outcome, and number of finished runs."""
-    runs = [run for run in table.runs if run.variant == variant and run.outcome in FINAL]
-    return sum(run.outcome == outcome for run in runs), len(runs)
+def _pair_answers(
+    answers: Mapping[str, Mapping[int, Answers]],
+    pair: Pair,
+    own: Mapping[int, float],
+    other: Mapping[int, float],
+) -> Paired:
+    """Pair the scores of runs that answered the same items, with the error from the items."""
+    of_pair = [answers.get(id_, {}) for id_ in pair]
+    prints = {s: {of[s].fingerprint for of in of_pair if s in of} for s in own}
+    alike = [seed for seed in own if len(prints[seed]) == 1]
+    is_share = any(scored.is_accuracy for of in of_pair for scored in of.values())
+    return Paired(
+        {seed: own[seed] for seed in alike},
+        {seed: other[seed] for seed in alike},
+        _find_item_error(*of_pair, alike),
+        is_share,
+        "" if len(alike) == len(own) else _OTHER_ITEMS,
+    )
 
 
-#: Difference of a variant that was not compared.
-NO_DIFFERENCE = Difference(NOTHING, Ended.of(()), Ended.of(()))
+def _find_item_error(
+    own: Mapping[int, Answers], other: Mapping[int, Answers], seeds: Sequence[int]
+) -> StandardError | None:
+    """Return the standard error of a score difference due to the choice of items.
+
+    Return None without seeds, and if runs of different seeds answered different items.
+    """
+    if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
+        return None
+    first = own[seeds[0]]
+    least = least_error(len(first.scores)) if first.is_accuracy else 0.0
+    differences = np.array([own[seed].scores - other[seed].scores for seed in seeds])
+    if len({*first.groups}) > 1:
+        differences = by_group(differences, first.groups)
+    error = item_error(differences, least=least)
+    return error if error.se > 0 else None

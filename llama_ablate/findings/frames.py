@@ -1,201 +1,45 @@
-"""Results of an experiment: its tables with their rows, and derived rows computed once."""
+"""Results of an experiment as frames: a row for each run, and a row for each measured value."""
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from llama_ablate.config.schema import Looks
-from llama_ablate.evidence import Difference, Standing
-from llama_ablate.findings import comparison, stages, tuning
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.outcomes import counted
-from llama_ablate.findings.paired_table import DOCUMENT_QUANTITIES, PairedTable
-from llama_ablate.findings.rows import grouped
-from llama_ablate.findings.secondary import SecondaryRow, judge_secondary
-from llama_ablate.findings.values import (
-    BRANCH,
-    MeasuredValues,
-    MetricRow,
-    RunRow,
-    Values,
-    read_values,
-)
+from llama_ablate.evidence.intervals import Array
+from llama_ablate.findings import stages, tuning
+from llama_ablate.findings.columns import COLUMNS
+from llama_ablate.findings.outcomes import UNSTABLE, correct_outcomes
+from llama_ablate.findings.table import HELD_OUT_SPLITS, Table
 from llama_ablate.results.plan_document import (
-    BITS,
+    HELD_OUT,
     PlanDocument,
     PlannedTable,
     find_table,
 )
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import TRAINING, Environment
+from llama_ablate.results.record import TRAINING, Environment, Measurement, Record, Value
+from llama_ablate.results.record import row as measured_row
 from llama_ablate.results.snapshot import Results
 
-#: Metrics with the losses at the end of a run and at its branches, for curves over model size.
-_LADDER = ("perplexity", TRAINING)
-#: Branches of runs of different length count as one length if their tokens differ by less than this
-#: share of a run.
-_SAME_LENGTH = 0.02
-
-
-@dataclass(frozen=True)
-class LossPoint:
-    """Loss of a run at its end, or at a branch.
-
-    A branch is a copy of the run that is cooled down early.
-    """
-
-    label: str
-    baseline: bool
-    role: str
-    seed: int
-    #: Number of parameters without embeddings.
-    parameters: int
-    tokens: int
-    #: Training FLOPs up to this point.
-    compute: float
-    loss: float
-    branch: bool
-    #: Name of the run's table.
-    rung: str
-
-
-@dataclass(frozen=True, eq=False)
-class TableFrames(PairedTable):
-    """Table of an experiment, with derived rows that are computed once."""
-
-    @cached_property
-    def standings(self) -> dict[str, Standing[Difference]]:
-        """Last look of each variant except the baseline, and difference there, by variant id."""
-        return stages.find_standings(self)
-
-    @cached_property
-    def marked_runs(self) -> Sequence[RunRow]:
-        """All planned runs, each marked with its use at the current stage."""
-        return stages.mark(self)
-
-    @cached_property
-    def comparison(self) -> list[ComparisonRow]:
-        """Rows of the comparison: quality, difference, verdict, size, speed, memory."""
-        return comparison.compare_variants(self, self.guards)
-
-    @cached_property
-    def secondary(self) -> list[SecondaryRow]:
-        """Rows of metrics other than the loss: task accuracies, and guarded metrics."""
-        return judge_secondary(self)
-
-    @property
-    def guards(self) -> list[SecondaryRow]:
-        """Rows of guarded metrics, with the guards' results."""
-        return [row for row in self.secondary if row.result]
-
-    def branches(self, split: str | None = None) -> dict[int, str]:
-        """Return the metric names of the losses at branches, by number of training tokens.
-
-        A branch is a copy of a run that is cooled down early. `split` is the split of the losses,
-        by default the reported split.
-        """
-        return {
-            int(row.coordinates["tokens"]): row.name
-            for row in (rows[0] for rows in self.metrics.named.values())
-            if row.quantity == "loss"
-            and row.coordinates.get("split") == (split or self.split)
-            and {*row.coordinates} == BRANCH
-        }
-
-    @cached_property
-    def lengths(self) -> "dict[int, TableFrames]":
-        """Tables of the same comparison at shorter training lengths, by number of tokens.
-
-        The losses come from branches, which are copies of runs that are cooled down early. The
-        error level of the intervals is divided by the number of lengths. The mapping is empty if
-        variants have different tokenizers, since losses at branches are then not comparable.
-        """
-        if self.unit == BITS:
-            return {}
-        names: dict[int, list[str]] = {}
-        run_tokens = self.plan.tokens_per_run
-        for tokens, name in sorted(self.branches().items()):
-            # Runs of different length have branches of different length: one share is one length.
-            near = (of for of in names if abs(tokens - of) < _SAME_LENGTH * run_tokens)
-            names.setdefault(next(near, tokens), []).append(name)
-        if not names:
-            return {}
-        seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
-        place = {seed: i for i, seed in enumerate(self.experiment.seed_list)}  # looks count seeds
-        other = MeasuredValues(
-            row for row in self.metrics if row.quantity not in ("loss", *DOCUMENT_QUANTITIES)
-        )
-
-        def at(run: RunRow, of: Sequence[str]) -> RunRow:
-            """Return a reported run with its loss replaced by the loss of a branch."""
-            losses = (loss for name in of if not math.isnan(loss := run.number(name)))
-            numbers = {**run.numbers, self.loss: next(losses, math.nan)}
-            return replace(run, seed=place[run.seed], numbers=numbers, tuned="", point="")
-
-        return {
-            tokens: replace(
-                self,
-                experiment=self.experiment.model_copy(update={"seeds": seeds, "race": None}),
-                planned=[at(run, of) for run in self.reported],
-                metrics=other,
-                asked=(),
-            )
-            for tokens, of in names.items()
-        }
-
-    @cached_property
-    def points(self) -> Sequence[LossPoint]:
-        """Reported losses of all variants and seeds, at the ends and branches of runs.
-
-        A run that was too short has no points, since its final loss is unknown.
-        """
-        plan = self.plan
-        runs = {run.id: run for run in plan.runs}
-        variants = {variant.id: variant for variant in plan.variants}
-        batch, context = self.experiment.train.batch, self.experiment.model.context
-        ok = {run.id for run in self.ranked if run.outcome == "ok" and not run.too_short}
-        points = []
-        for row in self.metrics:
-            where = row.coordinates
-            if row.metric not in _LADDER or row.quantity != "loss" or row.run not in ok:
-                continue
-            if where.get("split") != self.split or where.keys() - BRANCH or math.isnan(row.value):
-                continue  # the loss of another split, or of a part of the text
-            variant, run = variants[row.variant], runs[row.run]
-            step = run.train.get("batch", batch) * variant.model.get("context", context)
-            tokens = int(where.get("tokens", run.steps * step))
-            points.append(
-                LossPoint(
-                    label=variant.label,
-                    baseline=variant.baseline,
-                    role=variant.role,
-                    seed=run.seed,
-                    parameters=variant.non_embedding,
-                    tokens=tokens,
-                    compute=variant.flops * tokens,
-                    loss=plan.scale(variant, self.split) * row.value,
-                    branch=tokens != run.steps * step,
-                    rung=plan.name,
-                )
-            )
-        return points
-
-    def differences(self) -> dict[str, list[float]]:
-        """Return each variant's paired loss differences from the baseline, of reported runs."""
-        base, seeds = self.plan.baseline.id, dict[str, list[int]]()
-        for run in self.reported:
-            seeds.setdefault(run.variant, []).append(run.seed)
-        return {
-            variant.label: self.pair(
-                self.loss, variant.id, base, seeds.get(variant.id, [])
-            ).differences()
-            for variant in self.plan.variants
-            if not variant.baseline
-        }
+#: Coordinates of a loss at a branch of a run, in the column `where`; a branch is a copy of the run
+#: that is cooled down early.
+BRANCH = "share split tokens"
+#: Coordinates that findings read; a frame of values has their columns in any case.
+_COORDINATES = (
+    *("split", "task", "fingerprint", "cluster", "group", "share", "tokens"),
+    *("cache", "batch", "context"),
+)
+#: Quantities that are averaged over two splits with token counts as weights, and the standard
+#: errors of these averages.
+_TOKEN_QUANTITIES = ("loss", "floor", "excess_loss")
+_ERRORS = ("loss_se", "excess_loss_se")
+_OF_RUN = ("id", "outcome", "reason", "too_short", "steps_done")
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +49,8 @@ class Frames:
     plan: PlanDocument
     #: Path of the results, as given to the command.
     root: str
-    tables: tuple[TableFrames, ...]
-    #: Versions of the experiment file: before the first run had finished, and every change since.
+    tables: tuple[Table, ...]
+    #: Versions of the experiment file: before the first run began, and every change since.
     protocol: Sequence[Version]
     experiment_text: str
     #: Machine and software of the first run that finished.
@@ -219,29 +63,29 @@ class Frames:
     @classmethod
     def of(cls, results: Results) -> "Frames":
         """Read results into frames. Raises ConfigError if a file is damaged."""
-        plan, values = results.plan, read_values(results)
-        ended = counted([*values.runs.values()], results.curve, plan.tables)
-        values = replace(values, runs={run.id: run for run in ended})
+        plan, first = results.plan, next(iter(results.finished), None)
+        record = None if first is None else results.record(first)
+        planned = plan.compute.to_dict() if plan.compute else {}
         return cls(
             plan,
             str(results.root),
-            tuple(_table(plan, table, results, values) for table in plan.tables),
+            tuple(read_tables(results)),
             results.protocol,
             results.experiment_text,
-            values.environment,
-            values.compute,
+            record.environment if record else None,
+            record.compute if record else planned,
             results.folder,
         )
 
     @property
-    def table(self) -> TableFrames:
+    def table(self) -> Table:
         """First table of the experiment.
 
         Frames for a report section or figure have a single table.
         """
         return self.tables[0]
 
-    def only(self, table: TableFrames) -> "Frames":
+    def only(self, table: Table) -> "Frames":
         """Return frames that contain only the given table."""
         return replace(self, tables=(table,))
 
@@ -250,11 +94,11 @@ class Frames:
         return replace(self, tables=tuple(replace(table, level=level) for table in self.tables))
 
     @property
-    def by_name(self) -> dict[str, TableFrames]:
+    def by_name(self) -> dict[str, Table]:
         """The tables by their names."""
         return {table.plan.name: table for table in self.tables}
 
-    def named(self, name: str | None) -> TableFrames:
+    def named(self, name: str | None) -> Table:
         """Return the table of a given name; the first table for None.
 
         Raises ConfigError for an unknown name.
@@ -264,22 +108,16 @@ class Frames:
     @property
     def stage(self) -> stages.Stage:
         """Current stage of an experiment with a race or looks."""
-        runs = [run for table in self.tables for run in table.marked_runs]
-        return stages.find_stage(self.plan.experiment, runs)
+        return stages.find_stage(self.tables)
 
     @cached_property
-    def runs(self) -> Sequence[RunRow]:
-        """The runs of all tables, each once."""
-        every = [run for table in self.tables for run in table.runs]
-        return [runs[0] for runs in grouped(every, lambda run: run.id).values()]
+    def runs(self) -> pd.DataFrame:
+        """The runs of all tables that are needed or have ended, each once."""
+        every = pd.concat([stages.find_runs(table) for table in self.tables], ignore_index=True)
+        return every.drop_duplicates("id", ignore_index=True)
 
     @property
-    def metrics(self) -> Sequence[MetricRow]:
-        """Measured values of all tables."""
-        return [row for table in self.tables for row in table.metrics]
-
-    @property
-    def rungs(self) -> list[TableFrames]:
+    def rungs(self) -> list[Table]:
         """Tables of the model sizes, one table for each size.
 
         Each table has the evaluation text, size matching and budget of the first table. The list is
@@ -287,39 +125,164 @@ class Frames:
         """
         if not self.plan.experiment.sizes:
             return []
-        first = self.table.plan
-        first_key = (first.match, first.budget, first.evaluated_on)
-        return [
-            table
-            for table in self.tables
-            if (table.plan.match, table.plan.budget, table.plan.evaluated_on) == first_key
+
+        def key(table: Table) -> tuple[object, ...]:
+            return table.plan.match, table.plan.budget, table.plan.evaluated_on
+
+        return [table for table in self.tables if key(table) == key(self.table)]
+
+
+def read_tables(results: Results) -> Iterator[Table]:
+    """Read each record of an experiment once; yield its tables. Raises ConfigError for damage."""
+    plan = results.plan
+    reader = _Reader(plan)
+    machines: dict[str, dict[str, str]] = {}
+    runs: list[dict[str, Any]] = []
+    label_of = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
+    for id_ in results.finished:
+        record = results.record(id_)
+        for reading in plan.readings(plan.table_of(id_)):
+            reader.add(_list_metrics(record, reading), record.variant, id_, record.seed, reading)
+        run = {name: getattr(record, name) for name in _OF_RUN}
+        runs.append({**run, "label": label_of[record.variant], "seed": record.seed})
+        machines[id_] = _describe_machine(record)
+    for id_ in label_of:
+        reader.add(results.variant_metrics[id_], id_)
+    ended = correct_outcomes(
+        pd.DataFrame(runs, columns=[*_OF_RUN, "label", "seed"]), results.curve, plan.tables
+    )
+    values, attempts = reader.values(), reader.attempts()
+    for table in plan.tables:
+        yield _make_table(plan, table, ended.set_index("id"), values, attempts, machines, results)
+
+
+class _Reader:
+    """Collector of measured values, in lists that become the columns of a frame."""
+
+    _OWNER = ("reading", "variant", "run", "seed", "metric")
+    _VALUE = ("name", "quantity", "unit", "value", "samples", "turns", "place")
+
+    def __init__(self, plan: PlanDocument) -> None:
+        self._texts = _find_pooled_texts(plan)
+        self._rows: list[tuple[Any, ...]] = []
+        self._attempts: list[tuple[Any, ...]] = []
+        #: Coordinates of values, and their places; most are equal.
+        self._places: dict[tuple[tuple[str, Any], ...], int] = {}
+
+    def add(
+        self,
+        metrics: Mapping[str, Measurement],
+        variant: str,
+        run: str = "",
+        seed: float = math.nan,
+        reading: str = "",
+    ) -> None:
+        """Add the measurements of a run, or of a variant."""
+        weights = _weigh_splits(metrics, *self._texts[run]) if run in self._texts else ()
+        for metric, measured in metrics.items():
+            owner = reading, variant, run, seed, metric
+            self._attempts.append((*owner, measured.error))
+            pooled = _pool_splits(measured.rows, *weights) if weights else ()
+            for value in (*measured.rows, *pooled):
+                place = self._places.setdefault(tuple(value.coordinates.items()), len(self._places))
+                samples = np.array(value.samples) if value.samples else ()
+                turns = () if run else value.by_process
+                quantity = value.quantity or value.name
+                numbers = value.value, samples, turns, place
+                self._rows.append((*owner, value.name, quantity, value.unit, *numbers))
+
+    def attempts(self) -> pd.DataFrame:
+        """Return a row for each attempt to measure a metric of a run or variant."""
+        return pd.DataFrame(self._attempts, columns=[*self._OWNER, "error"])
+
+    def values(self) -> pd.DataFrame:
+        """Return a row for each value, with a column for each coordinate.
+
+        A coordinate with the name of another column gets an underscore.
+        """
+        frame = pd.DataFrame(self._rows, columns=[*self._OWNER, *self._VALUE])
+        taken = {*self._OWNER, *self._VALUE, *COLUMNS["metrics"]}
+        rows = [
+            {f"{key}_" if key in taken else key: value for key, value in place}
+            for place in self._places
         ]
+        where = pd.DataFrame(rows, index=range(len(rows)))
+        where = where.reindex(columns=[*dict.fromkeys((*where, *_COORDINATES))])
+        where["where"] = [" ".join(sorted(dict(place))) for place in self._places]
+        return frame.join(where, on="place").drop(columns="place")
 
-    @cached_property
-    def ladder(self) -> Sequence[LossPoint]:
-        """Loss points of all model sizes; empty for an experiment without `sizes`."""
-        return [point for rung in self.rungs for point in rung.points]
 
-
-def _table(
-    plan: PlanDocument, table: PlannedTable, results: Results, values: Values
-) -> TableFrames:
+def _make_table(
+    plan: PlanDocument,
+    table: PlannedTable,
+    ended: pd.DataFrame,
+    values: pd.DataFrame,
+    attempts: pd.DataFrame,
+    machines: Mapping[str, Mapping[str, str]],
+    results: Results,
+) -> Table:
+    """Return a table of an experiment, with the rows of its runs and variants."""
     readings = plan.readings(table)
-    behind = next(name for name, way in readings.items() if way == table.read_as)
-    metrics, attempts, machines = values.table_values(table, behind)
-    runs = tuning.mark_trials(values.planned(plan.experiment, table, behind), table.repeated)
+    reading = next(name for name, way in readings.items() if way == table.read_as)
+    variants, ids = {v.id: v for v in table.variants}, [run.id for run in table.runs]
+    label_of = {id_: variant.label for id_, variant in variants.items()}
+
+    def select(rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the table's runs, then those of its variants."""
+        of_runs = rows["run"].isin(ids) & rows["reading"].eq(reading)
+        of_variants = rows["run"].eq("") & rows["variant"].isin(label_of)
+        rows = rows[of_runs | of_variants].drop(columns="reading")
+        return rows.assign(label=rows["variant"].map(label_of), table=table.name)
+
+    values = select(values)
+    runs = pd.DataFrame(
+        {
+            "label": label_of[run.variant],
+            "variant": run.variant,
+            "seed": run.seed,
+            "id": run.id,
+            "point": "",
+            "use": "race" if run.seed in plan.experiment.race_seeds else "reported",
+            "baseline": variants[run.variant].baseline,
+            "role": variants[run.variant].role,
+            "tuned": json.dumps(run.tuned),
+        }
+        for run in table.runs
+    )
+    runs = runs.join(ended.drop(columns=["label", "seed"]), on="id")
+    runs = runs.fillna({"outcome": "pending", "reason": ""})
+    runs = mark_ends(runs.assign(too_short=runs["too_short"].eq(True)))
+    runs = runs.join(_spread_numbers(values), on="id")
+    is_open = runs["outcome"].eq("pending")
+    lost = {w: runs["outcome"].eq(w).astype(float).mask(is_open) for w in UNSTABLE}
+    runs = tuning.mark_trials(runs.assign(**lost), table.repeated)
     if "lr" in plan.experiment.tune:
-        runs = tuning.with_sensitivity(runs, math.log(table.text.vocab))
-    return TableFrames(
+        runs = tuning.add_sensitivity(runs, math.log(table.text.vocab))
+    return Table(
         table,
         plan.experiment,
         runs,
-        MeasuredValues(metrics),
-        attempts,
-        pd.DataFrame(machines),
+        values,
+        select(attempts),
+        pd.DataFrame([machines[id_] for id_ in ids if id_ in machines]),
         results.curve,
         _hypothesis_labels(plan, table),
     )
+
+
+def mark_ends(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `ended`: the outcome, or `too short` for an `ok` run that was too short."""
+    return runs.assign(ended=runs["outcome"].mask(runs["too_short"], "too short"))
+
+
+def _spread_numbers(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of runs in columns, by run id.
+
+    Of a number with several values, the last that is not NaN is returned.
+    """
+    of_runs = values[values["run"].ne("")]
+    wide = of_runs.pivot_table("value", "run", "name", aggfunc="last", dropna=False)
+    return wide.reindex(columns=of_runs["name"].unique())
 
 
 def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
@@ -335,3 +298,89 @@ def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
         and (hypothesis.measure or base not in (hypothesis.variant, hypothesis.against or base))
         for label in (hypothesis.variant, hypothesis.against or base)
     }
+
+
+def _list_metrics(record: Record, reading: str) -> dict[str, Measurement]:
+    """Return a run's metrics in one document mode, with its training metrics and costs."""
+    loop = record.metrics.get(TRAINING, Measurement())
+    costs = (
+        measured_row("peak_memory_bytes", float(record.peak_memory_bytes), "bytes", "peak_memory"),
+        measured_row("train_s", record.train_s, "s", "train_time"),
+    )
+    # Branches are evaluated in the first document mode alone.
+    kept = [v for v in loop.rows if not (reading and " ".join(sorted(v.coordinates)) == BRANCH)]
+    return {**record.read(reading), TRAINING: replace(loop, rows=(*kept, *costs))}
+
+
+def _describe_machine(record: Record) -> dict[str, str]:
+    """Return the hardware and software of a run."""
+    compute, environment = record.compute, record.environment
+    plugins: dict[str, str] = environment.get("plugins", {})
+    return {
+        "devices": str(compute.get("device")),
+        "numbers of threads": str(compute.get("threads")),
+        "precisions": str(compute.get("precision")),
+        "attention kernels": str(compute.get("kernel")),
+        "precisions of evaluation": str(compute.get("evaluation")),
+        "training steps": "compiled" if compute.get("compiled") else "not compiled",
+        "versions of torch": str(environment["packages"]["torch"]),
+        "states of the code": str(environment["code"]).replace("+", " with changes"),
+        "plugins": ", ".join(f"{Path(k).name} {v[:8]}" for k, v in plugins.items()) or "none",
+        "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
+    }
+
+
+#: Tokens, and bytes, of the two held-out splits of a text.
+_Sizes = tuple[Array, Array]
+
+
+def _find_pooled_texts(plan: PlanDocument) -> dict[str, _Sizes]:
+    """Return the sizes of the held-out splits that are reported as one text, by run id.
+
+    An experiment that chose nothing by the validation or test loss can report both splits as one
+    text. The mapping is empty for any other experiment.
+    """
+    texts = {
+        run.id: table.text_of(variants[run.variant])
+        for table in plan.tables
+        for variants in [{variant.id: variant for variant in table.variants}]
+        for run in table.runs
+    }
+    has_both = all(text.tokens.keys() >= {*HELD_OUT_SPLITS} for text in texts.values())
+    if plan.experiment.tune or not has_both:
+        return {}
+    sizes = {
+        id(text): np.array([text.size(part)[:2] for part in HELD_OUT_SPLITS], float)
+        for text in texts.values()
+    }
+    return {id_: (*sizes[id(text)].T,) for id_, text in texts.items()}
+
+
+def _weigh_splits(metrics: Mapping[str, Measurement], tokens: Array, size: Array) -> _Sizes:
+    """Return the weights of both splits of a run: its predicted tokens, if known, and its bytes."""
+    numbers = {name: value for of in metrics.values() for name, value in of.numbers.items()}
+    predicted = [numbers.get(f"{part}_predicted_tokens") for part in HELD_OUT_SPLITS]
+    return (tokens if None in predicted else np.array(predicted, float)), size
+
+
+def _pool_splits(rows: Sequence[Value], tokens: Array, size: Array) -> Iterator[Value]:
+    """Yield a metric's values averaged over both held-out splits, weighted by tokens or bytes."""
+    by_name = {row.name: row for row in rows}
+    for test in rows:
+        twin = by_name.get(test.name.replace("test", "validation", 1))
+        if test.coordinates.get("split") != "test" or twin is None or twin is test:
+            continue
+        values = np.array([twin.value, test.value])
+        if test.quantity in _TOKEN_QUANTITIES:
+            value = np.average(values, weights=tokens)
+        elif test.quantity == "bits_per_byte":
+            value = np.average(values, weights=size)
+        elif test.quantity == "perplexity":
+            value = np.exp(np.average(np.log(values), weights=tokens))
+        elif test.quantity in _ERRORS:
+            value = np.linalg.norm(values * tokens) / tokens.sum()
+        else:
+            continue
+        name = test.name.replace("test", HELD_OUT, 1)
+        coordinates = dict(test.coordinates) | {"split": HELD_OUT}
+        yield replace(test, name=name, value=float(value), coordinates=coordinates)

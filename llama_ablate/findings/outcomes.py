@@ -1,28 +1,37 @@
-"""Stability of training: outcomes of runs, rates of divergence and collapse, spikes, norms."""
+"""Outcomes of runs, corrected by their learning curves, and the stability of training."""
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Protocol
 
-from llama_ablate.evidence import written
+import pandas as pd
+
 from llama_ablate.evidence.rates import share
-from llama_ablate.findings.rows import Row, column, filled, grouped, means
-from llama_ablate.findings.values import UNSTABLE, RunRow, mean_number
+from llama_ablate.findings.columns import iterate, make_frame
+from llama_ablate.findings.table import Curves
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
-from llama_ablate.results.snapshot import RunStatus
 
-#: Function that returns the learning curve of a run, by its id.
-Curves = Callable[[str], Sequence[Mapping[str, float]]]
-#: Run with its outcome.
-Ran = RunStatus | RunRow
+#: Outcomes that count against a variant, the worst first; the run has no loss to compare.
+UNSTABLE = ("diverged", "collapsed")
 _LOSS = "validation_loss_nats"
+_SEVERITY = ("ok", "collapsed", "diverged")
+
+
+class EndedRun(Protocol):
+    """Run with its outcome: a row of a frame of runs, or the status of a run."""
+
+    id: Any
+    label: Any
+    seed: Any
+    outcome: Any
+    reason: Any
 
 
 def milder_outcomes(
-    runs: Iterable[Ran], curve: Curves, tables: Sequence[PlannedTable]
+    runs: Iterable[EndedRun], curve: Curves, tables: Sequence[PlannedTable]
 ) -> dict[str, tuple[str, str]]:
     """Return corrected outcomes, with reasons, for runs whose outcome is too harsh, by run id.
 
@@ -34,27 +43,35 @@ def milder_outcomes(
     `collapsed` is milder than `diverged`. A run that is corrected to `ok` was too short. Losses on
     other tokens or at other steps are not comparable. Each of `runs` belongs to one of `tables`.
     """
+    final = sorted((run for run in runs if run.outcome in FINAL), key=lambda run: run.seed)
     text_of: dict[str, str] = {}
-    for table in tables:
-        texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
-        text_of |= {run.id: texts[run.variant] for run in table.runs}
     outcomes: dict[str, tuple[str, str]] = {}
-    final = (run for run in runs if run.outcome in FINAL)
-    for seed_runs in grouped(final, lambda run: run.seed).values():
+    for _, group in groupby(final, key=lambda run: run.seed):
+        seed_runs = list(group)
         if len({run.outcome for run in seed_runs}) == 1:
             continue  # no curve needs to be read
-        alike: dict[tuple[object, ...], list[tuple[Ran, list[float]]]] = {}
+        text_of = text_of or _list_texts(tables)
+        alike: dict[tuple[object, ...], list[tuple[EndedRun, list[float]]]] = {}
         for run in seed_runs:
             points = [point for point in curve(run.id) if math.isfinite(point[_LOSS])]
             kind = (text_of[run.id], *(point["step"] for point in points))
             if points:
                 alike.setdefault(kind, []).append((run, [point[_LOSS] for point in points]))
-        for group in alike.values():
-            outcomes |= _milder_of(group)
+        for alike_runs in alike.values():
+            outcomes |= _milder_of(alike_runs)
     return outcomes
 
 
-def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str, str]]:
+def _list_texts(tables: Sequence[PlannedTable]) -> dict[str, str]:
+    """Return the fingerprint of each run's text, by run id."""
+    text_of: dict[str, str] = {}
+    for table in tables:
+        texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
+        text_of |= {run.id: texts[run.variant] for run in table.runs}
+    return text_of
+
+
+def _milder_of(group: Sequence[tuple[EndedRun, list[float]]]) -> dict[str, tuple[str, str]]:
     """Return corrected outcomes for a group of runs with comparable loss curves."""
     outcomes = {}
     for run, curve in group:
@@ -70,83 +87,50 @@ def _milder_of(group: Sequence[tuple[Ran, list[float]]]) -> dict[str, tuple[str,
     return outcomes
 
 
-def _severity(run: Ran) -> int:
-    return ("ok", "collapsed", "diverged").index(run.outcome)
+def _severity(run: EndedRun) -> int:
+    return _SEVERITY.index(run.outcome)
 
 
-def counted(runs: Sequence[RunRow], curve: Curves, tables: Sequence[PlannedTable]) -> list[RunRow]:
-    """Return the planned runs with outcomes corrected by `milder_outcomes`."""
-    milder = milder_outcomes(runs, curve, tables)
-    return [
-        replace(run, outcome=outcome[0], reason=outcome[1], too_short=outcome[0] == "ok")
-        if (outcome := milder.get(run.id))
-        else run
-        for run in runs
-    ]
+def correct_outcomes(
+    runs: pd.DataFrame, curve: Curves, tables: Sequence[PlannedTable]
+) -> pd.DataFrame:
+    """Return runs with outcomes corrected by `milder_outcomes`."""
+    milder = milder_outcomes(iterate(runs), curve, tables)
+    if not milder:
+        return runs
+    runs = runs.copy()
+    for at, id_ in runs["id"].items():
+        if id_ in milder:
+            outcome, reason = milder[id_]
+            runs.loc[[at], ["outcome", "reason", "too_short"]] = outcome, reason, outcome == "ok"
+    return runs
 
 
-class Lost(NamedTuple):
-    """Number and share of runs with a certain outcome, with the share's confidence interval."""
-
-    value: int
-    share: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, each: Sequence[bool]) -> "Lost":
-        """Count the runs with an outcome, given a true or false entry for every run."""
-        return cls(sum(each), sum(each) / len(each), *share(sum(each), len(each)))
-
-    def __format__(self, form: str) -> str:
-        """Format the share with its interval; the format string is ignored."""
-        return written.share(self.share, self.low, self.high)
+#: Training metrics whose means over runs describe stability.
+_SPIKES = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
 
 
-@dataclass(frozen=True)
-class StabilityRow(Row):
-    """Table row for the stability of a variant's finished runs at all tuning points."""
+def describe_stability(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each variant, over its finished runs at all tuning points.
 
-    label: str = column("label of the variant", "variant")
-    runs: int = column("finished runs", "runs")
-    diverged: Lost = column(
-        "how many of them diverged, their share, and its exact 95% interval",
-        "diverged [95% interval]",
-        when=lambda row: bool(row.diverged.value),
-    )
-    collapsed: Lost = column(
-        "the same of those that collapsed",
-        "collapsed [95% interval]",
-        when=lambda row: bool(row.collapsed.value),
-    )
-    # The following columns are filled by name: each is the mean over runs of a training metric.
-    loss_spike_share: float = column(
-        "share of the steps at which the loss spiked", "loss spikes", ".2%", default=math.nan
-    )
-    grad_norm_spike_share: float = column(
-        "share of the steps at which the gradient norm spiked",
-        "gradient spikes",
-        ".2%",
-        default=math.nan,
-    )
-    grad_norm_median: float = column(
-        "median gradient norm", "gradient norm, median", ".3f", default=math.nan
-    )
-    grad_norm_max: float = column("largest gradient norm", "largest", ".2f", default=math.nan)
-
-
-def stability(runs: Sequence[RunRow]) -> list[StabilityRow]:
-    """Return one row for each variant, over its finished runs at all tuning points."""
-    finished = [run for run in runs if run.outcome in FINAL]
+    The shares of diverged and collapsed runs have exact 95% intervals.
+    """
     rows = []
-    for label, label_runs in grouped(finished, lambda run: run.label).items():
-        diverged, collapsed = (
-            Lost.of([run.outcome == word for run in label_runs]) for word in UNSTABLE
-        )
-        row = StabilityRow(
-            label=label, runs=len(label_runs), diverged=diverged, collapsed=collapsed
-        )
-        rows.append(
-            filled(row, {name: mean_number(label_runs, name) for name in means(StabilityRow)})
-        )
-    return rows
+    for label, of_variant in runs[runs["outcome"].isin(FINAL)].groupby("label", sort=False):
+        row: dict[str, Any] = {"label": label, "runs": len(of_variant)}
+        for word in UNSTABLE:
+            hits = int(of_variant["outcome"].eq(word).sum())
+            low, high = share(hits, len(of_variant))
+            row |= {word: hits, f"{word}_share": hits / len(of_variant)}
+            row |= {f"{word}_low": low, f"{word}_high": high}
+        rows.append(row | {n: of_variant[n].mean() for n in _SPIKES if n in of_variant})
+    return make_frame(rows, "stability")
+
+
+def count_outcomes(outcomes: Iterable[str]) -> str:
+    """Format the counts of run outcomes: `3 ok`, or `2 ok, 1 diverged`."""
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        counts[outcome] = counts.get(outcome, 0) + 1
+    order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)

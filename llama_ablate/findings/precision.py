@@ -10,7 +10,8 @@ from llama_ablate.evidence.factorial import weights
 from llama_ablate.evidence.intervals import ALPHA, PRIOR_DF, join_errors
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.text_error import LEAST_DF
-from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.stages import find_differences
+from llama_ablate.findings.table import Table
 from llama_ablate.results.plan_document import PlanDocument
 
 #: Assumed standard deviation over seeds of a paired difference without a pilot, in nats: the value
@@ -62,19 +63,19 @@ class Rows:
         return next((seeds for seeds in counts if self.half_width(seeds) < margin), None)
 
 
-def noise_of(pilot: TableFrames) -> Noise | None:
+def find_noise(pilot: Table) -> Noise | None:
     """Return the mean noise of the rows of finished results.
 
     Return None if no variant differs from the baseline over two or more seeds.
     """
-    compared = (v for v in pilot.plan.variants if not (v.baseline or v.role))
-    rows = [pilot.intervals[variant.id] for variant in compared]
-    noisy = [row for row in rows if row.n > 1 and row.seed_se > 0]
-    if not noisy:
+    compared = [v.id for v in pilot.plan.variants if not (v.baseline or v.role)]
+    rows = find_differences(pilot).loc[compared]
+    rows = rows[rows["n"].gt(1) & rows["seed_se"].gt(0)]
+    if rows.empty:
         return None
-    seeds = math.sqrt(np.mean([row.seed_se**2 * row.n for row in noisy]))
-    text = math.sqrt(np.mean([row.text_se**2 for row in noisy]))
-    return Noise(seeds, text, float(np.median([max(row.text_df, LEAST_DF) for row in noisy])))
+    seeds = math.sqrt((rows["seed_se"] ** 2 * rows["n"]).mean())
+    text = math.sqrt((rows["text_se"] ** 2).mean())
+    return Noise(seeds, text, float(rows["text_df"].clip(lower=LEAST_DF).median()))
 
 
 def rows_of(plan: PlanDocument, noise: Noise | None) -> Rows:

@@ -1,207 +1,240 @@
 """Comparisons over model sizes and training lengths, and best learning rates by size."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from llama_ablate.evidence.trends import Gap, fit_gaps
-from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import effects, tuning
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.effects import FactorRow
-from llama_ablate.findings.frames import Frames, LossPoint, TableFrames
-from llama_ablate.findings.rows import DifferenceRow, Row, column, grouped, mean, shared
+import pandas as pd
 
-DECIDED = ("better", "worse", "equivalent", "lower together", "higher together", "add up")
+from llama_ablate.config.schema import Looks
+from llama_ablate.evidence.trends import fit_gaps
+from llama_ablate.findings import tuning
+from llama_ablate.findings.columns import index_rows, iterate, list_rows, make_frame
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import estimate_factors
+from llama_ablate.findings.frames import BRANCH, Frames
+from llama_ablate.findings.stages import find_ranked, find_reported, find_runs
+from llama_ablate.findings.table import Table, once
+from llama_ablate.results.plan_document import BITS
+from llama_ablate.results.record import TRAINING
+
+DECIDED = ("better", "worse", "equivalent", "equal", "lower together", "higher together", "add up")
 CONTRARY = ({"better", "worse"}, {"lower together", "higher together"})
 #: A branch counts as half of a run if its share of the run's length lies between these values.
 MIN_HALF, MAX_HALF = 0.4, 0.6
+#: Branches of runs of different length count as one length if their tokens differ by less than this
+#: share of a run.
+_SAME_LENGTH = 0.02
+#: Metrics with the losses at the end of a run and at its branches, for curves over model size.
+_LADDER = ("perplexity", TRAINING)
 
 
-@dataclass(frozen=True)
-class SizeRow(DifferenceRow):
-    """Table row for a variant's difference at one model size, with its trend over sizes."""
+def compare_sizes(frames: Frames) -> pd.DataFrame:
+    """Return each variant's difference from the baseline at each model size, by variant.
 
-    label: str = column("label of the variant")
-    rung: str = column("name of the size's table")
-    parameters: int = column("parameters of the variant without embeddings")
-    n: int = column("number of seeds")
-    trend: str = column(
-        "`grows`, `closes`, `reverses`, `moves`, `holds` or `undecided`; empty below two seeds",
-        default="",
-    )
-    slope: Estimate = column("change of the difference per tenfold size", default=Estimate())
-
-
-def by_size(frames: Frames) -> list[SizeRow]:
-    """List each variant's difference from the baseline at each model size, by variant.
-
-    The list is empty for an experiment without `sizes`.
+    The frame is empty for an experiment without `sizes`.
     """
-    trends = _trends(frames.ladder, frames.table.margin)
-    rows = []
+    trends = index_rows(_fit_trends(frames))
+    rows: dict[str, list[dict[str, Any]]] = {}
     for rung in frames.rungs:
-        for row in rung.comparison:
-            if row.baseline or row.role or math.isnan(row.difference):
-                continue
-            row_trend = trends.get(row.label)
-            trend = {"trend": row_trend.trend, "slope": _estimate(row_trend)} if row_trend else {}
-            about = {"rung": rung.plan.name, "parameters": row.non_embedding, **trend}
-            rows.append(SizeRow(**{**shared(SizeRow, row), **about}))
-    return [row for group in grouped(rows, lambda row: row.label).values() for row in group]
+        compared = compare_variants(rung)
+        compared = compared[~compared["baseline"] & compared["role"].eq("")]
+        for row in list_rows(compared.dropna(subset="difference")):
+            about = {"rung": rung.plan.name, "parameters": row["non_embedding"]}
+            trend = trends.get(row["label"], {"trend": ""})
+            rows.setdefault(row["label"], []).append({**row, **about, **trend})
+    return make_frame([row for of in rows.values() for row in of], "sizes")
 
 
-def _estimate(found: Gap) -> Estimate:
-    return Estimate(found.slope.mean, found.slope.low, found.slope.high)
+def list_points(table: Table) -> pd.DataFrame:
+    """Return the reported losses of all variants and seeds, at the ends and branches of runs.
+
+    The columns are `label`, `baseline`, `role`, `seed`, `parameters` (without embeddings), training
+    `tokens`, `compute` in FLOPs, `loss`, `branch` and `rung`, the name of the table. A run that was
+    too short has no points, since its final loss is unknown.
+    """
+    plan, values, shared = table.plan, table.measured, table.experiment
+    variants, runs = {v.id: v for v in plan.variants}, {run.id: run for run in plan.runs}
+    ranked = find_ranked(table)
+    ok = ranked.loc[ranked["outcome"].eq("ok") & ~ranked["too_short"], "id"]
+    is_loss = values["quantity"].eq("loss") & values["metric"].isin(_LADDER)
+    is_whole = values["where"].isin(["split", BRANCH]) & values["split"].eq(table.split)
+    rows = []
+    for row in iterate(values[is_loss & is_whole & values["run"].isin(ok)]):
+        variant, run = variants[row.variant], runs[row.run]
+        context = variant.model.get("context", shared.model.context)
+        length = run.steps * run.train.get("batch", shared.train.batch) * context
+        tokens = length if row.where == "split" else int(row.tokens)
+        rows.append(
+            {
+                "label": variant.label,
+                "baseline": variant.baseline,
+                "role": variant.role,
+                "seed": run.seed,
+                "parameters": variant.non_embedding,
+                "tokens": tokens,
+                "compute": variant.flops * tokens,
+                "loss": plan.scale(variant, table.split) * row.value,
+                "branch": tokens != length,
+                "rung": plan.name,
+            }
+        )
+    return make_frame(rows, "points").dropna(subset="loss")
 
 
-def _trends(points: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]:
+def list_ladder(frames: Frames) -> pd.DataFrame:
+    """Return the loss points of all model sizes; empty for an experiment without `sizes`."""
+    return pd.concat([make_frame([], "points"), *map(list_points, frames.rungs)], ignore_index=True)
+
+
+def _fit_trends(frames: Frames) -> pd.DataFrame:
     """Fit the trend of each variant's loss difference from the baseline over model sizes.
 
     Only seeds common to all sizes are used. A variant with fewer than two sizes or seeds has no
     trend.
     """
-    ends = [point for point in points if not (point.branch or point.role)]
-    base = {(point.rung, point.seed): point.loss for point in ends if point.baseline}
-    paired = [
-        (point.label, point.parameters, point.seed, point.loss - base[point.rung, point.seed])
-        for point in ends
-        if not point.baseline and (point.rung, point.seed) in base
-    ]
+    points = list_ladder(frames)
+    ends = points[~points["branch"].astype(bool) & points["role"].eq("")]
+    is_base = ends["baseline"].astype(bool)
+    keys = ["rung", "seed"]
+    base = ends[is_base][[*keys, "loss"]].rename(columns={"loss": "base"})
+    paired = ends[~is_base].merge(base, on=keys)
+    paired = paired.assign(gap=paired["loss"] - paired["base"])
     gaps: dict[str, Mapping[float, list[float]]] = {}
-    for label, rows_of_label in grouped(paired, lambda one: one[0]).items():
-        by_place = grouped(rows_of_label, lambda one: (one[1], one[2]))
-        sizes = sorted({size for size, _ in by_place})
-        seeds = sorted({seed for _, seed in by_place})
-        common_seeds = [seed for seed in seeds if all((size, seed) in by_place for size in sizes)]
-        if len(sizes) > 1 and len(common_seeds) > 1:
-            gaps[label] = {
-                float(size): [mean(gap[3] for gap in by_place[size, seed]) for seed in common_seeds]
-                for size in sizes
-            }
-    return fit_gaps(gaps, margin)
+    for label, rows in paired.groupby("label", sort=False):
+        wide = rows.pivot_table("gap", "parameters", "seed").dropna(axis=1)
+        if min(wide.shape) > 1:
+            gaps[str(label)] = {float(size): [*of] for size, of in wide.iterrows()}
+    return fit_gaps(gaps, frames.table.margin)
 
 
-@dataclass(frozen=True)
-class RateRow(Row):
-    """Best learning rate of a variant at a model size."""
-
-    label: str = column("label of the variant")
-    rung: str = column("the size")
-    lr: float = column("the rate with the lowest mean validation loss")
-    loss: float = column("mean loss there")
-    edge: bool = column("whether it lies at an end of the grid, where the best may lie beyond it")
-    moved: int = column("by how many points of the grid it differs from that of the first size")
-
-
-def optima(frames: Frames) -> list[RateRow]:
-    """Find each variant's best learning rate at each model size.
+def find_optima(frames: Frames) -> pd.DataFrame:
+    """Return each variant's best learning rate at each model size.
 
     A row also holds the distance from the best rate at the first size, in points of the grid. The
-    list is empty unless the experiment has several sizes and tunes the learning rate.
+    frame is empty unless the experiment has several sizes and tunes the learning rate.
     """
-    rated = by_rate(frames)
-    grid = sorted({rating.rate.lr for rating in rated})
-    best = grouped((rating for rating in rated if rating.best), _place)
-    first: dict[str, int] = {}
-    rows = []
-    for (label, rung, lr), ratings in best.items():
+    rated, rows = list_rates(frames), []
+    grid, first = sorted(rated["lr"].unique()), dict[str, int]()
+    best = rated[rated["best"].astype(bool)].groupby(["label", "rung", "lr"], sort=False)["loss"]
+    for (label, rung, lr), loss in best.mean().items():
         at = grid.index(lr)
         moved = at - first.setdefault(label, at)
         edge = at in (0, len(grid) - 1)
-        loss = fmean(rating.rate.loss for rating in ratings)
-        rows.append(RateRow(label=label, rung=rung, lr=lr, loss=loss, edge=edge, moved=moved))
-    return rows
+        rows.append(
+            {"label": label, "rung": rung, "lr": lr, "loss": loss, "edge": edge, "moved": moved}
+        )
+    return make_frame(rows, "transfer")
 
 
-class RungRate(NamedTuple):
-    """Loss of a variant and seed at a model size and a learning rate."""
+def list_rates(frames: Frames) -> pd.DataFrame:
+    """Return losses by variant, size, seed and learning rate; `best` marks the reported rates.
 
-    rung: str
-    rate: tuning.Rate
-    #: Whether the rate is the reported rate, which the validation loss chose.
-    best: bool
-
-
-def _place(one: RungRate) -> tuple[str, str, float]:
-    return one.rate.label, one.rung, one.rate.lr
-
-
-def by_rate(frames: Frames) -> list[RungRate]:
-    """List losses by variant, model size, seed and learning rate, with best rates marked.
-
-    The list is empty unless the experiment has several sizes and tunes the learning rate.
+    The frame is empty unless the experiment has several sizes and tunes the learning rate.
     """
-    if "lr" not in frames.plan.experiment.tune:
-        return []
-    rows = []
-    for table in frames.rungs:
-        runs = [run for run in table.runs if not run.role]
+    parts = [pd.DataFrame(columns=["variant", "label", "seed", "lr", "loss", "rung", "best"])]
+    for table in frames.rungs if "lr" in frames.plan.experiment.tune else ():
+        runs = find_runs(table)
         points = tuning.best_points(table.planned, table.plan.repeated)
-        best = {r.label: json.loads(points[r.variant])["lr"] for r in runs if r.variant in points}
-        rows += [
-            RungRate(table.plan.name, rate, rate.lr == best.get(rate.label))
-            for rate in tuning.rates(runs, table.loss, table.chance)
-        ]
-    return rows
+        best = {id_: json.loads(point)["lr"] for id_, point in points.items()}
+        rated = tuning.rates(runs[runs["role"].eq("")], table.loss, table.chance)
+        is_best = rated["lr"].eq(rated["variant"].map(best))
+        parts.append(rated.assign(rung=table.plan.name, best=is_best))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-@dataclass(frozen=True)
-class LengthRow(DifferenceRow):
-    """Difference of a variant, or effect of a factorial design, at one training length."""
-
-    name: str = column("label of the variant, or the effect in words")
-    tokens: int = column("training tokens")
-    end: bool = column("whether that is the whole length")
-
-
-def by_length(table: TableFrames) -> list[LengthRow]:
-    """List each variant's difference, or each factorial effect, at every training length.
+@once
+def compare_lengths(table: Table) -> pd.DataFrame:
+    """Return each variant's difference, or each factorial effect, at every training length.
 
     Losses at shorter lengths come from branches, which are copies of a run that are cooled down
-    early. The intervals at branches are simultaneous over rows and lengths, and contain no text
-    error. The intervals at the full length are the table's. The list is empty if runs have no
-    branches.
+    early. The intervals at branches are simultaneous over rows and lengths; their error from
+    held-out text is that of the losses at the end, on the same text. The intervals at the full
+    length are the table's. The frame is empty if runs have no branches.
     """
-    end = table.plan.tokens_per_run
-    every = [*table.lengths.items(), (end, table)] if table.lengths else []
-    return [
-        row for tokens, view in every for row in _rows_of_length(view, tokens, end=tokens == end)
-    ]
+    end, views = table.plan.tokens_per_run, view_lengths(table)
+    rows: list[dict[str, Any]] = []
+    for tokens, view in [*views.items(), (end, table)] if views else ():
+        effects = estimate_factors(view).rename(columns={"effect": "name"})
+        compared = compare_variants(view).rename(columns={"label": "name"})
+        compared = compared[~compared["baseline"] & compared["role"].eq("")]
+        of_length = list_rows(effects if len(effects) else compared)
+        rows += [{**row, "tokens": tokens, "end": tokens == end} for row in of_length]
+    return make_frame(rows, "lengths")
 
 
-def at_half(rows: Sequence[LengthRow]) -> dict[str, str]:
-    """Compare each row's final verdict with its verdict at half the training length.
+@once
+def view_lengths(table: Table) -> dict[int, Table]:
+    """Return tables of the same comparison at shorter training lengths, by number of tokens.
 
-    The values are `same`; `turned` for opposite verdicts, such as better and worse; `was` with the
-    earlier verdict for any other change; and `undecided` for an undecided verdict at half the
-    length. The keys are row names. Return an empty mapping without a branch near half the length.
+    The losses come from branches, which are copies of runs that are cooled down early. The error
+    level of the intervals is divided by the number of lengths. The mapping is empty if variants
+    have different tokenizers, since losses at branches are then not comparable.
     """
-    last = {row.name: row.verdict for row in rows if row.end}
-    longest = max((row.tokens for row in rows), default=0)
-    near = [row for row in rows if not row.end and MIN_HALF <= row.tokens / longest <= MAX_HALF]
-    half = max((row.tokens for row in near), default=0)
+    if table.unit == BITS:
+        return {}
+    values, names = table.measured, dict[int, list[str]]()
+    of_loss = values[values["where"].eq(BRANCH) & values["quantity"].eq("loss")]
+    of_loss = of_loss[of_loss["split"].eq(table.split)].drop_duplicates("name")
+    for name, tokens in sorted(
+        zip(of_loss["name"], of_loss["tokens"], strict=True), key=lambda of: of[1]
+    ):
+        # Runs of different length have branches of different length: one share is one length.
+        limit = _SAME_LENGTH * table.plan.tokens_per_run
+        near = (length for length in names if abs(tokens - length) < limit)
+        names.setdefault(next(near, int(tokens)), []).append(name)
+    experiment, runs = table.experiment, find_reported(table)
+    seeds = Looks.model_construct(looks=[experiment.looks[-1]], spend=[1 / max(len(names), 1)])
+    place = {seed: i for i, seed in enumerate(experiment.seed_list)}  # looks count seeds
+    changed = experiment.model_copy(update={"seeds": seeds, "race": None})
+    at_place = runs.assign(seed=runs["seed"].map(place), tuned=tuning.NOT_TUNED, point="")
     return {
-        row.name: _compare_verdicts(last[row.name], row.verdict)
-        for row in near
-        if row.tokens == half
+        tokens: replace(
+            table,
+            experiment=changed,
+            planned=at_place.assign(**{table.loss: runs[of].bfill(axis=1).iloc[:, 0]}),
+            measured=values[values["quantity"].ne("loss")],
+            asked=(),
+        )
+        for tokens, of in names.items()
     }
 
 
-def contrary(rows: Sequence[LengthRow]) -> dict[str, int]:
+def compare_half(rows: pd.DataFrame) -> dict[str, str]:
+    """Compare each row's final verdict with its verdict at half the training length.
+
+    `rows` are those of `compare_lengths`. The values are `same`; `turned` for opposite verdicts,
+    such as better and worse; `was` with the earlier verdict for any other change; and `undecided`
+    for an undecided verdict at half the length. The keys are row names. Return an empty mapping
+    without a branch near half the length.
+    """
+    last = _find_last(rows)
+    shares = rows["tokens"] / rows["tokens"].max()
+    near = rows[~rows["end"].astype(bool) & shares.between(MIN_HALF, MAX_HALF)]
+    near = near[near["tokens"].eq(near["tokens"].max())]
+    return {
+        name: _compare_verdicts(last[name], word)
+        for name, word in zip(near["name"], near["verdict"], strict=True)
+    }
+
+
+def find_contrary(rows: pd.DataFrame) -> dict[str, int]:
     """Return the largest token count with a verdict opposite to the final verdict.
 
     The keys are row names. Rows without an opposite verdict are left out.
     """
-    last = {row.name: row.verdict for row in rows if row.end}
-    counts: dict[str, int] = {}
-    for row in rows:
+    last, counts = _find_last(rows), dict[str, int]()
+    for row in iterate(rows):
         if _compare_verdicts(last[row.name], row.verdict) == "turned":
             counts[row.name] = max(row.tokens, counts.get(row.name, 0))
     return counts
+
+
+def _find_last(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the verdicts at the full length by row name."""
+    at_end = rows[rows["end"].astype(bool)]
+    return dict(zip(at_end["name"], at_end["verdict"], strict=True))
 
 
 def _compare_verdicts(now: str, then: str) -> str:
@@ -210,17 +243,3 @@ def _compare_verdicts(now: str, then: str) -> str:
     if now == then:
         return "same"
     return "turned" if {now, then} in CONTRARY else f"was {then}"
-
-
-def _rows_of_length(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:
-    """List one training length's rows: a table's factorial effects, or else its variants."""
-    compared = [row for row in table.comparison if not row.baseline and not row.role]
-    return [
-        LengthRow(name=name_of(row), tokens=tokens, end=end, **shared(LengthRow, row))
-        for row in effects.factors(table) or compared
-    ]
-
-
-def name_of(row: FactorRow | ComparisonRow) -> str:
-    """Return the name of a row: its effect, or the label of its variant."""
-    return row.effect if isinstance(row, FactorRow) else row.label

@@ -7,20 +7,20 @@ one split.
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
-from llama_ablate.evidence import simultaneous, written
+from llama_ablate.evidence.intervals import simultaneous
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.trends import sensitivity
-from llama_ablate.findings.rows import Row, cell, column, grouped
-from llama_ablate.findings.values import UNSTABLE, RunRow, has_number, mean_number
+from llama_ablate.findings.columns import make_frame
+from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.table import SPLITS, Table, first_split
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import NATS, PlannedTable, PlannedVariant
 
 #: Remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
@@ -28,22 +28,10 @@ ONE_RATE = "one rate for all: not tuned"
 SENSITIVITY = "lr_sensitivity_nats"
 #: Tuned values of a run without tuning, as JSON.
 NOT_TUNED = "{}"
-#: Smallest grid with an interior, so that a best value at its end is reported as an edge.
-MIN_GRID = 3
-SPLITS = (HELD_OUT, "test", "validation")  # the first measured split is reported
+_VALIDATION = "validation_loss_nats"
 
 
-def reported_split(runs: Sequence[RunRow]) -> str:
-    """Return the reported split: all held-out text, or test text if tuning used validation text."""
-    return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
-
-
-def first_split(measured: Iterable[object]) -> str:
-    """Return the split to report among the splits with a measurement; "" for none."""
-    return min((str(s) for s in measured if s in SPLITS), key=SPLITS.index, default="")
-
-
-def point(tuned: Mapping[str, object]) -> str:
+def name_point(tuned: Mapping[str, object]) -> str:
     """Format a tuning point, as in `lr 0.001`."""
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {entry_text(value)}"
@@ -51,125 +39,91 @@ def point(tuned: Mapping[str, object]) -> str:
     )
 
 
-def mark_trials(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
+def mark_trials(runs: pd.DataFrame, repeated: Mapping[str, str]) -> pd.DataFrame:
     """Mark runs as trials if their tuning point is not their variant's reported point.
 
     `repeated` maps each variant that uses another variant's tuning point to the id of the other
     variant.
     """
-    if all(run.tuned == NOT_TUNED for run in runs):
-        return [*runs]
-    best = best_points(runs, repeated)
-    runs_with_points = [replace(run, point=point(json.loads(run.tuned))) for run in runs]
-    return [
-        replace(run, use="trial")
-        if run.use == "reported" and run.tuned != best.get(run.variant, run.tuned)
-        else run
-        for run in runs_with_points
-    ]
+    if runs["tuned"].eq(NOT_TUNED).all():
+        return runs
+    best = runs["variant"].map(best_points(runs, repeated)).fillna(runs["tuned"])
+    is_trial = runs["use"].eq("reported") & runs["tuned"].ne(best)
+    names = {tuned: name_point(json.loads(tuned)) for tuned in runs["tuned"].unique()}
+    return runs.assign(point=runs["tuned"].map(names), use=runs["use"].mask(is_trial, "trial"))
 
 
-def best_points(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
+def trial_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that choose the tuning points; an empty frame without tuning.
+
+    If the experiment has a race, these are the runs of the race; otherwise all runs.
+    """
+    if runs["tuned"].nunique() < 2:
+        return runs.iloc[:0]
+    race = runs[runs["use"].eq("race")]
+    return race if len(race) else runs
+
+
+def best_points(runs: pd.DataFrame, repeated: Mapping[str, str]) -> dict[str, str]:
     """Return each variant's best tuning point, as JSON, by id; {} without tuning.
 
     The best point has the fewest runs that diverged or collapsed and, among equals, the lowest mean
     validation loss. A point with unfinished runs is chosen only if no point of the variant is
     complete.
     """
-    trials = grouped(trial_runs(runs), lambda run: run.variant)
-    best = {variant: _best(runs) for variant, runs in trials.items()}
+    tried = trial_runs(runs)
+    if tried.empty:
+        return {}
+    loss = tried.get(_VALIDATION, pd.Series(math.nan, tried.index))
+    ok, is_open = tried["outcome"].eq("ok"), ~tried["outcome"].isin(FINAL)
+    tried = tried[["variant", "tuned"]].assign(lost=~ok, open=is_open, loss=loss)
+    place = ["variant", "tuned"]
+    # Collapsed runs may have a measured loss, which counts if no run of the point is ok.
+    usable = ok | ~ok.groupby([tried[key] for key in place]).transform("any")
+    points = tried.groupby(place, sort=False).agg(open=("open", "any"), lost=("lost", "sum"))
+    points["loss"] = tried[usable].groupby(place, sort=False)["loss"].mean()
+    ordered = points.fillna({"loss": math.inf}).sort_values(["open", "lost", "loss"], kind="stable")
+    first = ordered.reset_index().drop_duplicates("variant")
+    best: dict[str, str] = dict(zip(first["variant"], first["tuned"], strict=True))
     return best | {id_: best[other] for id_, other in repeated.items() if other in best}
 
 
-def trial_runs(runs: Sequence[RunRow]) -> Sequence[RunRow]:
-    """Return the runs that choose the tuning points; [] without tuning.
-
-    If the experiment has a race, these are the runs of the race; otherwise all runs.
-    """
-    if not several(runs):
-        return []
-    return [run for run in runs if run.use == "race"] or runs
-
-
-def several(runs: Sequence[RunRow]) -> bool:
-    """Return whether the runs have more than one tuning point."""
-    return len({run.tuned for run in runs}) > 1
-
-
-def _best(runs: Sequence[RunRow]) -> str:
-    points = grouped(runs, lambda run: run.tuned)
-    return min(points, key=lambda tuned: _mean(points[tuned]))
-
-
-def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
-    """Return a tuning point's sort key, given its runs; the best point sorts first.
-
-    The key consists of incompleteness, the number of runs that are not `ok`, and the mean loss.
-    """
-    ok = [run for run in runs if run.outcome == "ok"]
-    usable = ok or runs  # collapsed runs may have a measured loss
-    loss = mean_number(usable, "validation_loss_nats")
-    complete = all(run.outcome in FINAL for run in runs)
-    return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
-
-
-def unfinished(runs: Sequence[RunRow]) -> set[str]:
+def unfinished(runs: pd.DataFrame) -> set[str]:
     """Return the ids of variants with unfinished trials.
 
     Without tuning the set is empty, since an unfinished run is then merely pending. With a race,
     only runs of the race are trials.
     """
-    return {run.variant for run in trial_runs(runs) if run.outcome not in FINAL}
+    tried = trial_runs(runs)
+    return {*tried.loc[~tried["outcome"].isin(FINAL), "variant"]}
 
 
-class Rate(NamedTuple):
-    """Loss of a variant and seed at a learning rate.
+def rates(runs: pd.DataFrame, name: str, cap: float) -> pd.DataFrame:
+    """Return the loss `name` by variant, label, seed and `lr`, the learning rate, capped at `cap`.
 
-    The loss is the lowest over the values of other tuned keys.
+    The loss is the lowest over the values of other tuned keys. A run that diverged, or that
+    collapsed without a measured loss, has the loss `cap`.
     """
-
-    variant: str
-    label: str
-    seed: int
-    lr: float
-    loss: float
-
-
-def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
-    """Return the loss `name` by variant, seed and learning rate, capped at `cap`.
-
-    A run that diverged, or that collapsed without a measured loss, has the loss `cap`.
-    """
-    losses: dict[tuple[str, str, int, float], float] = {}
-    for run in runs:
-        lr, loss = json.loads(run.tuned).get("lr", math.nan), run.number(name)
-        if run.outcome in UNSTABLE and math.isnan(loss):
-            loss = cap
-        if run.outcome in FINAL and not (math.isnan(lr) or math.isnan(loss)):
-            key = (run.variant, run.label, run.seed, lr)
-            losses[key] = min(losses.get(key, cap), loss)
-    return [Rate(*key, loss) for key, loss in losses.items()]
+    loss = runs.get(name, pd.Series(math.nan, runs.index))
+    lost = runs["outcome"].isin(UNSTABLE) & loss.isna()
+    rate = [json.loads(tuned).get("lr", math.nan) for tuned in runs["tuned"]]
+    keys = ["variant", "label", "seed", "lr"]
+    rated = runs[keys[:3]].assign(lr=rate, loss=loss.mask(lost, cap).clip(upper=cap))
+    rated = rated[runs["outcome"].isin(FINAL)].dropna(subset=["lr", "loss"])
+    return rated.groupby(keys, sort=False, as_index=False)["loss"].min()
 
 
-def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
+def add_sensitivity(runs: pd.DataFrame, cap: float) -> pd.DataFrame:
     """Add to each run the learning-rate sensitivity of its variant and seed, in nats.
 
     The sensitivity is NaN for a variant with unfinished trials, and for a seed without trials.
     """
-    tried = rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap)
-    less = unfinished(runs)
-    by_seed = {
-        key: sensitivity([rate.loss for rate in seed_rates])
-        for key, seed_rates in grouped(tried, lambda rate: (rate.variant, rate.seed)).items()
-        if key[0] not in less
-    }
-    return [
-        replace(
-            run,
-            numbers={**run.numbers, SENSITIVITY: by_seed.get((run.variant, run.seed), math.nan)},
-        )
-        for run in runs
-    ]
+    split = first_split(s for s in SPLITS if f"{s}_loss_nats" in runs) or "test"
+    tried = rates(trial_runs(runs), f"{split}_{NATS.number}", cap)
+    tried = tried[~tried["variant"].isin(unfinished(runs))]
+    by_seed = tried.groupby(["variant", "seed"])["loss"].agg(lambda of: sensitivity([*of]))
+    places = pd.MultiIndex.from_frame(runs[["variant", "seed"]])
+    return runs.assign(**{SENSITIVITY: by_seed.reindex(places).to_numpy(float)})
 
 
 def one_rate(
@@ -200,73 +154,62 @@ def one_rate(
     return ONE_RATE if tried == {rate(against)} else ""
 
 
-@dataclass(frozen=True)
-class TuningRow(Row):
-    """Table row for a variant's tuning: its trial runs, and its reported tuning point."""
+def describe_tuning(table: Table, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each variant: its trial runs, and its reported tuning point.
 
-    label: str = column("label of the variant", "variant")
-    trials: int = column("runs that choose the point")
-    finished: int = column("how many of them have finished")
-    diverged: int = column("how many of them diverged")
-    collapsed: int = column("how many of them collapsed")
-
-    @cell("trials")
-    def ended(self) -> str:
-        """Write the number of finished trials, and how many trials diverged or collapsed."""
-        lost = {"diverged": self.diverged, "collapsed": self.collapsed}
-        words = [f"{count} {word}" for word, count in lost.items() if count]
-        return ", ".join([f"{self.finished} of {self.trials}", *words])
-
-    chosen: str = column("the point that was chosen", "best")
-    edge: str = column(
-        "what is tuned whose best value is the first or the last of its grid", "at the edge"
-    )
-    loss: float = column("mean loss of the reported runs that ended `ok`", "loss", ".4f")
-    sensitivity: float = column("learning-rate sensitivity in nats")
-    low: float = column("lower end of its 95% interval")
-    high: float = column("upper end of it")
-
-    @cell("LR sensitivity [95% interval]")
-    def sensitive(self) -> str:
-        """Write the learning-rate sensitivity; empty if the learning rate is not tuned."""
-        is_known = not math.isnan(self.sensitivity)
-        return written.interval(self.sensitivity, self.low, self.high, sign="") if is_known else ""
-
-
-def trials(runs: Sequence[RunRow], repeated: Mapping[str, str], loss: str) -> list[TuningRow]:
-    """Return one tuning row for each variant, with its mean `loss`; [] without tuning."""
-    tried, chosen = trial_runs(runs), best_points(runs, repeated)
-    ended = (run for run in runs if run.is_reported and run.outcome == "ok")
-    reported = grouped(ended, lambda run: run.label)
-    points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
-    ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
+    `runs` are the table's runs that are needed or have ended. The frame is empty without tuning.
+    """
+    tried, chosen = trial_runs(runs), best_points(runs, table.plan.repeated)
+    points = [json.loads(tuned) for tuned in tried["tuned"].unique()]
+    ends = {key: _find_ends([point[key] for point in points]) for key in (points or [{}])[0]}
+    is_ok = runs["use"].eq("reported") & runs["outcome"].eq("ok")
+    losses = runs[is_ok].groupby("label")[table.loss].mean() if table.loss in runs else {}
     rows = []
-    for label, label_runs in grouped(tried, lambda run: run.label).items():
-        at = [run for run in label_runs if run.tuned == chosen[run.variant]]
-        best = json.loads(at[0].tuned)
-        sensitive = [v for run in at if not math.isnan(v := run.number(SENSITIVITY))]
-        effect = simultaneous({"": sensitive})[""]
-        low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
-        outcomes = Counter(run.outcome for run in label_runs)
+    for label, of_variant in tried.groupby("label", sort=False):
+        at = of_variant[of_variant["tuned"].eq(chosen[of_variant["variant"].iloc[0]])]
+        best, outcome = json.loads(at["tuned"].iloc[0]), of_variant["outcome"]
+        sensitive = at.get(SENSITIVITY, pd.Series(dtype=float)).dropna()
+        found = simultaneous(pd.DataFrame([[*sensitive]])).iloc[0]
+        low, high = map(float, not_negative(found["mean"], found["mean"] - found["low"]))
         rows.append(
-            TuningRow(
-                label=label,
-                trials=len(label_runs),
-                finished=sum(outcomes[end] for end in FINAL),
-                diverged=outcomes["diverged"],
-                collapsed=outcomes["collapsed"],
-                chosen=at[0].point,
-                edge=", ".join(key for key, value in best.items() if value in ends[key]),
-                loss=mean_number(reported.get(label, ()), loss),
-                sensitivity=effect.mean,
-                low=low,
-                high=high,
-            )
+            {
+                "label": label,
+                "trials": len(of_variant),
+                "finished": int(outcome.isin(FINAL).sum()),
+                **{word: int(outcome.eq(word).sum()) for word in UNSTABLE},
+                "chosen": at["point"].iloc[0],
+                "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
+                "seeds": at["seed"].nunique(),
+                "rival": _find_rival(of_variant, chosen[of_variant["variant"].iloc[0]]),
+                "loss": losses.get(label, math.nan),
+                "sensitivity": found["mean"],
+                "low": low,
+                "high": high,
+            }
         )
-    return rows
+    return make_frame(rows, "tuning")
 
 
-def _ends(values: Sequence[object]) -> tuple[float, ...]:
-    """Return the smallest and largest number of a grid; () for under three numbers."""
+def _find_ends(values: Sequence[object]) -> tuple[float, ...]:
+    """Return the smallest and largest number of a grid; () for a single number."""
     numbers = {v for v in values if isinstance(v, int | float) and not isinstance(v, bool)}
-    return (min(numbers), max(numbers)) if len(numbers) >= MIN_GRID else ()
+    return (min(numbers), max(numbers)) if len(numbers) > 1 else ()
+
+
+def _find_rival(runs: pd.DataFrame, best: str) -> str:
+    """Return the second-best tuning point, if the trials do not tell it apart from the best one.
+
+    The two are told apart if Student's 95% interval of the difference of their validation losses,
+    paired by seed, leaves out 0; on one seed they never are. `runs` are the trials of a variant.
+    """
+    ok = runs[runs["outcome"].eq("ok")]
+    if _VALIDATION not in ok or best not in {*ok["tuned"]}:
+        return ""
+    losses = ok.pivot_table(_VALIDATION, "tuned", "seed")
+    others = losses.drop(index=best).mean(axis=1)
+    if others.empty:
+        return ""
+    second = str(others.idxmin())
+    difference = (losses.loc[second] - losses.loc[best]).to_frame().T
+    found = simultaneous(difference).iloc[0]
+    return "" if found["low"] > 0 else name_point(json.loads(second))
