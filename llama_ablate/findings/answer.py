@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -12,12 +12,13 @@ from llama_ablate.config import labels
 from llama_ablate.config.labels import name_corpus
 from llama_ablate.config.schema import CostName, Experiment
 from llama_ablate.evidence import written
-from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import effects, hypotheses, sizes
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.effects import FactorRow
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import frame, grouped
+from llama_ablate.findings.columns import iterate, list_rows
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import compare_axes, describe_steps, estimate_factors
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.hypotheses import NO_LONGER_JUDGED, judge_hypotheses
+from llama_ablate.findings.sizes import compare_sizes, find_optima
+from llama_ablate.findings.table import Table
 from llama_ablate.terminal import plural
 
 MAX_WORDS = 60  # most words of an answer, if its first sentence is no longer
@@ -43,8 +44,16 @@ class Finding:
 
     name: str
     verdict: str
-    difference: Estimate
+    difference: float
+    low: float
+    high: float
     remark: str = ""
+
+    def __str__(self) -> str:
+        """Format the difference with its interval; "" if it is unknown."""
+        if math.isnan(self.difference):
+            return ""
+        return written.interval(self.difference, self.low, self.high)
 
 
 def headline(frames: Frames) -> str:
@@ -76,9 +85,10 @@ def describe_scale(frames: Frames) -> str:
     plans = [table.plan for table in frames.tables]
     parameters = written.ends((plan.baseline.parameters for plan in plans), written.count)
     each = [plan.tokens_per_run / plan.baseline.parameters for plan in plans]
-    seeds = count_seeds(frames)
-    tune = frames.plan.experiment.tune
-    tuned = f", each variant at the {_join([*tune])} chosen for it" if tune else ""
+    seeds, experiment = count_seeds(frames), frames.plan.experiment
+    choosing = experiment.race or len(experiment.seed_list)
+    tuned = f", each variant at the {_join([*experiment.tune])}" if experiment.tune else ""
+    tuned += f" chosen on {choosing} {plural(choosing, 'seed')}" * bool(tuned)
     return (
         f"On {name_texts(frames)}, at {parameters} parameters and "
         f"{written.ends(each, '{:.2g}'.format)} tokens a parameter; {seeds} "
@@ -88,9 +98,11 @@ def describe_scale(frames: Frames) -> str:
 
 def count_seeds(frames: Frames) -> str:
     """Write the number of seeds that both a variant and the baseline finished, or its range."""
-    rows = [row for table in frames.tables for row in table.comparison if not row.role]
-    counts = [row.n for row in rows if not row.baseline] or [row.n for row in rows]
-    return written.ends([n for n in counts if n] or [0], "{:,}".format)
+    rows = pd.concat([compare_variants(table) for table in frames.tables])
+    rows = rows[rows["role"].eq("")]
+    others = rows[~rows["baseline"]]
+    counts = [n for n in (others if len(others) else rows)["n"] if n]
+    return written.ends(counts or [0], "{:,}".format)
 
 
 def name_texts(frames: Frames) -> str:
@@ -103,25 +115,25 @@ def name_texts(frames: Frames) -> str:
 
 def _rates(frames: Frames, most: int) -> Iterator[str]:
     """Yield a sentence on the best learning rates by model size, unless hypotheses are stated."""
-    best = sizes.optima(frames)
-    if not best or frames.plan.experiment.hypotheses:
+    best = find_optima(frames)
+    if best.empty or frames.plan.experiment.hypotheses:
         return
     named: list[str] = []
-    for label, rows in grouped(best, lambda row: row.label).items():
-        low, high = (f"{row.lr:g}" for row in (rows[0], rows[-1]))
-        way = "falls" if rows[-1].lr < rows[0].lr else "rises"
-        path = f"stays at {low}" if low == high else f"{way} from {low} to {high}"
+    for label, rates in best.groupby("label", sort=False)["lr"]:
+        first, last = rates.iloc[0], rates.iloc[-1]
+        way = "falls" if last < first else "rises"
+        path = f"stays at {first:g}" if first == last else f"{way} from {first:g} to {last:g}"
         named.append(f"{label}'s {'best learning rate ' * (not named)}{path}")
-    yield f"From {best[0].rung} to {best[-1].rung}, {_list_few(named, most, '; ')}."
+    rungs = [*best["rung"]]
+    yield f"From {rungs[0]} to {rungs[-1]}, {_list_few(named, most, '; ')}."
 
 
 def _trends(frames: Frames, most: int) -> Iterator[str]:
     """Yield a sentence on how gaps to the baseline change with model size."""
-    rows = {row.label: row for row in sizes.by_size(frames)}.values()
-    parts = []
-    for word, names in grouped((r for r in rows if r.trend), lambda row: row.trend).items():
-        verb = "may grow or shrink" if word == "undecided" else word
-        parts.append(f"{verb} for {_list_few([_quote(row.label) for row in names], most)}")
+    rows, parts = compare_sizes(frames).drop_duplicates("label"), []
+    for word, named in rows[rows["trend"].ne("")].groupby("trend", sort=False)["label"]:
+        verb = "may grow or shrink" if word == "undecided" else str(word)
+        parts.append(f"{verb} for {_list_few([*map(_quote, named)], most)}")
     if parts:
         yield f"With size the gap to the baseline {'; '.join(parts)}."
 
@@ -142,131 +154,136 @@ def _tables(frames: Frames, most: int) -> Iterator[str]:
         yield f"In '{table.plan.name}': {text}." if table.plan.name else f"{text}."
 
 
-def _count_verdicts(tables: Sequence[TableFrames], most: int) -> Iterator[str]:
-    every = [row for table in tables for row in table.comparison if not (row.role or row.baseline)]
-    for label, rows in [*grouped(every, lambda row: row.label).items()][:most]:
-        counted = Counter(row.verdict for row in rows)
-        words = [f"{word} in {counted[word]}" for word in (*_VARIANT, *_NEUTRAL) if counted[word]]
+def _count_verdicts(tables: Sequence[Table], most: int) -> Iterator[str]:
+    every = pd.concat([compare_variants(table) for table in tables])
+    every = every[every["role"].eq("") & ~every["baseline"]]
+    for label in every["label"].unique()[:most]:
+        verdicts = Counter(every.loc[every["label"].eq(label), "verdict"])
+        words = [f"{word} in {verdicts[word]}" for word in (*_VARIANT, *_NEUTRAL) if verdicts[word]]
         yield (
-            f"{_quote(label)} against {_name_baseline(tables[0])} is {_join(words)} of {len(rows)} "
-            "tables."
+            f"{_quote(label)} against {_name_baseline(tables[0])} is {_join(words)} of "
+            f"{verdicts.total()} tables."
         )
 
 
-def _variants(table: TableFrames, most: int) -> str:
+def _variants(table: Table, most: int) -> str:
     """Describe the verdicts of a comparison table's variants."""
-    rows = [row for row in table.comparison if not (row.role or row.baseline)]
-    nothing = "Nothing is known yet" if rows else "There are no variants to compare"
-    findings = [_make_finding(row, table) for row in rows]
+    rows = compare_variants(table)
+    rows = rows[rows["role"].eq("") & ~rows["baseline"]]
+    nothing = "Nothing is known yet" if len(rows) else "There are no variants to compare"
+    findings = [_make_finding(row, table) for row in list_rows(rows)]
     return _describe(findings, table, _VARIANT, most, _name_baseline(table)) or nothing
 
 
-def _factors(table: TableFrames, most: int) -> str:
+def _factors(table: Table, most: int) -> str:
     """Describe the effects of a factorial design: axes, factors and interactions."""
-    rows = effects.factors(table)
+    rows = list_rows(estimate_factors(table))
     if not rows:
         return ""
-    axes = effects.axes(table)
-    findings = [_make_finding(row, table) for row in rows if not row.changed]
-    alone = _describe(findings, table, _FACTOR, most)
-    if any(axis.levels > 2 for axis in axes):
+    axes = compare_axes(table)
+    alone = [_make_finding(row, table) for row in rows if not row["changed"]]
+    said = [f"On average over the other factors, {_describe(alone, table, _FACTOR, most)}"]
+    if axes["levels"].gt(2).any():
         named = [
-            f"{axis.axis} moves the loss by {axis.show_range()} {table.unit.name} (lowest: "
+            f"{axis.axis} moves the loss by {write_range(axis)} {table.unit.name} (lowest: "
             f"{axis.lowest})"
-            for axis in axes
+            for axis in iterate(axes)
         ]
-        alone = "; ".join(named[:most])
-    both = [row for row in rows if row.changed]
-    decided = sorted((r for r in both if r.low > 0 or r.high < 0), key=lambda r: -abs(r.difference))
-    said = [
-        f"{row.effect}: the effects do not add up{_in_brackets(_make_finding(row, table), table)}"
-        for row in decided[:most]
+        said = [f"On average over the other factors, {'; '.join(named[:most])}"]
+    both = [_make_finding(row, table) for row in rows if row["changed"]]
+    decided = sorted(
+        (one for one in both if one.low > 0 or one.high < 0), key=lambda one: -abs(one.difference)
+    )
+    said += [
+        f"{one.name}: the effects do not add up{_in_brackets(one, table)}" for one in decided[:most]
     ]
     if both and not decided:
-        said = ["no interaction was shown"]
-    return "; ".join([f"On average over the other factors, {alone}", *said])
+        said.append("no interaction was shown")
+    return "; ".join(said)
 
 
-def _steps(table: TableFrames, most: int) -> str:
+def write_range(axis: Any) -> str:
+    """Write the range of an axis with its interval, for a row of `compare_axes`."""
+    form = f".{written.decimals(axis.low, axis.high)}f"
+    return written.bounded(axis.range, axis.low, axis.high, form)
+
+
+def _steps(table: Table, most: int) -> str:
     """Describe the effect of each step of a path, and of all steps together."""
-    rows = effects.steps(table)
+    rows = [*iterate(describe_steps(table))]
     if not rows:
         return ""
     findings = [
         Finding(
             _quote(row.step),
             row.verdict,
-            Estimate(row.marginal, row.marginal_low, row.marginal_high),
+            *(row.marginal, row.marginal_low, row.marginal_high),
             row.rate,
         )
         for row in rows
     ]
     parts = [_describe(findings, table, _STEP, most)]
-    last = next(row for row in table.comparison if row.label == rows[-1].step)
-    if last.n and last.verdict in _STEP:
-        path_finding = Finding(
-            "the whole path", last.verdict, _make_finding(last, table).difference
-        )
-        parts.append(_describe([path_finding], table, _VARIANT, most, _name_baseline(table)))
+    last = rows[-1]
+    total = next(row for row in list_rows(compare_variants(table)) if row["label"] == last.step)
+    if total["n"] and total["verdict"] in _STEP:
+        ends = total["difference"], total["low"], total["high"]
+        whole = Finding("the whole path", total["verdict"], *ends)
+        parts.append(_describe([whole], table, _VARIANT, most, _name_baseline(table)))
     return "; ".join(parts)
 
 
-def _at_a_cost(table: TableFrames, most: int) -> str:
+def _at_a_cost(table: Table, most: int) -> str:
     """Describe the variants that need less of the asked cost, the cheapest first.
 
     A variant is as good if it is better, equivalent, or surely not worse by more than the margin.
     Returns "" without a cost, and if no cheaper variant is as good unless the experiment file names
     the cost.
     """
-    rows = [row for row in table.comparison if not row.role]
-    every = frame(rows).rename(columns={"label": "variant"})
-    cost = find_asked_cost(table.experiment, every)
+    rows = compare_variants(table)
+    rows = rows[rows["role"].eq("")]
+    cost = find_asked_cost(table.experiment, rows)
     if cost is None:
         return ""
-    values = cost.read(every)["value"]
-    (base,) = values[every["baseline"]]
-    shares = dict(zip(every["variant"], values / base, strict=True))
-    cheaper = sorted(
-        (row for row in rows if shares[row.label] < 1 - SAME_COST), key=lambda r: shares[r.label]
-    )
+    values = cost.read(rows)["value"]
+    (base,) = values[rows["baseline"]]
+    cheaper = rows.assign(share=values / base).query(f"share < {1 - SAME_COST}")
+    cheaper = cheaper.sort_values("share", kind="stable")
     margin = table.margin or 0.0
-    good = [
-        row for row in cheaper if row.verdict in ("better", "equivalent") or _holds(row, margin)
-    ]
-    if not good and not table.experiment.answer.cost:
+    is_as_good = cheaper["verdict"].isin(["better", "equivalent", "equal"])
+    good = is_as_good | find_not_worse(cheaper, margin)
+    if not good.any() and not table.experiment.answer.cost:
         return ""
     none = f"No variant that needs less of {cost.words} is shown to be as good as the baseline"
-    said = [none] * (not good)
-    for row in (*good[:most], *(row for row in cheaper if row not in good)):
-        if len(said) <= most:
-            needs = f"needs {write_share(shares[row.label])}" + f" of {cost.words}" * (not said)
-            finding = _make_finding(row, table)
-            word = f"{row.verdict}{_within(row.verdict, table)}"
-            if row.verdict not in ("better", "equivalent") and row in good:
-                word = f"not worse by more than {margin}"
-            said.append(f"{finding.name} {needs} and is {word}{_in_brackets(finding, table)}")
-    measured = table.experiment.model.context
-    context = rows[0].asked_context
+    said = [none] * (not good.any())
+    chosen = pd.concat([cheaper[good].head(most), cheaper[~good]])
+    for row in list_rows(chosen.head(most + 1 - len(said))):
+        needs = f"needs {write_share(row['share'])}" + f" of {cost.words}" * (not said)
+        finding = _make_finding(row, table)
+        word = f"{finding.verdict}{_within(finding.verdict, table)}"
+        if finding.verdict == "inconclusive" and row["high"] <= margin:
+            word = f"not worse by more than {margin}"
+        said.append(f"{finding.name} {needs} and is {word}{_in_brackets(finding, table)}")
+    measured, context = table.experiment.model.context, rows["asked_context"].iloc[0]
     where = f" (losses measured at context {measured:,})"
     return "; ".join(said) + where * (cost.column == "asked_state_bytes" and context != measured)
 
 
-def _holds(row: ComparisonRow, margin: float) -> bool:
-    """Return whether a row is surely not worse by more than a margin."""
-    return row.verdict == "inconclusive" and row.high <= margin
+def find_not_worse(rows: pd.DataFrame, margin: float) -> "pd.Series[bool]":
+    """Return which undecided rows are surely not worse by more than a margin."""
+    return rows["verdict"].eq("inconclusive") & rows["high"].le(margin)
 
 
 def _hypotheses(frames: Frames, _most: int) -> Iterator[str]:
     """Yield a sentence that names the hypotheses by test result, or counts the results."""
-    rows = hypotheses.results(frames)
-    by_result = grouped(rows, lambda row: row.result)
+    rows = judge_hypotheses(frames)
+    rows = rows[rows["result"].ne(NO_LONGER_JUDGED)]
     if len(rows) > _MAX_HYPOTHESES:
-        words = [f"{len(group)} {word}" for word, group in by_result.items()]
+        words = [f"{count} {word}" for word, count in Counter(rows["result"]).items()]
         yield f"Of {len(rows)} hypotheses: {', '.join(words)}."
         return
-    for word, group in by_result.items():
-        names = dict.fromkeys(f"'{row.hypothesis}'" for row in group)
-        yield f"{word.capitalize()}: {'; '.join(names)}."
+    for word, of in rows.groupby("result", sort=False)["hypothesis"]:
+        names = dict.fromkeys(f"'{name}'" for name in of)
+        yield f"{str(word).capitalize()}: {'; '.join(names)}."
 
 
 # ---- words
@@ -274,7 +291,7 @@ def _hypotheses(frames: Frames, _most: int) -> Iterator[str]:
 
 def _describe(
     every: Sequence[Finding],
-    table: TableFrames,
+    table: Table,
     verbs: dict[str, str],
     most: int,
     base: str = "",
@@ -285,7 +302,7 @@ def _describe(
     only once.
     """
     parts: list[str] = []
-    by_size = sorted(every, key=lambda one: -abs(one.difference.value))
+    by_size = sorted(every, key=lambda one: -abs(one.difference))
     for word, verb in verbs.items():
         matching = [finding for finding in by_size if finding.verdict == word]
         said = verb.format(base) if not parts else verb.replace(" than {}", "").format(base)
@@ -302,30 +319,33 @@ def _describe(
         names = [f"{f.name} ({f.remark})" if f.remark else f.name for f in matching]
         rest = "others" if parts else "variants"
         subject = _join(names) if len(names) <= most else f"{len(names)} {rest}"
-        against = f" {'to' if word == 'equivalent' else 'against'} {base}" * bool(base)
-        to_base = against * (not parts and word in ("equivalent", "inconclusive"))
+        against = f" {'to' if word in ('equivalent', 'equal') else 'against'} {base}" * bool(base)
+        to_base = against * (not parts and word in ("equivalent", "equal", "inconclusive"))
         number = _in_brackets(matching[0], table) if len(matching) == 1 else ""
         be = is_ if len(matching) == 1 else are
         said = "too short to compare" if word == "too short" else word
         parts.append(f"{subject} {be}{said}{to_base}{_within(word, table)}{number}")
     if len(parts) == 1 and len(every) > most and every[0].verdict == "inconclusive":
-        best = min(every, key=lambda one: one.difference.value)
+        best = min(every, key=lambda one: one.difference)
         parts.append(f"the lowest is {best.name}{_in_brackets(best, table)}")
     return "; ".join(parts)
 
 
-def _make_finding(row: ComparisonRow | FactorRow, table: TableFrames) -> Finding:
-    """Make the finding of a row; its remark is the outcome of lost runs, and an untuned rate."""
-    lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
-    is_alike = isinstance(row, ComparisonRow) and row.outcome == f"{row.ended} {row.verdict}"
-    remark = "; ".join(filter(None, (lost * (not is_alike), row.rate)))
-    name = sizes.name_of(row)
+def _make_finding(row: Mapping[str, Any], table: Table) -> Finding:
+    """Make the finding of a variant or an effect.
+
+    Its remark is the outcome of lost runs, and an untuned rate.
+    """
+    lost = row["outcome"] if row.get("lost") else ""
+    is_alike = lost == f"{row.get('ended')} {row['verdict']}"
+    remark = "; ".join(filter(None, (lost * (not is_alike), row["rate"])))
+    name = row.get("effect") or row["label"]
     short = labels.shorten_labels([variant.label for variant in table.plan.variants])
-    difference = Estimate(row.difference, row.low, row.high)
-    return Finding(_quote(short.get(name, name)), row.verdict, difference, remark)
+    ends = row["difference"], row["low"], row["high"]
+    return Finding(_quote(short.get(name, name)), row["verdict"], *ends, remark)
 
 
-def _name_baseline(table: TableFrames) -> str:
+def _name_baseline(table: Table) -> str:
     """Return the baseline's label, or "the baseline" with its value on each axis."""
     label = table.plan.baseline.label
     if label == labels.UNCHANGED:
@@ -336,27 +356,27 @@ def _name_baseline(table: TableFrames) -> str:
     return label if " " in name else name
 
 
-def _within(word: str, table: TableFrames) -> str:
+def _within(word: str, table: Table) -> str:
     """Write the margin of a row that is equivalent; "" if none was given, and it is equal."""
     margin = table.experiment.margin
     return f" within {margin}" if margin and word == "equivalent" else ""
 
 
-def _size(finding: Finding, table: TableFrames) -> str:
+def _size(finding: Finding, table: Table) -> str:
     """Format a finding's difference without sign, and its remark: `0.21 nats [0.14, 0.27]`."""
-    value, low, high = finding.difference
+    value, low, high = finding.difference, finding.low, finding.high
     ends = (low, high) if value > 0 else (-high, -low)
     number = _add_unit(written.interval(abs(value), *ends, sign=""), table)
     return f"{number} ({finding.remark})" if finding.remark else number
 
 
-def _in_brackets(finding: Finding, table: TableFrames) -> str:
+def _in_brackets(finding: Finding, table: Table) -> str:
     """Format a difference with its sign: ` (-0.006 nats [-0.021, +0.009])`; "" if unknown."""
-    number = str(finding.difference)
+    number = str(finding)
     return f" ({_add_unit(number, table)})" if number else ""
 
 
-def _add_unit(number: str, table: TableFrames) -> str:
+def _add_unit(number: str, table: Table) -> str:
     """Insert the unit of losses between a number and its interval."""
     value, *ends = number.split(" ", 1)
     return " ".join([value, table.unit.name, *ends])

@@ -49,7 +49,7 @@ def make_frame(rows: Iterable[Mapping[str, Any]] | pd.DataFrame, section: str) -
     missing = pd.Series(math.nan, given.index, dtype=object)
     return pd.DataFrame(
         {
-            name: _convert(given[name] if name in given else missing, column)
+            name: _convert(given.get(name, missing), column)
             for name, column in COLUMNS[section].items()
         }
     )

@@ -1,6 +1,5 @@
 """Warnings on the limits of a comparison: codes with fields, and one mapping of their texts."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +13,21 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.registry import Entry
 from llama_ablate.evidence.text_error import DOCUMENTS
-from llama_ablate.findings import controls, effects, heldout, secondary, sizes, tuning
-from llama_ablate.findings.comparison import ComparisonRow, count_outcomes
-from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.evidence.written import describe_ratio
+from llama_ablate.evidence.written import measured as write_measured
+from llama_ablate.findings import tuning
+from llama_ablate.findings.checks import find_text_limit, list_failing
+from llama_ablate.findings.columns import index_rows, iterate, list_rows
+from llama_ablate.findings.compare import find_bias
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import find_contrasts, name_factors, name_levels
+from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import NOT_LEARNED, explain_undecidable
-from llama_ablate.findings.rows import grouped
-from llama_ablate.findings.values import UNSTABLE
+from llama_ablate.findings.others import compare_others, list_other_items
+from llama_ablate.findings.outcomes import UNSTABLE, count_outcomes
+from llama_ablate.findings.sizes import compare_lengths, find_contrary
+from llama_ablate.findings.stages import find_differences, find_runs
+from llama_ablate.findings.table import SPLITS, Table
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.record import TRAINING
@@ -82,7 +90,9 @@ def warnings(frames: Frames) -> list[Warning]:
 
 
 def _merge(found: Sequence[Warning]) -> list[Warning]:
-    alike = grouped(found, lambda one: (one.code, tuple(map(str, one.fields.values()))))
+    alike: dict[tuple[str, ...], list[Warning]] = {}
+    for one in found:
+        alike.setdefault((one.code, *map(str, one.fields.values())), []).append(one)
     order = [*TEXTS]
     merged = [
         Warning(
@@ -106,7 +116,7 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[Warning]:
     ]
 
 
-def _warn_of_table(frames: Frames, table: TableFrames) -> Iterator[Warning]:
+def _warn_of_table(frames: Frames, table: Table) -> Iterator[Warning]:
     where = f" in '{table.plan.name}'" if len(frames.tables) > 1 else ""
 
     def named(label: str) -> str:
@@ -117,7 +127,7 @@ def _warn_of_table(frames: Frames, table: TableFrames) -> Iterator[Warning]:
     yield from _undecided(table, named, where)
     yield from _unmeasured(table)
     yield from planned(table.plan, table.experiment)
-    yield from list_speed_limits(table.comparison, named)
+    yield from list_speed_limits(compare_variants(table), named)
     yield from list_tuning_limits(table, named)
 
 
@@ -206,67 +216,68 @@ def _few_seeds(table: PlannedTable, experiment: Experiment) -> Iterator[Warning]
 
 def _count_runs(frames: Frames) -> Iterator[Warning]:
     """Yield warnings about unfinished runs, runs without a loss, and too short runs."""
-    every = {run.id: run for table in frames.tables for run in table.runs}
-    runs = [run for run in every.values() if run.use not in ("trial", "race")]
-
-    def warn(code: str, chosen: Callable[[Any], bool], form: str) -> Iterator[Warning]:
-        hit = [run for run in runs if chosen(run)]
-        named = grouped(hit, lambda run: (run.label, run.seed if "{1}" in form else 0)).values()
-        said = (form.format(run.label, run.seed, run.reason) for run, *_ in named)
-        names = (name.removesuffix(" ()") for name in said)
-        if hit:
+    runs = frames.runs[~frames.runs["use"].isin(["trial", "race"])]
+    outcome, each = runs["outcome"], "{run.label}, seed {run.seed} ({run.reason})"
+    kinds = {
+        "pending": (outcome.eq("pending"), "{run.label}"),
+        "lost": (outcome.isin(UNSTABLE), "'{run.label}' ({run.reason})"),
+        "failed": (~outcome.isin(["ok", "pending", *UNSTABLE]), each),
+        "too_short": (runs["too_short"], each),
+    }
+    for code, (chosen, form) in kinds.items():
+        hit = runs[chosen]
+        named = hit.drop_duplicates(["label", "seed"] if form == each else "label")
+        names = (form.format(run=run).removesuffix(" ()") for run in iterate(named))
+        if len(hit):
             yield Warning(code, (*names,), {"count": len(hit), "of": len(runs)})
 
-    each = "{0}, seed {1} ({2})"
-    yield from warn("pending", lambda run: run.outcome == "pending", "{0}")
-    yield from warn("lost", lambda run: run.outcome in UNSTABLE, "'{0}' ({2})")
-    yield from warn("failed", lambda run: run.outcome not in ("ok", "pending", *UNSTABLE), each)
-    yield from warn("too_short", lambda run: run.too_short, each)
 
-
-def _checks(frames: Frames, table: TableFrames) -> Iterator[Warning]:
+def _checks(frames: Frames, table: Table) -> Iterator[Warning]:
     """Yield warnings about failing controls, leaks and reversals with length."""
-    if all(run.outcome != "pending" for each in frames.tables for run in each.runs):
-        for why in controls.failing(controls.check_controls(table)):
+    if frames.runs["outcome"].ne("pending").all():
+        for why in list_failing(table):
             yield Warning("control", (why,))
     if not table.has_learned:
         yield Warning("not_learned", (), {"why": NOT_LEARNED})
-    for split in tuning.SPLITS:
-        for run in table.runs:
-            if run.number(f"{split}_excess_nats") < -3 * run.number(f"{split}_excess_se_nats"):
-                yield Warning("leak", (f"{run.label}, seed {run.seed}",), {"split": split})
-    for name, tokens in sizes.contrary(sizes.by_length(table)).items():
+    runs = find_runs(table)
+    for split in SPLITS:
+        names = [f"{split}_excess_nats", f"{split}_excess_se_nats"]
+        excess, error = (runs.get(name, pd.Series(dtype=float)) for name in names)
+        below = excess < -3 * error
+        for run in iterate(runs.loc[below.index[below]]):
+            yield Warning("leak", (f"{run.label}, seed {run.seed}",), {"split": split})
+    for name, tokens in find_contrary(compare_lengths(table)).items():
         yield Warning("reversed", (f"{name} (up to {tokens / 1e6:.3g}M tokens)",))
-    rows = (row for row in table.comparison if not row.role)
-    if table.bias is None and any(r.verdict in ("better", "worse", "equivalent") for r in rows):
+    rows = compare_variants(table)
+    words = rows.loc[rows["role"].eq(""), "verdict"]
+    if find_bias(table) is None and words.isin(["better", "worse", "equivalent"]).any():
         yield Warning("no_repeat")
-    if items := [f"'{task}'" for task in secondary.other_items(table)]:
+    if items := [f"'{task}'" for task in list_other_items(table)]:
         yield Warning("other_items", (*items,))
 
 
-def _broken_guards(table: TableFrames, named: Callable[[str], str]) -> Iterator[Warning]:
+def _broken_guards(table: Table, named: Callable[[str], str]) -> Iterator[Warning]:
     """Yield warnings about better variants that are worse in a guarded metric."""
-    better = [row.label for row in table.comparison if row.verdict == "better"]
-    for row in table.guards:
-        if row.label in better and row.result == "worse":
-            yield Warning("guard", (f"{named(row.label)} ({row.measure} {row.show_difference()})",))
+    rows, others = compare_variants(table), compare_others(table)
+    better = rows.loc[rows["verdict"].eq("better"), "label"]
+    for row in iterate(others[others["result"].eq("worse") & others["label"].isin(better)]):
+        by = write_measured(row.difference, row.low, row.high, row.unit)
+        yield Warning("guard", (f"{named(row.label)} ({row.measure} {by})",))
 
 
-def _undecided(table: TableFrames, named: Callable[[str], str], where: str) -> Iterator[Warning]:
+def _undecided(table: Table, named: Callable[[str], str], where: str) -> Iterator[Warning]:
     """Yield warnings about differences that the runs or the held-out text cannot decide."""
     if why := explain_undecidable(table):
         yield Warning("undecidable", (), {"where": where, "why": why})
-    names = effects.level_names(table.plan, table.experiment)
-    contrasts = effects.find_contrasts(table)
-    tested = {
-        effects.name_effect(contrast.effect, names): contrast.interval for contrast in contrasts
-    } or {
-        variant.label: table.intervals[variant.id]
+    names, contrasts = name_levels(table), list_rows(find_contrasts(table))
+    differences = index_rows(find_differences(table))
+    tested = {name_factors(row["effect"], names): row for row in contrasts} or {
+        variant.label: differences[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role
     }
-    half = {name: heldout.by_text_alone(row, table.margin) for name, row in tested.items()}
-    if limits := [f"{named(k)} (±{of:.3f})" for k, of in half.items() if not math.isnan(of)]:
+    half = {name: find_text_limit(row, table.margin) for name, row in tested.items()}
+    if limits := [f"{named(k)} (±{of:.3f})" for k, of in half.items() if of > 0]:
         yield Warning("text_limits", (*limits,), {"unit": table.unit.name})
 
 
@@ -322,46 +333,48 @@ def _changed(frames: Frames) -> Iterator[Warning]:
         yield Warning("unplanned_looks", (), fields)
 
 
-def list_speed_limits(
-    rows: Sequence[ComparisonRow], named: Callable[[str], str] = repr
-) -> Iterator[Warning]:
+def list_speed_limits(rows: pd.DataFrame, named: Callable[[str], str] = repr) -> Iterator[Warning]:
     """Yield warnings about speeds with wide intervals, and about speeds of A/A arms.
 
     An A/A arm runs the baseline's code, so a difference in speed has another cause than the code.
+    `rows` are those of a comparison.
     """
     for name, title in (("train", "training"), ("decode", "decode")):
-        of = {row: getattr(row, f"{name}_speed") for row in rows}
+        kinds = ("ratio", "low", "high", "processes")
+        ratio, low, high, processes = (rows[f"{name}_speed_{kind}"] for kind in kinds)
         hint = f"`llama-ablate measure DIR {name}_speed --again` measures them again."
         fields = {"what": title, "hint": hint}
-        halves = (ratio.high / ratio.ratio - 1 for ratio in of.values() if ratio.processes > 1)
-        half = max((value for value in halves if not math.isnan(value)), default=0)
+        half = (high / ratio - 1)[processes > 1].max()
         if half > WANTED_HALF_WIDTH:
             yield Warning("speeds", (), {**fields, "half": half})
-        for row, ratio in of.items():
-            if row.role == "aa" and (ratio.low > 1 or ratio.high < 1):
-                yield Warning("unlike_speed", (f"{named(row.label)} {ratio}",), fields)
+        leaves = rows["role"].eq("aa") & ((low > 1) | (high < 1))
+        for label, *ends in zip(rows["label"], ratio, low, high, leaves, strict=True):
+            if ends.pop():
+                yield Warning("unlike_speed", (f"{named(label)} {describe_ratio(*ends)}",), fields)
 
 
-def _unmeasured(table: TableFrames) -> Iterator[Warning]:
+def _unmeasured(table: Table) -> Iterator[Warning]:
     """Yield warnings about metrics that failed or are missing, and commands to measure them."""
-    runs = {run.id: run.label for run in table.runs if run.outcome == "ok"}
-    finished = Counter(runs.values())
-    tried = [row for row in table.attempts if row.run in runs or not row.run]
-    failed = Counter(
-        (row.metric, row.label, row.error, bool(row.run)) for row in tried if row.error
-    )
-    for (metric, label, error, is_of_runs), n in failed.items():
+    runs = find_runs(table)
+    ok = runs[runs["outcome"].eq("ok")]
+    finished = Counter(ok["label"])
+    tried = table.attempts[table.attempts["run"].isin(["", *ok["id"]])]
+    failed = tried[tried["error"].ne("")]
+    names = (failed[name] for name in ("metric", "label", "error"))
+    groups = Counter(zip(*names, failed["run"].ne(""), strict=True))
+    for (metric, label, error, is_of_runs), n in groups.items():
         some = f"{n} of {finished[label]} finished runs of " * is_of_runs
         yield Warning("not_measured", (f"{some}'{label}'",), {"metric": metric, "error": error})
-    counts = Counter((row.metric, row.label) for row in tried if row.run)
+    of_runs = tried[tried["run"].ne("")]
+    counts = Counter(zip(of_runs["metric"], of_runs["label"], strict=True))
     for metric in sorted({metric for metric, _ in counts} - {TRAINING}):  # from the loop itself
         for label, n in finished.items():
             if counts[metric, label] < n:
                 fields = {"metric": metric, "part": f"{counts[metric, label]} of {n}"}
                 yield Warning("partly_measured", (f"'{label}'",), fields)
-    if len(table.machines) == len(table.runs) and finished:  # else `run` will still measure
+    if len(table.machines) == len(runs) and finished:  # else `run` will still measure
         wanted = {metric for metric in map(_name_metric, table.experiment.measure) if metric}
-        for metric in sorted(wanted - {row.metric for row in table.attempts}):
+        for metric in sorted(wanted - {*table.attempts["metric"]}):
             yield Warning("unmeasured", (), {"metric": metric})
 
 
@@ -371,10 +384,23 @@ def _name_metric(entry: Entry) -> str:
     return "" if name == "train_speed" and not options.get("paired") else str(name)
 
 
-def list_tuning_limits(table: TableFrames, named: Callable[[str], str] = repr) -> Iterator[Warning]:
-    """Yield warnings about best values at a tuning grid's edge, and missing trials."""
-    for row in tuning.trials(table.runs, table.plan.repeated, table.loss):
+def list_tuning_limits(table: Table, named: Callable[[str], str] = repr) -> Iterator[Warning]:
+    """Yield warnings about missing trials, and about variants whose best point is uncertain.
+
+    The best point is uncertain at the edge of the grid, and if the trials do not tell it apart from
+    the second-best point.
+    """
+    repeated = {table.label_of[id_] for id_ in table.plan.repeated}  # it has the baseline's point
+    several = len(table.experiment.tune) > 1
+    for row in iterate(tuning.describe_tuning(table, find_runs(table))):
+        if row.label in repeated:
+            continue
         if row.finished < row.trials:
             yield Warning("trials", (f"{named(row.label)} ({row.finished} of {row.trials})",))
-        elif row.edge:
-            yield Warning("edge", (f"{named(row.label)} ({row.chosen})",), {"key": row.edge})
+            continue
+        edge = f"{f'{row.edge} ' * several}at the edge of the grid" * bool(row.edge)
+        rival = f"not told apart from {row.rival}" * bool(row.rival)
+        if why := ", ".join(filter(None, (edge, rival))):
+            seeds = f"{row.seeds} {plural(row.seeds, 'seed')}"
+            names = (f"{named(row.label)} ({row.chosen}: {why})",)
+            yield Warning("edge", names, {"seeds": seeds})
