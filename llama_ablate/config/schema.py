@@ -567,6 +567,11 @@ class AnswerKeys(Keys):
     #: Unless given, the state bytes if there is a margin, and either `kv_cache` has a `context` or
     #: only the attention is varied.
     cost: CostName | None = None
+    #: Difference in loss up to which a variant counts as not worse: "0.05 nats". A row is not worse
+    #: if the upper end of its interval lies below; the answer names the cheapest such variant.
+    not_worse_by: str | None = None
+
+    _not_worse_by = field_validator("not_worse_by", mode="before")(_with_unit)
 
 
 class Looks(Keys):

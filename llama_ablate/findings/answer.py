@@ -235,7 +235,8 @@ def _steps(table: Table, most: int) -> str:
 def _at_a_cost(table: Table, most: int) -> str:
     """Describe the variants that need less of the asked cost, the cheapest first.
 
-    A variant is as good if it is better, equivalent, or surely not worse by more than the margin.
+    A variant is as good if it is better, equivalent, or surely not worse by more than the file's
+    `not_worse_by`, or else by more than its margin.
     Returns "" without a cost, and if no cheaper variant is as good unless the experiment file names
     the cost.
     """
@@ -248,9 +249,10 @@ def _at_a_cost(table: Table, most: int) -> str:
     (base,) = values[rows["baseline"]]
     cheaper = rows.assign(share=values / base).query(f"share < {1 - SAME_COST}")
     cheaper = cheaper.sort_values("share", kind="stable")
-    margin = table.margin or 0.0
-    is_as_good = cheaper["verdict"].isin(["better", "equivalent", "equal"])
-    good = is_as_good | find_not_worse(cheaper, margin)
+    limit = table.allowed or table.margin or 0.0
+    good = cheaper["verdict"].isin(["better", "equivalent", "equal"]) | cheaper["not_worse"]
+    if not table.allowed:
+        good |= cheaper["verdict"].eq("inconclusive") & cheaper["high"].le(limit)
     if not good.any() and not table.experiment.answer.cost:
         return ""
     none = f"No variant that needs less of {cost.words} is shown to be as good as the baseline"
@@ -260,17 +262,13 @@ def _at_a_cost(table: Table, most: int) -> str:
         needs = f"needs {write_share(row['share'])}" + f" of {cost.words}" * (not said)
         finding = _make_finding(row, table)
         word = f"{finding.verdict}{_within(finding.verdict, table)}"
-        if finding.verdict == "inconclusive" and row["high"] <= margin:
-            word = f"not worse by more than {margin}"
+        is_open = finding.verdict in ("inconclusive", "worse")
+        if is_open and (row["not_worse"] or row["high"] <= limit):
+            word = f"not worse by more than {limit}"
         said.append(f"{finding.name} {needs} and is {word}{_in_brackets(finding, table)}")
     measured, context = table.experiment.model.context, rows["asked_context"].iloc[0]
     where = f" (losses measured at context {measured:,})"
     return "; ".join(said) + where * (cost.column == "asked_state_bytes" and context != measured)
-
-
-def find_not_worse(rows: pd.DataFrame, margin: float) -> "pd.Series[bool]":
-    """Return which undecided rows are surely not worse by more than a margin."""
-    return rows["verdict"].eq("inconclusive") & rows["high"].le(margin)
 
 
 def _hypotheses(frames: Frames, _most: int) -> Iterator[str]:

@@ -127,10 +127,17 @@ def _judge(
         **{name: row[name] for name in _INTERVAL},
         "text_se": row["text_se"] if found else math.nan,
         "verdict": word,
+        "not_worse": bool(table.allowed and found and _is_not_worse(word, row, table.allowed)),
         "seeds_low": seeds_to_decide(row, table.equivalence) if is_open else math.nan,
         "look": row["look"] + 1.0 if found else math.nan,
         "looks": looks,
     }
+
+
+def _is_not_worse(word: str, row: Mapping[str, Any], allowed: float) -> bool:
+    """Return whether a variant without lost runs is surely worse by less than `allowed`."""
+    is_compared = word in ("better", "worse", "equivalent", "equal", "inconclusive")
+    return is_compared and not row["own_lost"] and bool(row["high"] < allowed)
 
 
 def _name_verdict(table: Table, row: Mapping[str, Any], own: set[str], of_base: set[str]) -> str:

@@ -106,6 +106,11 @@ class Table:
         return self.margin if self.has_learned else None
 
     @property
+    def allowed(self) -> float | None:
+        """Difference in loss up to which a variant is not worse; None unless the file states it."""
+        return margins.loss_margin(self.experiment.answer.not_worse_by)
+
+    @property
     def experiments(self) -> Mapping[str, str]:
         """Names of the experiments that contain each variant, by variant id."""
         parts = self.parts or (self,)
