@@ -18,7 +18,7 @@ from llama_ablate.findings.factors import compare_axes, describe_steps, estimate
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import NO_LONGER_JUDGED, judge_hypotheses
 from llama_ablate.findings.sizes import compare_sizes, find_optima
-from llama_ablate.findings.table import Table
+from llama_ablate.findings.table import Table, once
 from llama_ablate.terminal import plural
 
 MAX_WORDS = 60  # most words of an answer, if its first sentence is no longer
@@ -338,9 +338,15 @@ def _make_finding(row: Mapping[str, Any], table: Table) -> Finding:
     is_alike = lost == f"{row.get('ended')} {row['verdict']}"
     remark = "; ".join(filter(None, (lost * (not is_alike), row["rate"])))
     name = row.get("effect") or row["label"]
-    short = labels.shorten_labels([variant.label for variant in table.plan.variants])
+    short = _shorten(table)
     ends = row["difference"], row["low"], row["high"]
     return Finding(_quote(short.get(name, name)), row["verdict"], *ends, remark)
+
+
+@once
+def _shorten(table: Table) -> Mapping[str, str]:
+    """Return short labels of the table's variants by label."""
+    return labels.shorten_labels([variant.label for variant in table.plan.variants])
 
 
 def _name_baseline(table: Table) -> str:

@@ -60,7 +60,8 @@ def _convert(values: "pd.Series[Any]", column: Column) -> "pd.Series[Any]":
     is_known = values.notna()
     if column.type == "str":
         return values.astype(object).where(is_known, "").astype("str")
-    return values.astype(column.type if is_known.all() else float)
+    kind: Any = column.type if is_known.all() else float
+    return values.astype(kind)
 
 
 def list_means(section: str) -> list[str]:

@@ -225,8 +225,8 @@ def _take_logarithms(paired: Paired) -> Paired:
     error = paired.error if kept else None
     if error:
         error = replace(error, se=error.se / fmean(other.values()))
-    logs = ({key: math.log(value) for key, value in of.items()} for of in (own, other))
-    return Paired(*logs, error, why_not=paired.why_not)
+    logs = [{key: math.log(value) for key, value in of.items()} for of in (own, other)]
+    return Paired(logs[0], logs[1], error, why_not=paired.why_not)
 
 
 def _is_counted(table: Table, metric: str) -> bool:
@@ -404,7 +404,7 @@ def _pair_answers(
     other: Mapping[int, float],
 ) -> Paired:
     """Pair the scores of runs that answered the same items, with the error from the items."""
-    of_pair = [answers.get(id_, {}) for id_ in pair]
+    of_pair = answers.get(pair[0], {}), answers.get(pair[1], {})
     prints = {s: {of[s].fingerprint for of in of_pair if s in of} for s in own}
     alike = [seed for seed in own if len(prints[seed]) == 1]
     is_share = any(scored.is_accuracy for of in of_pair for scored in of.values())

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from llama_ablate.evidence.pairing import measure_pairing
@@ -34,7 +35,8 @@ def compare_variants(table: Table) -> pd.DataFrame:
     """
     runs, reported = find_runs(table), find_reported(table)
     differences = index_rows(find_differences(table))
-    outcomes, ends = (_list_words(*of) for of in ((runs, "outcome"), (reported, "ended")))
+    outcomes = _list_values(runs, "outcome")
+    ends, seeds = (_list_values(reported, column) for column in ("ended", "seed"))
     points = reported.drop_duplicates("variant").set_index("variant")["point"].to_dict()
     rows = [
         {
@@ -43,7 +45,7 @@ def compare_variants(table: Table) -> pd.DataFrame:
             "role": variant.role,
             "point": points.get(variant.id, ""),
             "outcome": count_outcomes(ends.get(variant.id, ())),
-            **_describe_losses(table, variant, differences.get(variant.id), ends),
+            **_describe_losses(table, variant, differences.get(variant.id), ends, seeds),
             **_judge(table, variant, differences.get(variant.id), outcomes),
             "finished": sum(word in FINAL for word in outcomes.get(variant.id, ())),
             **{word: outcomes.get(variant.id, []).count(word) for word in UNSTABLE},
@@ -59,7 +61,7 @@ def compare_variants(table: Table) -> pd.DataFrame:
     return make_frame(_add_decimals(frame).assign(unit=table.unit.name), "comparison")
 
 
-def _list_words(runs: pd.DataFrame, column: str) -> dict[str, list[str]]:
+def _list_values(runs: pd.DataFrame, column: str) -> dict[str, list[Any]]:
     """Return the values of a column of runs by variant id."""
     words: dict[str, list[str]] = {}
     for variant, word in zip(runs["variant"], runs[column], strict=True):
@@ -72,11 +74,11 @@ def _describe_losses(
     variant: PlannedVariant,
     found: Mapping[str, Any] | None,
     ends: Mapping[str, list[str]],
+    seeds: Mapping[str, list[int]],
 ) -> dict[str, Any]:
     """Return the mean loss of a variant's reported runs, its spread, and its lost runs."""
     losses, base = (find_losses(table).get(id_, {}) for id_ in (variant.id, table.base))
-    reported = find_reported_seeds(table).get(variant.id, ())
-    values = pd.Series([losses[seed] for seed in reported if seed in losses], dtype=float)
+    values = np.array([losses[seed] for seed in seeds.get(variant.id, ()) if seed in losses], float)
     shared = [seed for seed in losses if seed in base]
     pairing = measure_pairing([losses[s] for s in shared], [base[s] for s in shared])
     counts = count_ended(ends.get(variant.id, ()))
@@ -85,8 +87,8 @@ def _describe_losses(
     low, high = share(counts["lost"], counts["runs"])
     return {
         "n": int(found["n"]) if found else len(values),
-        "loss": values.mean(),
-        "sd": values.std(ddof=1),
+        "loss": values.mean() if len(values) else math.nan,
+        "sd": values.std(ddof=1) if len(values) > 1 else math.nan,
         "correlation": pairing[0] if found else math.nan,
         "pairing_saves": pairing[1] if found else math.nan,
         "ended": counts["runs"],
@@ -95,15 +97,6 @@ def _describe_losses(
         "lost_low": low,
         "lost_high": high,
     }
-
-
-@once
-def find_reported_seeds(table: Table) -> dict[str, list[int]]:
-    """Return the seeds of the reported runs by variant id."""
-    found: dict[str, list[int]] = (
-        find_reported(table).groupby("variant")["seed"].agg(list).to_dict()
-    )
-    return found
 
 
 def _judge(
@@ -162,7 +155,6 @@ def _describe_size(table: Table, variant: PlannedVariant) -> dict[str, Any]:
     """Return the parameters, FLOPs and state bytes of a variant."""
     contexts = table.experiment.state_contexts
     asked = contexts[1] if len(contexts) > 1 else None
-    mixes = any(other.mixture for other in table.plan.variants)
     counts = {name: getattr(variant, name) for name in ("flops_per_token", "kv_bytes_per_token")}
     counts |= {"state_bytes": variant.state_bytes}
     counts |= {"asked_state_bytes": variant.state_growth.get(asked or 0)}
@@ -175,8 +167,14 @@ def _describe_size(table: Table, variant: PlannedVariant) -> dict[str, Any]:
         **{name: math.nan if count is None else float(count) for name, count in counts.items()},
         "context": contexts[0],
         "asked_context": asked,
-        "epochs": table.plan.passes(variant) if mixes else None,
+        "epochs": table.plan.passes(variant) if has_mixtures(table) else None,
     }
+
+
+@once
+def has_mixtures(table: Table) -> bool:
+    """Return whether any variant trains on a mixture of sources."""
+    return any(variant.mixture for variant in table.plan.variants)
 
 
 def _find_speeds(table: Table) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Hypotheses of the experiment file and their test results."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +10,7 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence.intervals import seeds_needed
 from llama_ablate.evidence.verdicts import compare_region, find_region, judge, negate
 from llama_ablate.findings import tuning
-from llama_ablate.findings.columns import iterate, list_rows, make_frame
+from llama_ablate.findings.columns import index_rows, iterate, list_rows, make_frame
 from llama_ablate.findings.compare import Pair, compare, describes_training, loss_split
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.factors import compare_steps, describe_steps
@@ -130,7 +130,11 @@ def _find_row(entry: Hypothesis, table: Table) -> Tested | None:
     if entry.measure not in (None, table.loss) or pair[0] == pair[1]:
         return None
     plan, steps = table.plan, compare_steps(table)
-    for (first, second), turn in ((pair, dict), (pair[::-1], negate)):
+    turns: tuple[tuple[Pair, Callable[[Any], dict[str, Any]]], ...] = (
+        (pair, dict),
+        (pair[::-1], negate),
+    )
+    for (first, second), turn in turns:
         label = plan.variant(first).label
         if second == table.base:
             ranked = sum(not (v.role or v.baseline) for v in plan.variants)
@@ -230,8 +234,7 @@ def _list_guards(entry: Hypothesis, table: Table) -> str:
     """Return the broken guards of a variant that is claimed to be better; else ""."""
     if entry.direction != "better" or entry.against is not None:
         return ""
-    guards: dict[str, str] = compare_variants(table).set_index("label")["guard"].to_dict()
-    return guards[entry.variant]
+    return str(index_rows(compare_variants(table), "label")[entry.variant]["guard"])
 
 
 def _warn_of_rate(entry: Hypothesis, table: Table) -> str:

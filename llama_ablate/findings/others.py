@@ -12,7 +12,7 @@ import pandas as pd
 from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
 from llama_ablate.evidence.verdicts import judge, negate
-from llama_ablate.findings.columns import iterate, list_means, list_rows, make_frame
+from llama_ablate.findings.columns import index_rows, iterate, list_means, list_rows, make_frame
 from llama_ablate.findings.compare import (
     NOT_COMPARED,
     compare,
@@ -72,7 +72,7 @@ def _describe(
     values = [*find_samples(table, metric.name).get(variant.id, {}).values()]
     units = table.measured.loc[table.measured["name"].eq(metric.name), "unit"]
     is_relative = bool(guard and guard.is_relative)
-    has_result = guard and not (variant.baseline or variant.role)
+    tested = None if variant.baseline or variant.role else guard
     worse = guard.worse if guard else "lower"
     word = "baseline"
     if found:
@@ -89,9 +89,9 @@ def _describe(
         "value": pd.Series(values, dtype=float).mean(),
         **{key: convert_to_percent(end) if is_relative else end for key, end in ends.items()},
         "verdict": word,
-        "result": _test_guard(table, guard, metric.name, variant, row) if has_result else "",
-        "worse": str(worse) if has_result else "",
-        "worse_by": guard.worse_by if guard and has_result else "",
+        "result": _test_guard(table, tested, metric.name, variant, row) if tested else "",
+        "worse": str(worse) if tested else "",
+        "worse_by": tested.worse_by if tested else "",
     }
 
 
@@ -156,7 +156,9 @@ def _list_metrics(table: Table) -> list[Metric]:
     tasks, guarded = _list_tasks(table), dict[str, list[Metric]]()
     for guard in table.experiment.guard:
         values = table.measured
-        rows = values[values["metric"].eq(guard.metric) & values["quantity"].eq(guard.quantity)]
+        rows = values[
+            values["metric"].eq(guard.metric) & values["quantity"].eq(str(guard.quantity))
+        ]
         split = first_split(rows["split"])
         rows = rows[rows["group"].isna() & (rows["split"].isna() | rows["split"].eq(split))]
         for name in [*rows["name"].unique()] or [f"{guard.metric} {guard.quantity}"]:
@@ -172,8 +174,7 @@ def _average_task(table: Table, task: str) -> dict[str, dict[str, float]]:
     of_task = values[values["task"].eq(task) & values["run"].isin(ids)]
     means = of_task.pivot_table("value", "variant", "quantity")
     means = means[[name for name in list_means("other_metrics") if name in means]]
-    found: dict[str, dict[str, float]] = means.to_dict("index")
-    return found
+    return index_rows(means)
 
 
 def list_other_items(table: Table) -> list[str]:

@@ -105,7 +105,7 @@ def _fit_trends(frames: Frames) -> pd.DataFrame:
     for label, rows in paired.groupby("label", sort=False):
         wide = rows.pivot_table("gap", "parameters", "seed").dropna(axis=1)
         if min(wide.shape) > 1:
-            gaps[str(label)] = {float(size): [*of] for size, of in wide.iterrows()}
+            gaps[str(label)] = dict(zip(wide.index, wide.to_numpy().tolist(), strict=True))
     return fit_gaps(gaps, frames.table.margin)
 
 
@@ -118,13 +118,10 @@ def find_optima(frames: Frames) -> pd.DataFrame:
     rated, rows = list_rates(frames), []
     grid, first = sorted(rated["lr"].unique()), dict[str, int]()
     best = rated[rated["best"].astype(bool)].groupby(["label", "rung", "lr"], sort=False)["loss"]
-    for (label, rung, lr), loss in best.mean().items():
-        at = grid.index(lr)
-        moved = at - first.setdefault(label, at)
-        edge = at in (0, len(grid) - 1)
-        rows.append(
-            {"label": label, "rung": rung, "lr": lr, "loss": loss, "edge": edge, "moved": moved}
-        )
+    for row in list_rows(best.mean().reset_index()):
+        at = grid.index(row["lr"])
+        moved = at - first.setdefault(row["label"], at)
+        rows.append({**row, "edge": at in (0, len(grid) - 1), "moved": moved})
     return make_frame(rows, "transfer")
 
 

@@ -137,7 +137,7 @@ def once(
     """Cache a function's result for each table and further arguments."""
 
     @wraps(compute)
-    def computed(table: Table, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def computed(table: Table, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         key = (compute, args, *sorted(options.items()))
         if key not in table.cache:
             table.cache[key] = compute(table, *args, **options)

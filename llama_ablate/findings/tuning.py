@@ -110,7 +110,7 @@ def rates(runs: pd.DataFrame, name: str, cap: float) -> pd.DataFrame:
     keys = ["variant", "label", "seed", "lr"]
     rated = runs[keys[:3]].assign(lr=rate, loss=loss.mask(lost, cap).clip(upper=cap))
     rated = rated[runs["outcome"].isin(FINAL)].dropna(subset=["lr", "loss"])
-    return rated.groupby(keys, sort=False, as_index=False)["loss"].min()
+    return rated.groupby(keys, sort=False)["loss"].min().reset_index()
 
 
 def add_sensitivity(runs: pd.DataFrame, cap: float) -> pd.DataFrame:
@@ -163,7 +163,8 @@ def describe_tuning(table: Table, runs: pd.DataFrame) -> pd.DataFrame:
     points = [json.loads(tuned) for tuned in tried["tuned"].unique()]
     ends = {key: _find_ends([point[key] for point in points]) for key in (points or [{}])[0]}
     is_ok = runs["use"].eq("reported") & runs["outcome"].eq("ok")
-    losses = runs[is_ok].groupby("label")[table.loss].mean() if table.loss in runs else {}
+    losses = runs.get(table.loss, pd.Series(math.nan, runs.index))[is_ok]
+    mean_losses = losses.groupby(runs["label"]).mean()
     rows = []
     for label, of_variant in tried.groupby("label", sort=False):
         at = of_variant[of_variant["tuned"].eq(chosen[of_variant["variant"].iloc[0]])]
@@ -181,7 +182,7 @@ def describe_tuning(table: Table, runs: pd.DataFrame) -> pd.DataFrame:
                 "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
                 "seeds": at["seed"].nunique(),
                 "rival": _find_rival(of_variant, chosen[of_variant["variant"].iloc[0]]),
-                "loss": losses.get(label, math.nan),
+                "loss": mean_losses.get(label, math.nan),
                 "sensitivity": found["mean"],
                 "low": low,
                 "high": high,
@@ -210,6 +211,6 @@ def _find_rival(runs: pd.DataFrame, best: str) -> str:
     if others.empty:
         return ""
     second = str(others.idxmin())
-    difference = (losses.loc[second] - losses.loc[best]).to_frame().T
-    found = simultaneous(difference).iloc[0]
+    difference = losses.loc[[second]].to_numpy() - losses.loc[[best]].to_numpy()
+    found = simultaneous(pd.DataFrame(difference)).iloc[0]
     return "" if found["low"] > 0 else name_point(json.loads(second))
