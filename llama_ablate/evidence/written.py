@@ -64,11 +64,6 @@ def decimals(low: float, high: float) -> int:
     return min(places, _MOST)
 
 
-def estimate(mean: float, low: float, high: float, sign: str = "+") -> str:
-    """Format a difference with as many decimals as its interval justifies, without the interval."""
-    return number(mean, f"{sign}z.{decimals(low, high)}f")
-
-
 def interval(mean: float, low: float, high: float, form: str = "", sign: str = "+") -> str:
     """Format a difference, with its interval if it is known.
 

@@ -8,6 +8,7 @@ experiments. Experiments with other training settings answer another question, a
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,7 +16,6 @@ from llama_ablate.config.labels import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames, mark_ends
 from llama_ablate.findings.outcomes import correct_outcomes
 from llama_ablate.findings.table import Table
@@ -85,36 +85,19 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
 
 def remarks(frames: UnionFrames) -> list[str]:
     """List the limits of comparing rows from different experiments."""
-    sentences = [sentence for table in frames.tables for sentence in _remarks(table)]
+    sentences = []
+    for table in frames.tables:
+        rows = len(table.plan.variants) - 1
+        sentences.append(
+            "Each row is paired by seed with the baseline of its own experiment, and speeds are "
+            f"ratios to it; the intervals hold for all {rows} rows at once."
+        )
+        for what in table.machines:
+            machines = [", ".join(sorted({*part.machines.get(what, ())})) for part in table.parts]
+            if len({*machines}) > 1:
+                by_experiment = _by_experiment(table.parts, machines)
+                sentences.append(f"Made with different {what}: {by_experiment}.")
     return [*dict.fromkeys(sentences), *frames.left_out]
-
-
-def _remarks(table: Table) -> list[str]:
-    rows = len(table.plan.variants) - 1
-    sentences = [
-        "Each row is paired by seed with the baseline of its own experiment; the intervals hold "
-        f"for all {rows} rows at once.",
-    ]
-    listed_values = {
-        "match": [part.plan.match for part in table.parts],
-        "margin": [part.experiment.margin or "none" for part in table.parts],
-        "seeds": [entry_text(list(part.experiment.seed_list)) for part in table.parts],
-    }
-    because = {"margin": ": no row is called equivalent"}
-    sentences += [
-        f"Not alike: {what} {_by_experiment(table.parts, values)}{because.get(what, '')}."
-        for what, values in listed_values.items()
-        if len(set(values)) > 1
-    ]
-    for what in table.machines:
-        machines = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
-        if len(set(machines)) > 1:
-            sentences.append(
-                f"Made with different {what}: {_by_experiment(table.parts, machines)}."
-            )
-    if compare_variants(table)[["train_speed_turns", "decode_speed_turns"]].any(axis=None):
-        sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
-    return sentences
 
 
 def _by_experiment(parts: Sequence[Table], values: Sequence[str]) -> str:
@@ -126,27 +109,9 @@ def _by_experiment(parts: Sequence[Table], values: Sequence[str]) -> str:
 
 def _difference(a: Table, b: Table) -> str:
     """Return the first difference that forbids joining two tables; "" for none."""
-    mine, other = a.plan.baseline, b.plan.baseline
-    if mine.id != other.id:
-        models = [
-            {**v.model, **{f"train.{k}": w for k, w in v.train.items()}} for v in (mine, other)
-        ]
-        return f"the baselines differ: {_first(models, (a, b))}"
-    if a.unit != b.unit:
-        return f"their losses are in {a.unit.full} and in {b.unit.full}"
-    if a.plan.evaluated_on != b.plan.evaluated_on:
-        texts = [
-            {
-                **part.plan.text.source.model_dump(mode="json"),
-                "evaluation": part.plan.read_as,
-                "fingerprint": part.plan.text.fingerprint,
-            }
-            for part in (a, b)
-        ]
-        return f"the texts differ: {_first(texts, (a, b))}"
-    recipes = [_train_config(part) for part in (a, b)]
-    if recipes[0] != recipes[1]:
-        return f"they were trained otherwise: {_first(recipes, (a, b))}"
+    for mine, other in zip(_list_requirements(a), _list_requirements(b), strict=True):
+        if mine.value != other.value:
+            return f"{mine.what} differ: {_first([mine.details, other.details], (a, b))}"
     for part in (a, b):
         if len(part.experiment.looks) > 1:
             return (
@@ -154,6 +119,28 @@ def _difference(a: Table, b: Table) -> str:
                 "rows of its own tables alone"
             )
     return ""
+
+
+class Requirement(NamedTuple):
+    """Value in which joined tables must agree, with details that explain a difference."""
+
+    what: str
+    value: object
+    details: Mapping[str, object]
+
+
+def _list_requirements(table: Table) -> list[Requirement]:
+    plan, base = table.plan, table.plan.baseline
+    model = {**base.model, **{f"train.{key}": value for key, value in base.train.items()}}
+    read = {"evaluation": plan.read_as, "fingerprint": plan.text.fingerprint}
+    text = {**plan.text.source.model_dump(mode="json"), **read}
+    train = _train_config(table)
+    return [
+        Requirement("the baselines", base.id, model),
+        Requirement("the units of losses", table.unit, {"unit": table.unit.full}),
+        Requirement("the texts", plan.evaluated_on, text),
+        Requirement("the train settings", train, train),
+    ]
 
 
 def _fitting(table: Table, other: Frames) -> Table | None:
