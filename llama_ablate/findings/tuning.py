@@ -207,7 +207,7 @@ def _find_rival(runs: pd.DataFrame, best: str) -> str:
     if _VALIDATION not in ok or best not in {*ok["tuned"]}:
         return ""
     losses = ok.pivot_table(_VALIDATION, "tuned", "seed")
-    others = losses.drop(index=best).mean(axis=1)
+    others = losses.drop(index=best).mean(axis=1).dropna()
     if others.empty:
         return ""
     second = str(others.idxmin())
