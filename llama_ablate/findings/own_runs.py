@@ -133,7 +133,7 @@ def compare_runs(
             f"{listed(names, 8)}"
         )
     has_run = ~runs.frame.assign(run=1).pivot_table("run", "variant", "seed").isna()
-    has_run = has_run.reindex(index=wide.index, columns=wide.columns).fillna(False)  # noqa: FBT003
+    has_run = has_run.reindex(index=wide.index, columns=wide.columns).fillna(False)
     values = wide.where(np.isfinite(wide))
     others = [name for name in wide.index if name != baseline]
     found = _compare_arms(values, baseline, others, unpaired=unpaired)
@@ -142,7 +142,7 @@ def compare_runs(
     rows = []
     for name, row in zip([baseline, *others], [None, *list_rows(found)], strict=True):
         losses = values.loc[name]
-        sides = [count_ended(ended.loc[of]) for of in (name, baseline)]
+        sides = [count_ended(ended.loc[of].tolist()) for of in (name, baseline)]
         counts = dict(zip(SIDES, [n for side in sides for n in side.values()], strict=True))
         interval: dict[str, Any] = {**(row or NOTHING), **counts}
         judged = negate(interval) | counts if higher_is_better else interval
