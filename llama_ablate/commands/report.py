@@ -142,7 +142,7 @@ def write(results: "Results", command: str = "") -> Answer:
     answer = headline(frames)
     values |= {"headline": answer, "report": str(path), "warnings": notices, "next": further}
     lines = [answer, *(f"next: {line}" for line in further), f"report: {path}"]
-    failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
+    failed = int((~frames.runs["outcome"].isin(["ok", "pending"])).sum())
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")
     output.append("\n".join(lines))
