@@ -134,7 +134,7 @@ def write(results: "Results", command: str = "") -> Answer:
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in (part for part in every if not part.folded):
+    for section in (part for part in every if part.key != "metrics" and not part.error):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
