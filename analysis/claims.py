@@ -16,15 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from scipy import stats
 
 from llama_ablate.config.labels import name_corpus
 from llama_ablate.evidence import written
 from llama_ablate.files.strict_json import read_json
-from llama_ablate.findings import controls, effects, hypotheses
+from llama_ablate.findings.checks import check_controls
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.compare import find_bias, find_losses
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.hypotheses import HypothesisRow
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.sizes import view_lengths
+from llama_ablate.findings.stages import find_reported
 from llama_ablate.results import snapshot
 
 HERE = Path(__file__).parent
@@ -92,8 +99,10 @@ def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> It
     stated = [one.variant for one in frames.plan.experiment.hypotheses]
     if [entry["variant"] for entry in entries] != stated:
         raise ValueError(f"claims.yaml: {name} has hypotheses on {', '.join(stated)}")
-    shorter = results_by_length(frames)
-    for i, (row, entry) in enumerate(zip(hypotheses.results(frames), entries, strict=True)):
+    shorter = {tokens: [*iterate(rows)] for tokens, rows in judge_at_lengths(frames).items()}
+    # Stored hypotheses that are no longer judged come last.
+    tested = iterate(judge_hypotheses(frames))
+    for i, (row, entry) in enumerate(zip(tested, entries, strict=False)):
         at = {tokens: rows[i] for tokens, rows in shorter.items() if rows[i].unit == row.unit != ""}
         for denied in (False, True):
             claims = [id_ for id_ in entry.get("claims", ()) if id_.startswith("not ") is denied]
@@ -103,13 +112,13 @@ def from_hypotheses(name: str, frames: Frames, entries: Sequence[Mapping]) -> It
             yield Evidence(
                 experiment=name,
                 statement=("it is not so that " if denied else "") + row.hypothesis + where,
-                measured=row.show_difference(),
+                measured=show_difference(row),
                 finding=deny(row.result) if denied else row.result,
                 claims=[id_.removeprefix("not ") for id_ in claims],
                 why=row.why,
                 ours=entry.get("bound") == "ours",
                 by_length="; ".join(
-                    f"{tokens / 1e6:.1f}M tokens {one.show_difference()} "
+                    f"{tokens / 1e6:.1f}M tokens {show_difference(one)} "
                     f"({deny(one.result) if denied else one.result})"
                     for tokens, one in at.items()
                 ),
@@ -121,44 +130,51 @@ def deny(result: str) -> str:
     return CONTRARY.get(result, result)
 
 
-def results_by_length(frames: Frames) -> dict[int, list[HypothesisRow]]:
+def show_difference(row: Any) -> str:
+    """Format the difference that a hypothesis tests, in its unit."""
+    return written.measured(row.difference, row.low, row.high, row.unit)
+
+
+def judge_at_lengths(frames: Frames) -> dict[int, pd.DataFrame]:
     """Test the hypotheses at each shorter training length, by tokens of the first table.
 
     The losses are those of branches: runs whose learning rate schedule ended early.
     """
     found = {}
-    for tokens in frames.table.lengths:
+    for tokens in view_lengths(frames.table):
         share = tokens / frames.table.plan.tokens_per_run
         tables = [
             view
             for table in frames.tables
-            for other, view in table.lengths.items()
+            for other, view in view_lengths(table).items()
             if abs(other / table.plan.tokens_per_run - share) < SAME_SHARE
         ]
         if len(tables) == len(frames.tables):
-            found[tokens] = hypotheses.results(replace(frames, tables=tuple(tables)))
+            found[tokens] = judge_hypotheses(replace(frames, tables=tuple(tables)))
     return found
 
 
 def from_readings(name: str, frames: Frames, entries: Sequence[Mapping]) -> Iterator[Evidence]:
     """Yield the evidence from readings: measured numbers compared with a bound."""
-    table = frames.table
-    base = next(row for row in table.comparison if row.baseline)
+    table, rows = frames.table, [*iterate(compare_variants(frames.table))]
+    base, reported = next(row for row in rows if row.baseline), find_reported(table)
     for entry in entries:
         key = next(key for key in ("below", "at_most", "above", "within") if key in entry)
         bound, _, unit = str(entry[key]).partition(" ")
         is_share = bound.endswith("%")
         size = float(bound.rstrip("%")) * (base.loss / 100 if is_share else 1)
         if "number" in entry:
-            of = [run for run in table.reported if run.label == entry["variant"]]
-            value, low, high = interval_of([run.number(entry["number"]) for run in of])
+            of_variant = reported[reported["label"].eq(entry["variant"])]
+            value, low, high = interval_of([*of_variant[entry["number"]]])
             what, unit = f"{entry['number']} of {entry['variant']}", ""
         elif "effect" in entry:
-            row = next(one for one in effects.factors(table) if one.effect == entry["effect"])
+            row = next(
+                one for one in iterate(estimate_factors(table)) if one.effect == entry["effect"]
+            )
             value, low, high = row.difference, row.low, row.high
             what, unit = f"what {entry['effect']} changes", "nats"
         else:
-            row = next(one for one in table.comparison if one.label == entry["row"])
+            row = next(one for one in rows if one.label == entry["row"])
             value, low, high = row.difference, row.low, row.high
             what, unit = f"{entry['row']} minus {base.label}", "nats"
         finding = judge(key, size, low, high)
@@ -379,7 +395,7 @@ def scale_of(frames: Frames) -> str:
     sizes = sorted({plan.baseline.non_embedding for plan in plans})
     lengths = sorted({plan.tokens_per_run for plan in plans})
     texts = ", ".join(dict.fromkeys(name_corpus(plan.text.source) for plan in plans))
-    seeds = max(len(by_seed) for table in frames.tables for by_seed in table.losses.values())
+    seeds = max(len(by_seed) for table in frames.tables for by_seed in find_losses(table).values())
     sizes_text, lengths_text = (
         " to ".join(dict.fromkeys(f"{n / 1e6:.2g}M" for n in (of[0], of[-1])))
         for of in (sizes, lengths)
@@ -411,11 +427,11 @@ def controls_of(frames: Frames) -> str:
         (f"{table.plan.name}: " if table.plan.name else "")
         + "; ".join(
             ": ".join(filter(None, (one.control, one.result, one.why)))
-            for one in controls.check_controls(table)
+            for one in iterate(check_controls(table))
         )
         for table in frames.tables
     ]
-    is_open = any(table.bias is None for table in frames.tables)
+    is_open = any(find_bias(table) is None for table in frames.tables)
     return "; ".join([*shown, *["no run repeats the baseline"][:is_open]])
 
 

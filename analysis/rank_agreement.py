@@ -20,6 +20,7 @@ from scipy import stats
 
 import llama_ablate as la
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.sizes import list_ladder, list_points
 
 MIN_VARIANTS = 5
 DRAWS = 2000
@@ -27,11 +28,10 @@ DRAWS = 2000
 
 def losses_by_setting(frames: Frames, table: str | None) -> pd.DataFrame:
     """Return losses by setting, variant and seed, ordered from smallest to largest setting."""
-    of_table = frames.only(frames.named(table)).table.points
-    losses = pd.DataFrame(frames.ladder if frames.ladder and table is None else of_table)
-    if losses.empty:
-        return losses
-    losses = losses[losses["role"] == ""]
+    losses = list_ladder(frames)
+    if table is not None or losses.empty:
+        losses = list_points(frames.named(table))
+    losses = losses[losses["role"].eq("")]
     losses["setting"] = [
         f"{rung + ', ' if rung else ''}{tokens / 1e6:.3g}M tokens"
         for rung, tokens in zip(losses["rung"], losses["tokens"], strict=True)

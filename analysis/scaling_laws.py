@@ -22,6 +22,7 @@ from scipy import optimize, stats
 
 import llama_ablate as la
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.sizes import list_ladder
 
 #: Range of exponents. Below it, a law is like a logarithm; above it, a law is like a step.
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 5.0
@@ -93,10 +94,8 @@ def losses_by_size(frames: Frames, along: str) -> dict[str, tuple[list, np.ndarr
     Only seeds that all sizes have are used. `along` is the measure of size: `parameters`, `tokens`
     or `compute`.
     """
-    points = pd.DataFrame(frames.ladder)
-    if points.empty:
-        return {}
-    points = points[~points["branch"] & (points["role"] == "")]
+    points = list_ladder(frames)
+    points = points[~points["branch"] & points["role"].eq("")]
     tables = points.groupby("label", sort=False)
     grids = {
         label: own.pivot_table("loss", along, "seed").dropna(axis="columns")

@@ -22,6 +22,7 @@ import pandas as pd
 from scaling_laws import fit_law
 
 import llama_ablate as la
+from llama_ablate.findings.sizes import list_points
 
 MIN_LENGTHS = 3
 
@@ -92,7 +93,7 @@ def main() -> None:
     shown = []
     for one in results.frames.tables:
         rows = comparison[comparison["table"] == one.plan.name]
-        points = pd.DataFrame(one.points)
+        points = list_points(one)
         if not points.empty:
             shown.append(multiples(points, rows).assign(table=one.plan.name))
     found = pd.concat([pd.DataFrame(), *shown])

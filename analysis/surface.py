@@ -29,6 +29,7 @@ from scaling_laws import bootstrap
 from scipy import optimize
 
 import llama_ablate as la
+from llama_ablate.findings.sizes import list_ladder
 
 #: Fewest distinct model sizes and training lengths, and the factor that each must span.
 MIN_VALUES, MIN_SPAN = 3, 4.0
@@ -155,7 +156,7 @@ def main() -> None:
             points = read_points(options.source, options.outliers)
             found = {f"{len(points)} points": over_points(points, options.draws)}
         else:
-            every = pd.DataFrame(la.open(options.source).frames.ladder)
+            every = list_ladder(la.open(options.source).frames)
             if every.empty:
                 parser.exit(2, f"{parser.prog}: '{options.source}' has models of one size alone\n")
             named = every[every["role"] == ""].groupby("label", sort=False)

@@ -13,21 +13,26 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import seaborn as sns
 import yaml
 from matplotlib.figure import Figure
 
-from analysis.claims import results_by_length
-from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import effects, hypotheses, sizes
+from analysis.claims import judge_at_lengths
+from llama_ablate.evidence.written import interval
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.hypotheses import HypothesisRow
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.sizes import compare_lengths
 from llama_ablate.results import Results
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parent / "results" / "reference"
 PANEL_INCHES = (4.2, 2.6)
 PANELS_ACROSS = 3
+#: Columns of a difference and its interval.
+ENDS = ["difference", "low", "high"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,15 @@ class Row:
 
     name: str
     parameters: int
-    #: Differences in nats by training tokens; the last entry is the full length.
-    at: Mapping[int, Estimate]
+    #: Differences in nats by training `tokens`, with their intervals; the last row is the full
+    #: length.
+    lengths: pd.DataFrame
     word: str
 
     @property
-    def end(self) -> Estimate:
-        """Difference at the full training length."""
-        return [*self.at.values()][-1]
+    def end(self) -> str:
+        """Difference at the full training length, with its interval."""
+        return interval(*self.lengths[ENDS].iloc[-1])
 
 
 def parts() -> dict[str, str]:
@@ -55,7 +61,7 @@ def draw() -> None:
     """Draw the figure of each question: its differences against the training length."""
     for one in questions():
         rows = [read_row(row, row.get("pack", one["pack"])) for row in one["rows"]]
-        longer = [row for row in rows if len(row.at) > 1]
+        longer = [row for row in rows if len(row.lengths) > 1]
         figure = draw_lengths(longer) if longer else draw_ends(rows)
         figure.savefig(image(one), dpi=80, bbox_inches="tight")
 
@@ -98,28 +104,25 @@ def read_row(stated: Mapping[str, Any], pack: str) -> Row:
     frames = open_pack(pack)
     table = frames.named(stated["table"]) if "table" in stated else frames.table
     if "hypothesis" in stated:
-        place = stated["hypothesis"]
-        end = results(pack)[place]
-        shorter = {tokens: rows[place] for tokens, rows in by_length(pack).items()}
-        table = frames.named(end.table) if end.table else frames.table
-        word = what_it_says(end)
+        place = [stated["hypothesis"]]
+        end = results(pack).iloc[place]
+        shorter = [rows.iloc[place].assign(tokens=n) for n, rows in by_length(pack).items()]
+        table = frames.named(end["table"].item() or None)
+        word = what_it_says(end.squeeze())
     else:
-        known = effects.factors(table) if "effect" in stated else table.comparison
-        name = stated.get("effect") or stated["label"]
-        end = next(row for row in known if sizes.name_of(row) == name)
-        rows = sizes.by_length(table)
-        shorter = {row.tokens: row for row in rows if row.name == name and not row.end}
-        word = end.verdict
+        kind = "effect" if "effect" in stated else "label"
+        known = estimate_factors(table) if kind == "effect" else compare_variants(table)
+        end = known[known[kind].eq(stated[kind])]
+        lengths = compare_lengths(table)
+        shorter = [lengths[lengths["name"].eq(stated[kind]) & ~lengths["end"]]]
+        word = end["verdict"].item()
     if word != stated["is"]:
         raise ValueError(f"atlas.yaml: '{stated['name']}' is {word}, not {stated['is']}")
-    at = {
-        tokens: Estimate(row.difference, row.low, row.high)
-        for tokens, row in {**shorter, table.plan.tokens_per_run: end}.items()
-    }
-    return Row(stated["name"], table.plan.baseline.parameters, at, word)
+    at = pd.concat([*shorter, end.assign(tokens=table.plan.tokens_per_run)])
+    return Row(stated["name"], table.plan.baseline.parameters, at[["tokens", *ENDS]], word)
 
 
-def what_it_says(row: HypothesisRow) -> str:
+def what_it_says(row: pd.Series) -> str:
     """Return the verdict on a hypothesis' difference, independent of the stated direction.
 
     The verdict is `better`, `worse` or `inconclusive`, or the result of a hypothesis that could not
@@ -137,15 +140,15 @@ def open_pack(pack: str) -> Frames:
 
 
 @cache
-def results(pack: str) -> Sequence[HypothesisRow]:
+def results(pack: str) -> pd.DataFrame:
     """Return the test results of a pack's hypotheses."""
-    return hypotheses.results(open_pack(pack))
+    return judge_hypotheses(open_pack(pack))
 
 
 @cache
-def by_length(pack: str) -> Mapping[int, Sequence[HypothesisRow]]:
+def by_length(pack: str) -> Mapping[int, pd.DataFrame]:
     """Test the hypotheses of a pack at each shorter training length, by training tokens."""
-    return results_by_length(open_pack(pack))
+    return judge_at_lengths(open_pack(pack))
 
 
 def draw_ends(rows: Sequence[Row]) -> Figure:
@@ -153,7 +156,7 @@ def draw_ends(rows: Sequence[Row]) -> Figure:
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(7, 0.5 + 0.35 * len(rows)), layout="constrained")
         panel = figure.subplots()
-    means, arms = error_bars([row.end for row in rows])
+    means, arms = error_bars(pd.concat([row.lengths.iloc[[-1]] for row in rows]))
     names = [f"{row.name} ({millions(row.parameters)})" for row in rows]
     panel.errorbar(means, names, xerr=arms, fmt="o", capsize=3)
     panel.axvline(0, color="0.3", linewidth=1)
@@ -171,23 +174,23 @@ def draw_lengths(rows: Sequence[Row]) -> Figure:
         figure = Figure(figsize=size, layout="constrained")
         panels = [*figure.subplots(down, across, squeeze=False).flat]
     for row, panel in zip(rows, panels, strict=False):
-        means, arms = error_bars([*row.at.values()])
-        panel.errorbar([*row.at], means, arms, marker="o", capsize=3)
+        means, arms = error_bars(row.lengths)
+        tokens = row.lengths["tokens"]
+        panel.errorbar(tokens, means, arms, marker="o", capsize=3)
         panel.axhline(0, color="0.3", linewidth=1)
         panel.set(xscale="log", xlabel="training tokens", ylabel="difference (nats)")
         panel.set_title(f"{row.name} ({millions(row.parameters)})", fontsize=9)
-        panel.set_xticks([*row.at], [millions(tokens) for tokens in row.at])
+        panel.set_xticks(tokens, [*map(millions, tokens)])
         panel.minorticks_off()
     for panel in panels[len(rows) :]:
         panel.remove()
     return figure
 
 
-def error_bars(estimates: Sequence[Estimate]) -> tuple[list[float], list[list[float]]]:
+def error_bars(rows: pd.DataFrame) -> tuple[list[float], list[list[float]]]:
     """Return means, and the lengths of error bars below and above them."""
-    below = [one.value - one.low for one in estimates]
-    above = [one.high - one.value for one in estimates]
-    return [one.value for one in estimates], [below, above]
+    means, low, high = (rows[name] for name in ENDS)
+    return [*means], [[*means - low], [*high - means]]
 
 
 def image(one: Mapping[str, Any]) -> Path:

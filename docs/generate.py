@@ -11,7 +11,9 @@ from analysis import claims
 from docs import atlas, battery, believed_files, reference_pages, schema, systems_page
 from llama_ablate.commands import summary
 from llama_ablate.design.variants import resolve_preset
-from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.evidence.written import interval
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.model.counts import summarize
 from llama_ablate.report import pictures, tables
@@ -76,14 +78,11 @@ class _First:
     def example(self) -> str:
         """Return a Markdown list that explains one row for each verdict."""
         margin = self.frames.table.margin
-        first: dict[str, ComparisonRow] = {}
-        for row in self.frames.table.comparison:
-            first.setdefault(row.verdict, row)
+        rows = compare_variants(self.frames.table).drop_duplicates("verdict")
         lines = [
-            f"- `{row.label}`: {row.show_difference()} is *{verdict}*: "
-            f"{_MEANS[verdict].format(margin=margin)}"
-            for verdict, row in first.items()
-            if not (row.baseline or row.role)
+            f"- `{row.label}`: {interval(row.difference, row.low, row.high)} is *{row.verdict}*: "
+            f"{_MEANS[row.verdict].format(margin=margin)}"
+            for row in iterate(rows[~rows["baseline"] & rows["role"].eq("")])
         ]
         return (
             "From [the first experiment](../README.md#an-experiment):\n\n" + "\n".join(lines) + "\n"

@@ -8,9 +8,10 @@ import pandas as pd
 
 from analysis.claims import controls_of_check, read_ledger
 from llama_ablate.evidence import written
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.report import tables
+from llama_ablate.report.columns import DIFFERENCE, cells
 from llama_ablate.results import Results
 
 #: Beginnings of the titles of a report's columns to show; speeds only if they were measured.
@@ -38,18 +39,15 @@ def beside(sources: Mapping[str, str], frames: Frames) -> pd.DataFrame:
 
     `sources` has the statements by variant label.
     """
-    rows = frames.table.comparison
-    shown = cells(rows)
-    base = next(row for row in rows if row.baseline)
+    rows = compare_variants(frames.table)
+    shown, perplexity = cells(rows, "comparison"), rows["perplexity"]
+    growth = 100 * (perplexity / perplexity[rows["baseline"]].item() - 1)
     return pd.DataFrame(
         {
             "variant": shown["variant"],
-            "source said": [sources.get(row.label, "") for row in rows],
+            "source said": [sources.get(label, "") for label in rows["label"]],
             "loss, difference [95%]": shown[DIFFERENCE],
-            "perplexity": [
-                written.number(100 * (row.perplexity / base.perplexity - 1), "+.1f", "%")
-                for row in rows
-            ],
+            "perplexity": [written.number(percent, "+.1f", "%") for percent in growth],
         }
         | {
             name: shown[name]

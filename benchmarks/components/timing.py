@@ -1,5 +1,6 @@
 """Interleaved timing of cases over processes, with controls, and helpers to make cases."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from llama_ablate.evidence.medians import Timing, ratio, timing
+from llama_ablate.evidence.medians import find_ratio, summarize_turns
 from llama_ablate.training.timing import interleave, seconds_of
 
 #: Warm-up rounds: the first call compiles, and the second may still allocate memory.
@@ -105,13 +106,12 @@ class Table:
         There is no interval, since all processes share the machine's current speed, which cancels
         only in ratios.
         """
-        typical = timing(self.seconds[case])
-        kept = ("value", "processes", "turns", "spread")
-        return {name: getattr(typical, name) for name in kept}
+        typical = summarize_turns(self.seconds[case])
+        return {name: typical[name] for name in ("value", "processes", "turns", "spread")}
 
-    def ratio(self, case: str, to: str | None = None) -> Timing:
+    def ratio(self, case: str, to: str | None = None) -> dict[str, Any]:
         """Return the ratio of a case's time to another's, computed round by round."""
-        return ratio(self.seconds[case], self.seconds[to or self.against])
+        return find_ratio(self.seconds[case], self.seconds[to or self.against])
 
     def checks(self) -> dict[Kind, Check]:
         """Return for each control whether it holds, with the measured ratio."""
@@ -121,13 +121,13 @@ class Table:
         if not {case, of} <= self.seconds.keys():
             return Check(holds=False, why=f"{case}: not measured")
         measured = self.ratio(case, of)
-        low, high = measured.low, measured.high  # NaN for a single process: the control fails
+        low, high = measured["low"], measured["high"]  # NaN for one process: the control fails
         holds = (
             1 / (1 + MARGIN) <= low <= 1 <= high <= 1 + MARGIN
             if kind == "aa"
-            else low > 1 and measured.value <= 1 + 10 * MARGIN
+            else low > 1 and measured["value"] <= 1 + 10 * MARGIN
         )
-        return Check(holds, f"{case}: {measured.times()}")
+        return Check(holds, f"{case}: {write_ratio(measured)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain values for JSON."""
@@ -138,9 +138,9 @@ class Table:
             "cases": {
                 case: {
                     "median_s": self.median_s(case),
-                    "ratio": asdict(self.ratio(case)),
+                    "ratio": self.ratio(case),
                     "ratio_by_process": [
-                        self._of_process(i).ratio(case).value for i in range(len(turns))
+                        self._of_process(i).ratio(case)["value"] for i in range(len(turns))
                     ],
                 }
                 for case, turns in self.seconds.items()
@@ -159,15 +159,23 @@ class Ratio:
     """Named ratio of the times of two cases, with its interval."""
 
     ratio: str
-    timing: Timing
+    timing: Mapping[str, Any]
     #: Text that follows the number.
     note: str = ""
     digits: int = 2
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ratio as plain values for JSON; `measured` is its formatted text."""
-        measured = self.timing.times(self.digits) + (f"; {self.note}" if self.note else "")
-        return {"ratio": self.ratio, "measured": measured, **asdict(self.timing)}
+        measured = write_ratio(self.timing, self.digits) + (f"; {self.note}" if self.note else "")
+        return {"ratio": self.ratio, "measured": measured, **self.timing}
+
+
+def write_ratio(ratio: Mapping[str, Any], digits: int = 2) -> str:
+    """Format a ratio of times, with its interval if known."""
+    alone = f"{ratio['value']:.{digits}f}x"
+    if math.isnan(ratio["low"]):
+        return alone
+    return f"{alone} [{ratio['low']:.{digits}f}, {ratio['high']:.{digits}f}]"
 
 
 def in_turns(

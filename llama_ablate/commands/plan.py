@@ -150,7 +150,7 @@ def _pilot(plan: "PlanDocument", options: PlanOptions) -> "tuple[Noise | None, s
     stated pilot without noise, and for a pilot whose losses have another unit.
     """
     from llama_ablate.findings.frames import Frames
-    from llama_ablate.findings.precision import noise_of
+    from llama_ablate.findings.precision import find_noise
     from llama_ablate.results import Results
 
     path = options.pilot or options.results / plan.experiment.slug
@@ -158,7 +158,7 @@ def _pilot(plan: "PlanDocument", options: PlanOptions) -> "tuple[Noise | None, s
         table = Frames.of(Results.open(path)).table
         if table.unit != plan.tables[0].unit:
             raise ConfigError(f"--pilot: losses of '{path}' compare in {table.unit.name}")
-        if noise := noise_of(table):
+        if noise := find_noise(table):
             return noise, f"the noise of '{path}'"
         if options.pilot:
             raise ConfigError(f"'{path}' has no variant that differs over two seeds: no noise")

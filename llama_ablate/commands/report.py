@@ -1,7 +1,6 @@
 """The command `report`: write the report of finished runs, or files for a paper."""
 
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ HELP = "write tables, figures and the page again, or the files of a paper"
 EXAMPLE = "report results/first"
 _EVERY_S = 60.0  # seconds between two reports of results that are watched
 _EVERY_TABLE = ("comparison", "stability")  # sections that are printed for each table
-_TRIES = 3  # consecutive failures before an error: files may move while they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,30 +54,12 @@ def run(options: ReportOptions) -> Answer:
     if options.others or options.out:
         given = f"'{options.others[0]}'" if options.others else "--out"
         raise ConfigError(f"{given}: allowed with --paper alone; a report is of one DIR, in it")
-    if options.watch:
-        return _watch(options.folder, options.watch)
-    return write(Results.open(options.folder))
+    results = Results.open(options.folder)
+    if not options.watch:
+        return write(results)
+    from llama_ablate.commands.status import follow
 
-
-def _watch(folder: Path, every_s: float) -> Answer:
-    """Write the report at intervals until all runs have ended; return the last report."""
-    from llama_ablate.commands.status import find_asked, list_needed
-    from llama_ablate.results import Results
-
-    failed = 0
-    while True:
-        try:
-            results = Results.open(folder)
-            outcomes = {run.outcome for run in list_needed(results, find_asked(results))}
-            answer = write(results)
-            if outcomes.isdisjoint(("pending", "running")):
-                return answer
-            failed = 0
-        except (ConfigError, OSError):
-            failed += 1
-            if failed == _TRIES:
-                raise
-        time.sleep(every_s)
+    return follow(results, options.watch, lambda now, _: write(now))
 
 
 def _paper(options: ReportOptions) -> Answer:
@@ -134,7 +114,7 @@ def write(results: "Results", command: str = "") -> Answer:
             output += [section.title] * (section.title != "Comparison")
             output.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in (part for part in every if not part.folded):
+    for section in (part for part in every if part.key != "metrics" and not part.error):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
@@ -142,7 +122,7 @@ def write(results: "Results", command: str = "") -> Answer:
     answer = headline(frames)
     values |= {"headline": answer, "report": str(path), "warnings": notices, "next": further}
     lines = [answer, *(f"next: {line}" for line in further), f"report: {path}"]
-    failed = sum(run.outcome not in ("ok", "pending") for run in frames.runs)
+    failed = int((~frames.runs["outcome"].isin(["ok", "pending"])).sum())
     if failed:
         lines.append(f"exit code 1: {failed} of {len(frames.runs)} runs did not end ok")
     output.append("\n".join(lines))

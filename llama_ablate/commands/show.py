@@ -150,7 +150,7 @@ def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant")
     are needed, too, since the outcome is judged in comparison with them. In an experiment with
     stages, all runs are needed, since the results decide which runs are reported.
     """
-    from llama_ablate.findings.values import UNSTABLE
+    from llama_ablate.findings.outcomes import UNSTABLE
 
     if results.plan.experiment.is_staged:
         return results

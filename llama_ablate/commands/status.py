@@ -1,12 +1,13 @@
 """The command `status`: count finished, failed and pending runs, with their progress."""
 
+import contextlib
 import shutil
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared.answer import Answer
@@ -24,6 +25,7 @@ EXAMPLE = "status results/first --watch"
 _EVERY_S = 2.0  # seconds between two readings of the results
 _TRIES = 3  # consecutive failures before an error: files may move while they are read
 _AROUND = 7  # lines of the watched view in addition to its rows
+Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def run(options: StatusOptions) -> Answer:
     if options.watch:
         if options.json or terminal.width() is None or terminal.dumb():
             raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
-        results = _watched(results)
+        results = _watch(results)
     return _once(results)
 
 
@@ -163,30 +165,38 @@ def _listed(counts: "Counter[str]") -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
-def _watched(results: "Results") -> "Results":
-    """Draw the progress until all runs have ended or Ctrl-C; return the last results."""
+def follow(
+    results: "Results", every_s: float, show: "Callable[[Results, list[RunStatus]], Shown]"
+) -> Shown:
+    """Show results at intervals until all needed runs have ended; return what was shown last.
+
+    `show` gets the results and their needed runs. Raises the error of reading or showing if it
+    occurs several times in a row.
+    """
     failed, ended = 0, [""]
     needed: Collection[str] = ()
-    with terminal.screen() as draw:
+    while True:
         try:
-            while True:
-                try:
-                    if ended != (now := [*results.finished]):  # else the needed runs are the same
-                        needed, ended = find_asked(results), now
-                    runs = list_needed(results, needed)
-                    draw(_draw_progress(results, runs))
-                    failed = 0
-                    if not any(run.outcome in ("pending", "running") for run in runs):
-                        break
-                except (ConfigError, OSError):
-                    failed += 1
-                    if failed == _TRIES:
-                        raise
-                time.sleep(_EVERY_S)
-                results = results.reopen()
-        except KeyboardInterrupt:
-            pass
-    return results
+            if ended != (now := [*results.finished]):  # else the needed runs are the same
+                needed, ended = find_asked(results), now
+            runs = list_needed(results, needed)
+            shown = show(results, runs)
+            if not any(run.outcome in ("pending", "running") for run in runs):
+                return shown
+            failed = 0
+        except (ConfigError, OSError):
+            failed += 1
+            if failed == _TRIES:
+                raise
+        time.sleep(every_s)
+        results = results.reopen()
+
+
+def _watch(results: "Results") -> "Results":
+    """Draw the progress until all runs have ended or Ctrl-C; return the last results."""
+    with terminal.screen() as draw, contextlib.suppress(KeyboardInterrupt):
+        follow(results, _EVERY_S, lambda *of: draw(_draw_progress(*of)))
+    return results.reopen()
 
 
 def _draw_progress(results: "Results", runs: "Sequence[RunStatus]") -> str:

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -18,16 +18,8 @@ from llama_ablate.results.plan_document import PlannedTable
 UNSTABLE = ("diverged", "collapsed")
 _LOSS = "validation_loss_nats"
 _SEVERITY = ("ok", "collapsed", "diverged")
-
-
-class EndedRun(Protocol):
-    """Run with its outcome: a row of a frame of runs, or the status of a run."""
-
-    id: Any
-    label: Any
-    seed: Any
-    outcome: Any
-    reason: Any
+#: Run with its outcome: a row of a frame of runs, or the status of a run.
+EndedRun = Any
 
 
 def milder_outcomes(

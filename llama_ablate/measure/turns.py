@@ -95,9 +95,7 @@ def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str)
             if base_value.coordinates.get("cache") != "uncached":
                 indices = [i for i, at in enumerate(bases) if at == base and name in rows[i]]
                 column = compare_column({i: rows[i][name].by_process for i in indices}, base)
-                ends = [
-                    timing.high / timing.value - 1 for timing in column.values() if timing.high > 0
-                ]
+                ends = [of["high"] / of["value"] - 1 for of in column.values() if of["high"] > 0]
                 widest = max([widest, *ends])
     return widest
 
