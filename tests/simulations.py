@@ -331,8 +331,8 @@ mean of both shares of the text.
 
 Share of tables without a difference, in percent, in which any row has a word: the largest over 1,
 2, 5 and 10 rows and both shares of the text. *Unequal*: log variances of arms with a deviation of
-1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie {_PEAKS:g} deviations from the others,
-scaled to a deviation of 1; *outliers*: a quarter of one arm's runs, not scaled.
+1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie {_PEAKS:g} deviations from the
+others, scaled to a deviation of 1; *outliers*: a quarter of one arm's runs, not scaled.
 """
     seeds = [f"{n} seeds" for n in SEEDS]
     false = {

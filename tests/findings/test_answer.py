@@ -3,10 +3,10 @@
 import itertools
 
 import pytest
+from llama_ablate.findings.rows import frame as framed
 
 from llama_ablate.findings import effects
 from llama_ablate.findings.answer import MAX_WORDS, answer, headline
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.paper import describe_setup
 from tests.tables import frames, sentences_of
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from llama_ablate.findings.rows import DIFFERENCE, cells
+from llama_ablate.findings.rows import frame as framed
 
 from llama_ablate.evidence import written
 from llama_ablate.findings import effects, hypotheses
-from llama_ablate.findings.rows import DIFFERENCE, cells
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.figures import make
 from tests.tables import frames
 

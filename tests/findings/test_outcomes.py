@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from llama_ablate.findings.rows import frame as framed
 
 from llama_ablate.commands import status
 from llama_ablate.findings import effects, hypotheses, outcomes, union
 from llama_ablate.findings.answer import headline
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.outcomes import milder_outcomes
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import details
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import RunStatus

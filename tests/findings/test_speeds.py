@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llama_ablate.findings.rows import cells
 from scipy import stats
 
 from llama_ablate.evidence import medians
 from llama_ablate.evidence.medians import estimate_column
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells
 from llama_ablate.findings.speeds import Ratio, find_peak
 from llama_ablate.findings.warnings import list_speed_limits
 from llama_ablate.results import Results, Store

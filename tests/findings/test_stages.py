@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from llama_ablate.findings.values import MeasuredValues, RunRow
 
 from llama_ablate.findings import stages, tuning
 from llama_ablate.findings.frames import TableFrames, _hypothesis_labels
-from llama_ablate.findings.values import MeasuredValues, RunRow
 from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from llama_ablate.findings.paired_table import samples
+from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.values import RunRow
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import controls, effects, hypotheses, sizes, tuning
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.paired_table import samples
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import RunRow
 from llama_ablate.report.figures import make
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Results, Store
