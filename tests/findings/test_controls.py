@@ -94,7 +94,7 @@ def test_known_harm_is_noticed_above_0_from_one_to_ten_margins_and_changes_no_ve
     table = of(moved(0.0), "positive")
     assert check(table)[1] == "fails"
     assert check(table)[2].startswith("was not seen to harm: +0.0000 [-0.0")
-    assert row(table).equals(row(of(None)))
+    assert row(table).drop("places").equals(row(of(None)).drop("places"))
     other_way = of(moved(-0.1), "positive")
     assert check(other_way)[:2] == ("positive", "fails")
     assert check(other_way)[2].startswith("went the other way, it was better: -0.1000 [-0.1")
