@@ -18,6 +18,7 @@ import pandas as pd
 
 from llama_ablate.evidence import written
 from llama_ablate.evidence.written import decimals, number
+from llama_ablate.findings.answer import write_range
 from llama_ablate.findings.columns import COLUMNS, Column, iterate, list_shown
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
@@ -36,6 +37,7 @@ DIFFERENCE = COLUMNS["comparison"]["difference"].title
 #: Ratio of speeds of the same code from which the machine is too noisy to compare speeds.
 _NOISY = 1.1
 _EMPTY = ("", "-")
+SPEEDS = ("train", "decode")  # beginnings of the columns of speeds
 
 # ---- formatted cells
 
@@ -43,7 +45,7 @@ _EMPTY = ("", "-")
 def cells(frame: pd.DataFrame, section: str) -> pd.DataFrame:
     """Return the rows of a section as a frame of texts, with the columns of narrow tables first."""
     if section == "comparison":
-        noisy = {f"{kind}_noisy": is_noisy(frame, kind) for kind in _SPEEDS}
+        noisy = {f"{kind}_noisy": is_noisy(frame, kind) for kind in SPEEDS}
         frame = frame.assign(**noisy)
     rows = [*iterate(frame)]
     texts = {}
@@ -213,13 +215,12 @@ def _write_lost(row: Any, word: str) -> str:
     return written.share(*(getattr(row, f"{word}_{end}") for end in ("share", "low", "high")))
 
 
-_SPEEDS = ("train", "decode")
 #: Writers of cells, each of a row, by their names in `columns.yaml`.
 WRITERS: Mapping[str, Callable[[Any], str]] = {
     "loss": _write_loss,
     "difference": _write_difference,
     "verdict": _write_verdict,
-    **{f"{kind}_speed": partial(_write_speed, kind=kind) for kind in _SPEEDS},
+    **{f"{kind}_speed": partial(_write_speed, kind=kind) for kind in SPEEDS},
     "outcomes": _write_outcomes,
     "seeds": lambda row: "" if row.looks > 1 else written.seeds(row.seeds_low),
     "excess": lambda row: number(row.excess_nats, f"+.{row.places}f"),
@@ -227,9 +228,7 @@ WRITERS: Mapping[str, Callable[[Any], str]] = {
     "perplexity": _write_perplexity,
     "match": _write_match,
     "interaction": _write_interaction,
-    "range": lambda row: written.bounded(
-        row.range, row.low, row.high, f".{decimals(row.low, row.high)}f"
-    ),
+    "range": write_range,
     **{name: partial(_write_ends, name=name) for name in ("marginal", "cumulative")},
     "value": lambda row: number(row.value, ".3f") if row.task else written.plain(row.value, 4),
     "measured": _write_measured,

@@ -106,7 +106,7 @@ class SectionKind:
             _COMPARISONS[_find_design(frames)] if key == "comparison" else self.title,
             cells,
             write_block("notes.txt", key, _describe(frames, frame)),
-            frame.rename(columns=columns.RENAMED),
+            frame.rename(columns=columns.RENAMED if "label" in frame else {}),
             key,
             printed=self.is_printed(frame),
             short=sum(title in about and about[title].first for title in cells),
@@ -268,7 +268,7 @@ def _write_differences(frame: pd.DataFrame) -> list[str]:
 def _show_lengths(_frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
     """Format differences with a column per training length, and verdicts at half the length."""
     cells = _spread(frame, _write_differences(frame), "name", "tokens")
-    cells.columns = [f"{plain(tokens / 1e6, 3)}M tokens" for tokens in cells]
+    cells.columns = [f"{plain(tokens / 1e6, 3)}M tokens" for tokens in frame["tokens"].unique()]
     names = cells.index
     if half := sizes.compare_half(frame):
         cells["at half the length"] = [half.get(name, "") for name in names]
