@@ -525,9 +525,9 @@ def _speeds(frames: Frames) -> dict[str, Any]:
         cells[head] = [written.plain(value, 4) for value in values[name]]
     attempts = pd.concat([table.attempts for table in frames.tables])
     failed = attempts[attempts["error"].ne("") & attempts["run"].eq("")]
-    why = failed["metric"] + ": " + failed["error"]
-    failures = failed.rename(columns={"label": "variant"}).assign(measure=why)
-    every = pd.concat([cells, failures[["variant", "table", "measure"]]]).fillna("")
+    named = failed[["label", "table"]].rename(columns={"label": "variant"})
+    named = named.assign(measure=failed["metric"] + ": " + failed["error"])
+    every = pd.concat([cells, named]).fillna("")
     every = every.head(_MAX_RUNS)
     return _lay_out(every.loc[:, (every != "").any()])
 
