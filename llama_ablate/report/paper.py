@@ -179,6 +179,8 @@ def _scale(frames: Frames, tables: Sequence[Table]) -> dict[str, Any]:
         "tokens": ends((plan.tokens_per_run for plan in plans), count),
         "texts": [*dict.fromkeys(name_corpus(plan.text.source) for plan in plans)],
         "seeds": count_seeds(frames),
+        "tuned": [*experiment.tune],
+        "choosing": experiment.race or len(experiment.seed_list),
     }
 
 
