@@ -1,24 +1,40 @@
-"""Numbers of runs as metrics give them, made by hand."""
+"""Measured values as a table has them, made by hand."""
 
+import math
 from dataclasses import replace
 
-from llama_ablate.findings.values import MeasuredValues, MetricRow
+import numpy as np
+import pandas as pd
+
+from llama_ablate.findings.columns import iterate
+
+#: Columns of a frame of values with their empty cells; coordinates are empty where none is given.
+_COLUMNS = {
+    **dict.fromkeys(("variant", "run", "metric", "name", "quantity", "unit", "label"), ""),
+    **dict.fromkeys(("seed", "value", "share", "tokens", "batch", "context"), math.nan),
+    **dict.fromkeys(("split", "task", "fingerprint", "cluster", "group", "cache"), None),
+    **dict.fromkeys(("samples", "turns"), ()),
+    **dict.fromkeys(("where", "table"), ""),
+}
+
+
+def make_values(rows=()):
+    """A table's frame of values, from the columns of each that are not empty."""
+    each = [{**_COLUMNS, **row} for row in rows]
+    columns = {name: [row[name] for row in each] for name in _COLUMNS}
+    return pd.DataFrame({name: pd.Series(of, dtype=_type(name)) for name, of in columns.items()})
+
+
+def _type(name):
+    return float if isinstance(_COLUMNS[name], float) else object
 
 
 def of_run(run, metric, quantity, samples=(), value=1.0, name="", **coordinates):
     """Return one number of a run, with the samples behind it."""
-    return MetricRow(
-        variant=run.variant,
-        label=run.label,
-        run=run.id,
-        seed=run.seed,
-        metric=metric,
-        name=name or quantity,
-        quantity=quantity,
-        value=value,
-        samples=tuple(samples),
-        coordinates=coordinates,
-    )
+    owner = {"variant": run.variant, "label": run.label, "run": run.id, "seed": run.seed}
+    number = {"metric": metric, "name": name or quantity, "quantity": quantity, "value": value}
+    where = " ".join(sorted(coordinates))
+    return {**owner, **number, "samples": np.array(samples), "where": where, **coordinates}
 
 
 def with_documents(table, nats, tokens):
@@ -28,7 +44,7 @@ def with_documents(table, nats, tokens):
     """
     by_run = [
         (run, nats[run.label][run.seed], tokens[run.label])
-        for run in table.planned
+        for run in iterate(table.planned)
         if (run.label in nats) and run.seed in nats[run.label]
     ]
     rows = [
@@ -40,4 +56,4 @@ def with_documents(table, nats, tokens):
             ("tokens_by_document", count),
         )
     ]
-    return replace(table, metrics=MeasuredValues(rows))
+    return replace(table, measured=make_values(rows))

@@ -16,6 +16,7 @@ from llama_ablate.evidence.factorial import Design, estimate_effects
 from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.evidence.medians import estimate_column
+from llama_ablate.evidence.sequential import spending
 from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS, WANTED_HALF_WIDTH
 
 SEEDS, ROWS, SHARES = (2, 3, 5, 8), (1, 2, 5, 10), (0.2, 0.6)
@@ -24,6 +25,11 @@ DOCUMENTS = 40
 _PEAKS, _SECOND = 5.0, 0.25
 USUAL = ("normal", "unequal", "skewed", "t with 3 df", "all arms two-peaked")
 UNLIKE = ("baseline 5 times as noisy", "one arm 4 times as noisy", "baseline two-peaked")
+#: Distances of a quarter of one arm's runs from its others, in deviations of the others.
+OUTLIERS = {"outliers of 5 in one arm": 5.0, "outliers of 8 in one arm": 8.0}
+#: Cost of a step from the best learning rate to the next, in deviations of a run, and the numbers
+#: of rates and of reported seeds of a tuned arm.
+COSTS, RATES, REPORTED = (0.25, 0.5, 1.0), 4, (4, 8, 16)
 #: Grids: the levels of each axis, and whether half of the combinations were run.
 GRIDS = {
     "2 x 2 x 2": ((2, 2, 2), False),
@@ -41,11 +47,15 @@ OF_GRIDS = {
 }
 
 
+def _outliers(generator, shape, apart):
+    """Draw runs of two kinds, with mean 0; either kind has deviation 1."""
+    return generator.normal(size=shape) + apart * ((generator.random(shape) < _SECOND) - _SECOND)
+
+
 def _two_peaks(generator, shape):
     """Draw runs of two kinds, with mean 0 and deviation 1."""
-    drawn = generator.normal(size=shape) + _PEAKS * (generator.random(shape) < _SECOND)
     spread = math.sqrt(1 + _PEAKS**2 * _SECOND * (1 - _SECOND))
-    return (drawn - _PEAKS * _SECOND) / spread
+    return _outliers(generator, shape, _PEAKS) / spread
 
 
 def _draw(kind, generator, tables, rows, seeds):
@@ -68,6 +78,8 @@ def _draw(kind, generator, tables, rows, seeds):
         base = 5 * base
     elif kind == "one arm 4 times as noisy":
         arms[:, 0] *= 4
+    elif kind in OUTLIERS:
+        arms[:, 0] = _outliers(generator, (tables, seeds), OUTLIERS[kind])
     return arms, base
 
 
@@ -87,19 +99,24 @@ def draw_tables(kind, seeds, rows, share, tables, effect=0.0):
     return differences + shift[..., None], text_se, DOCUMENTS - 1.0
 
 
+def find_false(found):
+    """Return whether each interval of `estimate` leaves out 0."""
+    return (found["low"] > 0) | (found["high"] < 0)
+
+
 def power(seeds, rows, tables):
     """Return the share of rows that four true standard errors show, over both text shares."""
     found = []
     for share in SHARES:
         own = estimate(*draw_tables("normal", seeds, rows, share, tables, 4.0), ALPHA / rows)
-        found.append((own.mean - own.half > 0).mean())
+        found.append((own["low"] > 0).mean())
     return float(np.mean(found))
 
 
 def false_tables(kind, seeds, rows, share, tables):
     """Return the share of tables without a difference that have a word on any row."""
     found = estimate(*draw_tables(kind, seeds, rows, share, tables), ALPHA / rows)
-    return float((np.abs(found.mean) > found.half).any(-1).mean())
+    return float(find_false(found).any(-1).mean())
 
 
 def worst_false(kind, seeds, tables):
@@ -121,7 +138,7 @@ def false_grids(grid, kind, seeds, tables):
     losses += of_level[:, [cell[0] for cell in cells]]
     level = ALPHA / len(design.weights)
     found = estimate_effects(design, losses, np.full(len(cells), seeds), 0.0, math.inf, level)
-    return float((np.abs(found.mean) > found.half).any(-1).mean())
+    return float(find_false(found).any(-1).mean())
 
 
 def false_tasks(items, seeds, rows, tables):
@@ -139,8 +156,66 @@ def false_tasks(items, seeds, rows, tables):
         errors = [item_error(own, least=least_error(items)) for own in differences]
         se, df = np.array([(error.se, error.df) for error in errors]).T
         found = estimate(differences.mean(-1), se, df, ALPHA / rows)
-        wrong += bool((np.abs(found.mean) > found.half).any())
+        wrong += bool(find_false(found).any())
     return wrong / tables
+
+
+def false_tuned(cost, choosing, reported, tables):
+    """Return the share of tuned arms with a word that equal the baseline at their best rates.
+
+    Of the rates each costs so much more than the one before. An arm and the baseline choose their
+    rates on seeds of their own; half of a run's variance is its seed's, which cancels.
+    """
+    generator = np.random.default_rng(choosing)
+    costs = cost * np.arange(RATES)
+    tried = costs[:, None] + generator.normal(size=(tables, 2, RATES, choosing)) / math.sqrt(2)
+    chosen = costs[tried.mean(-1).argmin(-1)]
+    return _judge_pair(generator, chosen[:, 1] - chosen[:, 0], reported)
+
+
+def false_beyond_grid(cost, reported, tables):
+    """Return the share of arms with a word whose best rate lies beyond the grid, at a cost."""
+    return _judge_pair(np.random.default_rng(reported), np.full(tables, cost), reported)
+
+
+def _judge_pair(generator, differences, seeds):
+    """Return how often one arm alone differs from the baseline, given its true differences."""
+    noise = generator.normal(size=(len(differences), 1, seeds))
+    found = estimate(differences[:, None, None] + noise, 0.0, math.inf)
+    return float(find_false(found).mean())
+
+
+def follow_looks(differences, looks):
+    """Return the rows of tables at the last looks of their arms, and the indices of these looks.
+
+    `differences` has the shape (T, M, seeds). At each look, the arms that are still undecided take
+    its seeds; decided arms keep their seeds and their rows.
+    """
+    at, rows = np.zeros(differences.shape[:2], int), {}
+    shares, is_open = np.array(spending(looks)), np.ones(at.shape, bool)
+    for look in range(len(looks)):
+        at[is_open] = look
+        taken = np.arange(differences.shape[-1]) < np.array(looks)[at][..., None]
+        level = ALPHA * shares[at] / at.shape[1]
+        now = estimate(np.where(taken, differences, math.nan), 0.0, math.inf, level)
+        rows = {key: np.where(is_open, now[key], rows.get(key, now[key])) for key in now}
+        is_open &= ~find_false(rows)
+    return rows, at
+
+
+def draw_unequal(count, arms, seeds, *, r, heavy=False, seed=0):
+    """Draw paired differences of tables without effects, and their standard deviations.
+
+    All arms share a baseline; variances differ as much as in the records (log-variance 1).
+    """
+    generator = np.random.default_rng(seed)
+    shared = generator.standard_normal((count, 1, seeds))
+    own = generator.standard_normal((count, arms, seeds))
+    if heavy:
+        own = generator.standard_t(5, own.shape) * math.sqrt(3 / 5)
+    sd, sd_base = (np.exp(generator.normal(0, 0.5, (count, n, 1))) for n in (arms, 1))
+    differences = sd * (math.sqrt(r) * shared + math.sqrt(1 - r) * own) - sd_base * shared
+    return differences, np.sqrt(sd**2 * (1 - r) + (sd * math.sqrt(r) - sd_base) ** 2)
 
 
 #: Noise of speeds. Each turn of a process has its luck (0.05), each process its place in memory
@@ -252,23 +327,39 @@ mean of both shares of the text.
     heads = [f"{rows} rows" if rows > 1 else "1 row" for rows in ROWS]
     of_power = {str(n): [f"{100 * power(n, rows, tables):.0f}" for rows in ROWS] for n in SEEDS}
     yield from _table("seeds", heads, of_power)
-    yield """## False words
+    yield f"""## False words
 
 Share of tables without a difference, in percent, in which any row has a word: the largest over 1,
 2, 5 and 10 rows and both shares of the text. *Unequal*: log variances of arms with a deviation of
-1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie 5 deviations from the others.
+1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie {_PEAKS:g} deviations from the
+others, scaled to a deviation of 1; *outliers*: a quarter of one arm's runs, not scaled.
 """
     seeds = [f"{n} seeds" for n in SEEDS]
     false = {
         kind: [f"{100 * worst_false(kind, n, tables):.1f}" for n in SEEDS]
-        for kind in (*USUAL, *UNLIKE)
+        for kind in (*USUAL, *UNLIKE, *OUTLIERS)
     }
     yield from _table("noise", seeds, false)
+    yield """## Tuned arms
+
+Share of arms, in percent, that have a word although they equal the baseline at the best rates of
+both; both choose among four rates on one or two seeds, and each rate costs so many deviations of a
+run more than the one before. Half of a run's variance is shared by all runs of its seed. Below, an
+arm whose best rate lies beyond the grid, whose end costs one deviation.
+"""
+    tuned = {
+        f"{cost:g}, {choosing}": [
+            f"{100 * false_tuned(cost, choosing, reported, tables):.0f}" for reported in REPORTED
+        ]
+        for choosing, cost in itertools.product((1, 2), COSTS)
+    }
+    tuned["beyond the grid"] = [f"{100 * false_beyond_grid(1, n, tables):.0f}" for n in REPORTED]
+    yield from _table("cost, choosing seeds", [f"{n} seeds" for n in REPORTED], tuned)
     yield """## Grids
 
 Share of grids without an effect, in percent, that show any main effect or interaction. *Unequal
 cells*: log variances with a deviation of 1. Where the effect of the first factor varies over seeds,
-by so many deviations of a run, it is 0 on average over all seeds.
+by so many deviations of a run, it is 0 on average over all seeds; no rule is made for that.
 """
     for kind in OF_GRIDS:
         of_grids = {

@@ -1,14 +1,15 @@
 """Frames of tables made by hand, without a store and without training."""
 
 import math
-from dataclasses import replace
 
 import pandas as pd
 
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.values import MeasuredValues, RunRow
-from llama_ablate.findings.warnings import warnings
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.frames import Frames, mark_ends
+from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.table import Table
 from tests import plans
+from tests.metric_rows import make_values
 
 
 def frames(tables, *, roles=None, levels=None, planned=None, changes=None, **experiment):
@@ -63,33 +64,59 @@ def _runs(variants, losses):
 
 
 def _frames(table, experiment, runs):
-    planned = [
-        RunRow(
-            id=plans.id_of(table.name, variant.id, seed),
-            variant=variant.id,
-            label=variant.label,
-            baseline=variant.baseline,
-            role=variant.role,
-            seed=seed,
-            outcome=loss if isinstance(loss, str) else "ok",
-            steps_done=2,
-            numbers={"test_loss_nats": math.nan if isinstance(loss, str) else loss},
-        )
+    planned = run_rows(
+        {
+            "id": plans.id_of(table.name, variant.id, seed),
+            "variant": variant.id,
+            "label": variant.label,
+            "baseline": variant.baseline,
+            "role": variant.role,
+            "seed": seed,
+            "outcome": loss if isinstance(loss, str) else "ok",
+            "test_loss_nats": math.nan if isinstance(loss, str) else loss,
+        }
         for variant, seed, loss in runs
-    ]
-    machines = pd.DataFrame(index=range(sum(run.outcome != "pending" for run in planned)))
-    metrics = MeasuredValues()
-    return TableFrames(table, experiment, planned, metrics, [], machines, lambda _run: [], set())
+    )
+    machines = pd.DataFrame(index=range(int(planned["outcome"].ne("pending").sum())))
+    return Table(table, experiment, planned, make_values(), NO_ATTEMPTS, machines, lambda _run: [])
+
+
+NO_ATTEMPTS = pd.DataFrame(
+    columns=["variant", "run", "seed", "metric", "error", "label", "table"], dtype=object
+)
+_PLANNED = {
+    "baseline": False,
+    "role": "",
+    "point": "",
+    "use": "reported",
+    "tuned": "{}",
+    "reason": "",
+    "too_short": False,
+    "steps_done": 2.0,
+}
+
+
+def run_rows(rows):
+    """Planned runs as a frame, from their columns; the others are those of an ordinary run."""
+    return _mark(pd.DataFrame([{**_PLANNED, **row} for row in rows]))
+
+
+def _mark(runs):
+    is_open = runs["outcome"].eq("pending")
+    lost = {word: runs["outcome"].eq(word).astype(float).mask(is_open) for word in UNSTABLE}
+    return mark_ends(runs.assign(**lost))
 
 
 def changed(runs, which, numbers=None, **changes):
     """Runs of which those that are meant have other numbers, or are otherwise changed."""
-    return [
-        replace(run, numbers={**run.numbers, **(numbers or {})}, **changes) if which(run) else run
-        for run in runs
-    ]
+    chosen, runs = [bool(which(run)) for run in iterate(runs)], runs.copy()
+    for name, value in {**(numbers or {}), **changes}.items():
+        runs.loc[chosen, name] = value
+    return _mark(runs)
 
 
 def sentences_of(frames):
     """The warnings of a report as sentences."""
+    from llama_ablate.findings.warnings import warnings
+
     return [str(warning) for warning in warnings(frames)]

@@ -17,7 +17,7 @@ from scipy import stats
 
 from analysis.judge import Ledger, Terms, judge, lord, merge, weights
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence import simultaneous, verdict
+from llama_ablate.evidence.verdicts import verdict
 
 from .in_process import in_process
 

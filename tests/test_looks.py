@@ -11,8 +11,9 @@ import yaml
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
@@ -140,17 +141,16 @@ def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tm
     assert run_in_process(file, tmp_path) == 0
     one, other = (Frames.of(Results(s.root)).table for s in (store, Store(tmp_path / "looked")))
     columns = ["label", "verdict", "look", "n", "difference", "low", "high"]
-    columns.append("p_corrected")
-    assert framed(one.comparison)[columns].equals(framed(other.comparison)[columns])
+    assert compare_variants(one)[columns].equals(compare_variants(other)[columns])
     assert store.final_ids() == Store(tmp_path / "looked").final_ids()
 
 
 def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(looked):
     _, store = looked
     table = Frames.of(Results(store.root)).table
-    rows = framed(table.comparison).set_index("label")
+    rows = compare_variants(table).set_index("label")
     assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equal", 1, 1]
-    runs = framed(table.runs)
+    runs = find_runs(table)
     trained = runs[runs["use"] != "race"].groupby("label")
     assert set(trained["point"].nunique()) == {1}
     seeds, base = trained["seed"].nunique(), table.plan.baseline.label
@@ -159,9 +159,9 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
             assert seeds[label] == row["n"] == [2, 3, 4][int(row["look"]) - 1]
             assert row["verdict"] != "pending"
     assert seeds[base] == max(seeds)
-    assert len(table.runs) == RACED + sum(seeds) < len(store.plan.runs)
-    assert not any(run.outcome == "pending" for run in table.runs)
-    assert {run.use for run in table.reported} == {"reported"}
+    assert len(runs) == RACED + sum(seeds) < len(store.plan.runs)
+    assert "pending" not in {*runs["outcome"]}
+    assert {*find_reported(table)["use"]} == {"reported"}
 
 
 def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
@@ -171,7 +171,7 @@ def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
     with in_process():
         assert "pending" not in answer("pack", store.root, "--out", tmp_path / "pack")
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
-    assert framed(ours.comparison).equals(framed(packed.comparison))
+    assert compare_variants(ours).equals(compare_variants(packed))
     assert breaches(store.root) == breaches(tmp_path / "pack") == []
 
 

@@ -12,6 +12,7 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.others import compare_others
 from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import half_width, joined
@@ -162,8 +163,10 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
         file = experiment_file(guard="{metric: cloze, worse_by: 1 points}", measure=measure)
         assert run_in_process(file, tmp_path / "r") == 0
         table = Frames.of(Results.open(tmp_path / "r" / "tiny")).table
-        guarded = [(row.measure, row.result) for row in table.guards]
-        tasks = {row.task for row in table.secondary if row.task}
+        rows = compare_others(table)
+        judged = rows[rows["result"].ne("")]
+        guarded = [*zip(judged["measure"], judged["result"], strict=True)]
+        tasks = {*rows["task"]} - {""}
         return tasks, guarded, capsys.readouterr().err
 
     for words in ("first", "second"):

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.evidence import simultaneous, verdict
+from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.warnings import UNPLANNED
 from llama_ablate.launch import worker
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Results, Store, protocol
 from tests import plans
-from tests.evidence.test_sequential import tables
 from tests.in_process import in_process, run_in_process
 from tests.metrics import measured
+from tests.simulations import draw_unequal, find_false
 from tests.tables import sentences_of as warnings
 
 FILE = {
@@ -130,12 +130,11 @@ def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
 @pytest.mark.full
 def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
     count = 10_000
-    differences, _ = tables(count, 7, 96, r=0.3, seed=6)
+    differences, _ = draw_unequal(count, 7, 96, r=0.3, seed=6)
     false = np.zeros(count, bool)
     for expected, seeds in zip(UNPLANNED, (3, 6, 12, 24, 48, 96), strict=True):
-        for i in np.flatnonzero(~false):
-            rows = simultaneous({str(j): row[:seeds] for j, row in enumerate(differences[i])})
-            false[i] = any(verdict(row) != "inconclusive" for row in rows.values())
+        found = estimate(differences[..., :seeds], 0.0, np.inf, ALPHA / 7)
+        false |= find_false(found).any(1)
         # Three standard errors of both simulations: the table is of 4,000.
         assert abs(false.mean() - expected) < 3 * np.sqrt(expected * (1 / count + 1 / 4_000))
 

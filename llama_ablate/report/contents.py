@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
-from llama_ablate.findings import effects, sizes, tuning
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import frame
+from llama_ablate.findings import factors, tuning
+from llama_ablate.findings.compare import pair_differences
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.stages import find_reported, find_runs
+from llama_ablate.findings.table import Table
 from llama_ablate.report import columns
 from llama_ablate.results.plan_document import BITS
 
@@ -66,7 +66,7 @@ class TableContents:
 
     #: Frames of the whole experiment, and the table.
     experiment: Frames
-    table: TableFrames
+    table: Table
 
     @property
     def name(self) -> str:
@@ -86,9 +86,8 @@ class TableContents:
     @cached_property
     def comparison(self) -> pd.DataFrame:
         """Rows of the comparison in reading order, as in `order_rows`."""
-        rows = columns.comparison(self.alone).set_index("variant", drop=False)
-        rows.index.name = None
-        return rows.loc[[row.label for row in order_rows(self.table)]]
+        rows = order_rows(self.table, columns.comparison(self.alone))
+        return rows.set_index(rows["variant"].rename(None))
 
     @cached_property
     def ranked(self) -> pd.DataFrame:
@@ -125,44 +124,33 @@ class TableContents:
     @cached_property
     def seeds(self) -> dict[str, list[float]]:
         """Differences of single seeds from the baseline, by variant."""
-        return self.table.differences()
+        return pair_differences(self.table, find_runs(self.table))
 
     @cached_property
     def rates(self) -> pd.DataFrame:
         """Losses by variant, seed and learning rate; the chosen rate of a variant is marked."""
-        tried = tuning.rates(self.table.runs, self.table.loss, self.table.chance)
-        chosen = {run.label: json.loads(run.tuned).get("lr") for run in self.table.reported}
-        rows = pd.DataFrame(tried, columns=tuning.Rate._fields)
-        return rows.assign(chosen=rows["label"].map(chosen) == rows["lr"])
+        table, reported = self.table, find_reported(self.table)
+        rates = [json.loads(tuned).get("lr") for tuned in reported["tuned"]]
+        chosen = dict(zip(reported["label"], rates, strict=True))
+        tried = tuning.rates(find_runs(table), table.loss, table.chance)
+        return tried.assign(best=tried["label"].map(chosen).eq(tried["lr"]))
 
     @cached_property
     def effects(self) -> pd.DataFrame:
         """Effects of a factorial design in reading order; empty for other designs."""
-        rows = [row for row in effects.factors(self.table) if row.verdict != "not estimable"]
-        return frame(rows, effects.FactorRow)
+        rows = factors.estimate_factors(self.table)
+        return rows[rows["verdict"].ne(factors.NOT_ESTIMABLE)]
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """Differences of a path's steps, each from the step before; empty for other designs."""
-        rows = frame(effects.steps(self.table), effects.StepRow)
-        return rows.rename(columns=STEP_COLUMNS)
-
-    @cached_property
-    def lengths(self) -> pd.DataFrame:
-        """Differences by training length, from branches; empty without branches."""
-        return frame(sizes.by_length(self.table), sizes.LengthRow)
+        return factors.describe_steps(self.table).rename(columns=STEP_COLUMNS)
 
     @cached_property
     def rungs(self) -> pd.DataFrame:
         """Comparison rows of all model sizes; empty unless the experiment has several."""
         rows = [columns.comparison(self.experiment.only(rung)) for rung in self.experiment.rungs]
         return pd.concat(rows) if len(rows) > 1 else self.comparison.iloc[:0]
-
-    @cached_property
-    def rung_rates(self) -> pd.DataFrame:
-        """Losses by variant, model size, seed and learning rate."""
-        rows = [(*loss.rate, loss.rung, loss.best) for loss in sizes.by_rate(self.experiment)]
-        return pd.DataFrame(rows, columns=[*tuning.Rate._fields, "rung", "chosen"])
 
     @cached_property
     def state(self) -> pd.DataFrame:
@@ -176,15 +164,16 @@ class TableContents:
         return pd.DataFrame(rows, columns=["variant", "context", "bytes"])
 
 
-def order_rows(table: TableFrames) -> list[ComparisonRow]:
+def order_rows(table: Table, rows: pd.DataFrame) -> pd.DataFrame:
     """Return a table's rows in reading order: baseline, other variants by loss, then controls.
 
     The steps of a path keep their order.
     """
     if table.experiment.variants.design == "path":
-        return table.comparison
-    by_loss = sorted(table.comparison, key=lambda row: (np.isnan(row.difference), row.difference))
-    return sorted(by_loss, key=lambda row: (not row.baseline, bool(row.role)))
+        return rows
+    place = {"is_other": ~rows["baseline"], "is_control": rows["role"].ne("")}
+    keys = [*place, "difference"]
+    return rows.loc[rows.assign(**place).sort_values(keys, kind="stable").index]
 
 
 def list_tables(frames: Frames, experiment: Frames) -> Iterator[TableContents]:
@@ -193,7 +182,7 @@ def list_tables(frames: Frames, experiment: Frames) -> Iterator[TableContents]:
         yield TableContents(experiment, table)
 
 
-def _token_bytes(table: TableFrames, label: str) -> float:
+def _token_bytes(table: Table, label: str) -> float:
     """Return the bytes of a training token; 1 if losses are per token."""
     if table.unit != BITS:
         return 1.0

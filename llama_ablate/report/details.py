@@ -1,22 +1,24 @@
 """Details of variants, runs and pairs of variants, as text and plain values."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from statistics import stdev
 from typing import Any
 
 import pandas as pd
 
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Interval, measure_pairing, written
-from llama_ablate.findings.compare import RowFamily, compare
-from llama_ablate.findings.comparison import count_outcomes
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import frame, grouped, mean
-from llama_ablate.findings.values import UNSTABLE, MetricRow, RunRow
+from llama_ablate.evidence import written
+from llama_ablate.evidence.intervals import NOTHING
+from llama_ablate.evidence.pairing import measure_pairing
+from llama_ablate.evidence.verdicts import judge
+from llama_ablate.findings.columns import COLUMNS, iterate, list_rows, make_frame
+from llama_ablate.findings.compare import compare, find_samples
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.outcomes import UNSTABLE, count_outcomes
+from llama_ablate.findings.stages import find_reported, find_runs
+from llama_ablate.findings.table import Table
 from llama_ablate.report import tables
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedVariant
@@ -27,107 +29,94 @@ from llama_ablate.terminal import plural
 _SHORT = 25  # most lines of a variant's short text
 #: Text for a terminal, and the same content as plain values for JSON.
 ShownPart = tuple[str, dict[str, Any]]
+#: Columns of runs that are no measured numbers.
+_ABOUT = ("tuned", "ended", *(name for name, of in COLUMNS["runs"].items() if not of.mean))
 
 
-def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> ShownPart:
+def variant(table: Table, chosen: PlannedVariant, *, everything: bool = True) -> ShownPart:
     """Describe a variant: its architecture, runs, and measured values.
 
     Without `everything` the text has at most 25 lines; the returned values are the same.
     """
-    runs = [run for run in table.runs if run.variant == chosen.id]
-    reported = [run for run in runs if run.is_reported]
-    ended = [run for run in reported if run.outcome in FINAL]
-    metrics = [row for row in table.metrics.variant_rows if row.variant == chosen.id]
-    context = table.comparison[0].context
-    ids = {run.id for run in runs}
-    run_errors = [row for row in table.attempts if row.error and row.run in ids]
-    variant_metrics = [
-        row for row in table.attempts if row.error and not row.run and row.variant == chosen.id
-    ]
-    failed = Counter((row.metric, row.error) for row in run_errors)
+    every = find_runs(table)
+    runs = every[every["variant"].eq(chosen.id)]
+    values, attempts = (of[of["variant"].eq(chosen.id)] for of in (table.measured, table.attempts))
+    metrics = values[values["run"].eq("")]
+    failed = attempts[attempts["error"].ne("") & attempts["run"].isin(["", *runs["id"]])]
+    lines = [*_describe_model(table, chosen), *_describe_runs(runs, failed), ""]
+    if everything:
+        lines += _list_everything(chosen, runs, metrics)
+    else:
+        reported = ["", *runs.loc[runs["use"].eq("reported"), "id"]]
+        lines += _list_quantities(values[values["run"].isin(reported)], table.split)
+        lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
+    plain = chosen.model_dump(mode="json") | {
+        "runs": list_rows(runs.drop(columns=["baseline", "role", "ended"])),
+        "metrics": list_rows(make_frame(metrics, "metrics")),
+        "not_measured": list_rows(failed[["run", "metric", "error"]]),
+    }
+    return "\n".join(lines), plain
+
+
+def _describe_model(table: Table, chosen: PlannedVariant) -> list[str]:
+    """Describe the changes, the size and the state of a variant, one line each."""
     changed = changes(table, table.plan.baseline, chosen)
     same = {} if changed else {slot: chosen.model[slot] for slot in SLOTS if slot in chosen.model}
-    lines = [
+    return [
         f"{chosen.label} ({chosen.id})",
         *(f"{key}: {_changed(both)}" for key, both in changed.items()),
         *(f"{slot}: {entry_text(entry)}" for slot, entry in same.items()),
         f"{chosen.parameters:,} parameters: {chosen.active:,} active, {chosen.non_embedding:,} "
         "without embeddings",
         f"{written.number(chosen.flops_per_token, ',')} FLOPs a token; a state of "
-        f"{written.number(chosen.state_bytes, ',')} bytes at {context:,} tokens, to which one more "
-        f"adds {written.number(chosen.kv_bytes_per_token, ',')}",
-        f"{len(runs)} runs: {count_outcomes(run.ended for run in runs)}",
-        *(
-            f"{failure[0]}: not measured of {n} of {len(runs)}: {failure[1]}"
-            for failure, n in failed.items()
-        ),
-        *(f"seed {run.seed}: {run.reason}" for run in runs if run.reason),
-        *(f"{row.metric}: not measured: {row.error}" for row in variant_metrics),
+        f"{written.number(chosen.state_bytes, ',')} bytes at "
+        f"{table.experiment.state_contexts[0]:,} tokens, to which one more adds "
+        f"{written.number(chosen.kv_bytes_per_token, ',')}",
     ]
-    if everything:
-        numbers = {
-            name: each
-            for name in dict.fromkeys(name for run in runs for name in run.numbers)
-            if not all(map(math.isnan, each := [run.number(name) for run in ended]))
-        }
-        trained = {f"train.{key}": value for key, value in chosen.train.items()}
-        run_rows = [(run.id, str(run.seed), run.point, run.outcome, run.reason) for run in runs]
-        cells = pd.DataFrame(run_rows, columns=["id", "seed", "point", "outcome", "reason"])
-        lines += ["", _architecture(chosen.model | trained), "", tables.text(cells), ""]
-        lines += [f"{name}: {_over_seeds(each)}" for name, each in numbers.items()]
-        for metric, rows in grouped(metrics, lambda row: row.metric).items():
-            values_of = (f"  {row.name}: {written.plain(row.value, 4)}" for row in rows)
-            lines += ["", f"{metric}:", *values_of]
-    else:
-        reported_ids = {run.id for run in reported}
-        measured = [*(row for row in table.metrics if row.run in reported_ids), *metrics]
-        lines += ["", *_quantities(measured, table.split)]
-        lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
-    values = chosen.model_dump(mode="json") | {
-        "runs": [_plain(run) for run in runs],
-        "metrics": frame(metrics, MetricRow).to_dict("records"),
-        "not_measured": [
-            {"run": row.run, "metric": row.metric, "error": row.error}
-            for row in (*run_errors, *variant_metrics)
-        ],
-    }
-    return "\n".join(lines), values
 
 
-def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
+def _describe_runs(runs: pd.DataFrame, failed: pd.DataFrame) -> Iterator[str]:
+    """Describe how runs ended, and what was not measured of them or of their variant."""
+    yield f"{len(runs)} runs: {count_outcomes(runs['ended'])}"
+    of_runs = failed[failed["run"].ne("")]
+    for (metric, error), rows in of_runs.groupby(["metric", "error"], sort=False):
+        yield f"{metric}: not measured of {len(rows)} of {len(runs)}: {error}"
+    for run in iterate(runs[runs["reason"].ne("")]):
+        yield f"seed {run.seed}: {run.reason}"
+    for row in iterate(failed[failed["run"].eq("")]):
+        yield f"{row.metric}: not measured: {row.error}"
+
+
+def _list_everything(
+    chosen: PlannedVariant, runs: pd.DataFrame, metrics: pd.DataFrame
+) -> Iterator[str]:
+    """List the options, runs and numbers of a variant, and all that was measured of it."""
+    ended = runs[runs["use"].eq("reported") & runs["outcome"].isin(FINAL)]
+    numbers = ended.drop(columns=[*_ABOUT], errors="ignore").dropna(axis="columns", how="all")
+    yield _architecture(chosen.model | {f"train.{key}": of for key, of in chosen.train.items()})
+    yield from ("", tables.text(runs[["id", "seed", "point", "outcome", "reason"]]), "")
+    for name in numbers:
+        yield f"{name}: {_over_seeds(numbers[name])}"
+    for metric, rows in metrics.groupby("metric", sort=False):
+        yield from ("", f"{metric}:")
+        for row in iterate(rows):
+            yield f"  {row.name}: {written.plain(row.value, 4)}"
+
+
+def _list_quantities(values: pd.DataFrame, split: str) -> Iterator[str]:
     """Format a line per measured quantity, with the quantities recorded in training last.
 
     If a quantity was measured on several splits, only the values on `split` are used.
     """
-    reported_rows = [
-        row
-        for row in measured
-        if row.coordinates.get("split", split) == split and "cluster" not in row.coordinates
-    ]
-    reported_rows.sort(key=lambda row: row.metric == TRAINING)
-    lines = []
-    for (_, quantity), rows in grouped(
-        reported_rows, lambda row: (row.metric, row.quantity)
-    ).items():
-        names = grouped(rows, lambda row: row.name)
-        means = [mean(row.value for row in each) for each in names.values()]
-        finite = [value for value in means if not math.isnan(value)] or [math.nan]
-        low, high = (written.plain(end, 4) for end in (min(finite), max(finite)))
+    is_whole = values["cluster"].isna() & (values["split"].isna() | values["split"].eq(split))
+    ordered = values[is_whole].sort_values(
+        "metric", key=lambda names: names.eq(TRAINING), kind="stable"
+    )
+    for (_, quantity), rows in ordered.groupby(["metric", "quantity"], sort=False):
+        means = rows.groupby("name", sort=False)["value"].mean()
+        low, high = (written.plain(end, 4) for end in (means.min(), means.max()))
         several = f"{quantity}: {low} to {high} ({len(means)} numbers)"
-        description = f"{rows[0].name}: {_over_seeds([row.value for row in rows])}"
-        lines.append(several if len(means) > 1 else description)
-    return lines
-
-
-#: Fields of a run in JSON that identify it, and fields that describe its outcome.
-_RUN_COLUMNS = ("id", "variant", "label", "seed", "tuned", "point", "use")
-_OUTCOME_COLUMNS = ("outcome", "reason", "too_short", "steps_done")
-
-
-def _plain(run: RunRow) -> dict[str, object]:
-    """Return a run as plain values for JSON."""
-    first, last = ({k: getattr(run, k) for k in of} for of in (_RUN_COLUMNS, _OUTCOME_COLUMNS))
-    return {**first, **last, **run.numbers}
+        yield several if len(means) > 1 else f"{means.index[0]}: {_over_seeds(rows['value'])}"
 
 
 def run(results: Results, run_id: str) -> ShownPart:
@@ -148,42 +137,43 @@ def run(results: Results, run_id: str) -> ShownPart:
     return "\n".join(lines), {**asdict(record), "curve": curve, "folder": str(folder)}
 
 
-def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
+def pair(table: Table, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
     """Compare variant B with variant A: changed settings, and every metric, paired by seed."""
-    changed = changes(table, a, b)
-    numbers = _numbers(table, a, b)
-    names = ["measure", a.label, b.label]
+    changed, speeds = changes(table, a, b), _compare_speeds(table, a, b)
+    numbers = {name: _compare_number(table, name, a, b) for name in _list_numbers(table, a, b)}
+    known = {name: row for name, row in numbers.items() if row}
     cells = pd.DataFrame(
         [
-            (
-                name,
-                written.plain(mean(x), 5),
-                written.plain(mean(y), 5),
-                written.interval(difference.mean, difference.low, difference.high),
-                written.number(measure_pairing(y, x).correlation, ".2f"),
-            )
-            for name, (x, y, difference) in numbers.items()
-        ],
-        columns=[*names, "difference over seeds [95%]", "r over seeds"],
+            {
+                "measure": name,
+                a.label: written.plain(row["a"], 5),
+                b.label: written.plain(row["b"], 5),
+                "difference over seeds [95%]": written.interval(
+                    row["mean"], row["low"], row["high"]
+                ),
+                "r over seeds": written.number(row["correlation"], ".2f"),
+            }
+            for name, row in known.items()
+        ]
     )
-    speeds = pd.DataFrame(_speeds(table, a, b), columns=[*names, "ratio"])
     lines = [f"{a.label} -> {b.label}", ""]
     lines += [f"{key}: {_changed(both)}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if len(cells) else "no seed that both finished", ""]
-    lines += [_sentence(table, a, b), *_left_out(table, a, b)]
+    lines += [_write_verdict(table, a, b), *_list_lost(table, a, b)]
     lines += ["", tables.text(speeds)] if len(speeds) else []
+    losses = find_samples(table, table.loss)
     values = {
         "a": a.label,
         "b": b.label,
         "changed": changed,
-        "seeds": sorted(table.pair(table.loss, b.id, a.id).own),
-        "effects": {name: asdict(difference) for name, (_a, _b, difference) in numbers.items()},
-        "speeds": speeds.to_dict("records"),
+        "seeds": sorted(losses.get(a.id, {}).keys() & losses.get(b.id, {}).keys()),
+        "effects": {name: {key: row[key] for key in NOTHING} for name, row in known.items()},
+        "speeds": list_rows(speeds),
     }
     return "\n".join(lines), values
 
 
-def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[object]]:
+def changes(table: Table, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[object]]:
     """Return the settings of architecture, training and data that differ between two variants.
 
     The result maps each key to its values in A and in B.
@@ -204,87 +194,85 @@ def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[st
     return changed
 
 
-#: One metric of two variants over their common seeds, with the interval of their difference.
-_Both = tuple[list[float], list[float], Interval]
+def _list_numbers(table: Table, a: PlannedVariant, b: PlannedVariant) -> list[str]:
+    """List the run metrics to compare: none per token if the variants read different tokens."""
+    texts = {table.plan.text_of(v).fingerprint for v in (a, b)}
+    kinds = ("_byte", "_s") if len(texts) > 1 else ("_nats", "perplexity", "_byte", "_s")
+    names = map(str, find_reported(table))
+    return [name for name in names if name.endswith(kinds) and not name.endswith("_se_nats")]
 
 
-def _numbers(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, _Both]:
-    """Return the run metrics of two variants on their common seeds, by metric name.
+def _compare_number(
+    table: Table, name: str, a: PlannedVariant, b: PlannedVariant
+) -> dict[str, Any] | None:
+    """Compare a run metric of two variants; None without a common seed.
 
-    Per-token metrics are left out if the variants read different tokens.
+    The row of `compare` also has the means `a` and `b`, and their correlation over seeds.
     """
-    texts = [table.plan.text_of(v).fingerprint for v in (a, b)]
-    kinds = ("_nats", "perplexity", "_byte", "_s") if texts[0] == texts[1] else ("_byte", "_s")
-    paired = {}
-    for name in dict.fromkeys(name for run in table.reported for name in run.numbers):
-        if not name.endswith(kinds) or name.endswith("_se_nats"):
-            continue
-        both = table.pair(name, b.id, a.id)
-        if both.own:
-            interval = compare(table, name, b.id, a.id, RowFamily([(b.id, a.id)])).interval
-            paired[name] = ([*both.other.values()], [*both.own.values()], interval)
-    return paired
+    samples = find_samples(table, name)
+    both = pd.DataFrame({"a": samples.get(a.id, {}), "b": samples.get(b.id, {})}).dropna()
+    if both.empty:
+        return None
+    correlation, _ = measure_pairing([*both["b"]], [*both["a"]])
+    (row,) = list_rows(compare(table, name, [(b.id, a.id)]))
+    return {**row, **both.mean(), "correlation": correlation}
 
 
-def _speeds(
-    table: TableFrames, a: PlannedVariant, b: PlannedVariant
-) -> list[tuple[str, str, str, str]]:
+def _compare_speeds(table: Table, a: PlannedVariant, b: PlannedVariant) -> pd.DataFrame:
     """Compare metrics measured once per variant, such as speeds, by ratios B / A.
 
-    Returns rows of text (name, value of A, value of B, ratio) for metrics that both variants have.
+    Returns texts: name, value of A, value of B, and ratio, of metrics that both variants have.
     """
-    x, y = (
-        {row.name: row.value for row in table.metrics.variant_rows if row.variant == v.id}
-        for v in (a, b)
-    )
-    return [
+    values = table.measured[table.measured["run"].eq("")]
+    x, y = (values[values["variant"].eq(v.id)].set_index("name")["value"].to_dict() for v in (a, b))
+    rows = [
         (name, written.plain(value, 4), written.plain(y[name], 4), f"{y[name] / value:.3f}")
         for name, value in x.items()
         if name in y and value
     ]
+    return pd.DataFrame(rows, columns=["measure", a.label, b.label, "ratio"])
 
 
-def _sentence(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> str:
+def _write_verdict(table: Table, a: PlannedVariant, b: PlannedVariant) -> str:
     """Write the verdict on the pair's reported loss, without correction for multiple tests."""
-    difference = compare(table, table.loss, b.id, a.id, RowFamily([(b.id, a.id)]))
-    interval = difference.interval
-    if not interval.n:
+    (row,) = list_rows(compare(table, table.loss, [(b.id, a.id)]))
+    if not row["n"]:
         return ""
-    word = difference.judged(table.equivalence)
     words = {
         "better": "is better than",
         "worse": "is worse than",
         "equivalent": "is equivalent to",
+        "equal": "is equal to",
         "too short": "cannot be compared, as runs were too short, with",
         "diverged": "diverged more often than",
         "collapsed": "collapsed more often than",
     }
-    text = written.interval(interval.mean, interval.low, interval.high)
-    text_remark = ", with the error of the text" if interval.text_se > 0 else ""
+    word = words.get(judge(row, table.equivalence), "is not told apart from")
+    text = written.interval(row["mean"], row["low"], row["high"])
+    text_remark = ", with the error of the text" if row["text_se"] > 0 else ""
     return (
-        f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
-        f"{table.split_name} loss, {text}{text_remark}, over {interval.n} paired seeds "
-        "(this pair alone: a table corrects for its number of rows)"
+        f"{b.label} {word} {a.label} on {table.split_name} loss, {text}{text_remark}, over "
+        f"{row['n']} paired seeds (this pair alone: a table corrects for its number of rows)"
     )
 
 
-def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
+def _list_lost(table: Table, a: PlannedVariant, b: PlannedVariant) -> Iterator[str]:
     """Count each variant's diverged or collapsed runs, which are left out of the comparison."""
-    unstable = [run for run in table.reported if run.outcome in UNSTABLE]
-    ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
-    return [
-        f"left out of {label}: {count_outcomes(words)}" for label, words in ended.items() if words
-    ]
+    runs = find_reported(table)
+    for of in (a, b):
+        lost = runs[runs["outcome"].isin(UNSTABLE) & runs["variant"].eq(of.id)]
+        if len(lost):
+            yield f"left out of {of.label}: {count_outcomes(lost['outcome'])}"
 
 
-def _changed(both: Sequence[object]) -> str:
+def _changed(both: list[object]) -> str:
     return " -> ".join(map(entry_text, without_shared(*both)))
 
 
-def _over_seeds(values: Sequence[float]) -> str:
-    finite = [value for value in values if math.isfinite(value)]
-    sd = f" ± {stdev(finite):.2g} (sd of {len(finite)} seeds)" if len(finite) > 1 else ""
-    return f"{written.plain(mean(finite), 6)}{sd}"
+def _over_seeds(values: pd.Series) -> str:
+    finite = values[values.abs() < math.inf]
+    sd = f" ± {finite.std():.2g} (sd of {len(finite)} seeds)" if len(finite) > 1 else ""
+    return f"{written.plain(finite.mean(), 6)}{sd}"
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:

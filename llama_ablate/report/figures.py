@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 
 from llama_ablate.findings.answer import find_asked_cost, list_costs
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import grouped
-from llama_ablate.findings.tuning import first_split
+from llama_ablate.findings.sizes import compare_lengths, list_rates
+from llama_ablate.findings.table import first_split
 from llama_ablate.report import columns, pictures
 from llama_ablate.report.contents import Styles, TableContents, list_tables
+from llama_ablate.report.measurements import select_reported
 
 #: Figures of one comparison table by the ends of their names, made in a size and style.
 Maker = Callable[[TableContents, Mapping[str, Any]], Iterator[tuple[str, Figure]]]
@@ -135,7 +136,7 @@ def _costs(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _lengths(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-    rows = contents.lengths
+    rows = compare_lengths(contents.table)
     if len(rows):
         styles = contents.styles if contents.effects.empty else Styles.of([*rows["name"].unique()])
         options = {"title": contents.name, "unit": contents.table.unit.name, **look}
@@ -167,7 +168,7 @@ def _gaps(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[st
 
 def _transfer(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     """Draw loss against learning rate, a figure for each variant and a line for each size."""
-    rates = contents.rung_rates
+    rates = list_rates(contents.experiment)
     for number, (name, rows) in enumerate(rates.groupby("label", sort=False)):
         if number < _MAX_RATES:
             styles = Styles.of([*rows["rung"].unique()])
@@ -180,13 +181,10 @@ def _transfer(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tupl
 
 def _metrics(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     """Draw each quantity in which variants differ: along a coordinate, or a row a variant."""
-    rows = columns.metrics(contents.alone)
-    if rows.empty:
-        return
-    ok = {"", *(run.id for run in contents.table.reported if run.outcome == "ok")}
-    rows = rows[rows["run"].isin(ok) & (rows["metric"] != "perplexity")]
+    rows = select_reported(contents.alone)
+    rows = rows[rows["metric"] != "perplexity"]
     rows = rows[rows["variant"].isin(contents.styles.named)].dropna(subset=["value"])
-    rows = rows[[not str(name).endswith(_OTHER_ENDINGS) for name in rows["quantity"]]]
+    rows = rows[~rows["quantity"].str.endswith(_OTHER_ENDINGS)]
     rows = rows.sort_values(
         "variant", key=lambda names: names.map([*contents.comparison.index].index), kind="stable"
     )
@@ -211,12 +209,12 @@ def _list_panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     coordinates has a panel, except for coordinates that the x coordinate determines.
     """
     coordinates = [name for name in rows.columns if name not in columns.METRICS]
-    groups = grouped(range(len(rows)), lambda at: tuple(rows[coordinates].iloc[at].notna()))
-    for present, places in groups.items():
-        points = rows.iloc[places]
-        names = [name for name, is_known in zip(coordinates, present, strict=True) if is_known]
+    present = [row.tobytes() for row in rows[coordinates].notna().to_numpy()]
+    for _, part in rows.groupby(present, sort=False):
+        names = [name for name in coordinates if part[name].notna().any()]
+        points = part
         if "split" in names:
-            points = points[points["split"] == first_split(points["split"])]
+            points = part[part["split"].eq(first_split(part["split"]))]
         names = [name for name in names if len({*points[name]}) > 1]
         numeric = [name for name in names if pd.api.types.is_numeric_dtype(points[name])]
         along = max(reversed(numeric), key=lambda name: len({*points[name]}), default="")

@@ -1,11 +1,13 @@
 """Suggested next steps: more seeds for inconclusive variants, and wider tuning grids."""
 
 import json
-import math
 from collections.abc import Iterator
 
 from llama_ablate.findings import tuning
-from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.stages import find_runs
+from llama_ablate.findings.table import Table
 from llama_ablate.terminal import listed
 
 
@@ -18,7 +20,7 @@ def next_steps(frames: Frames, command: str) -> list[str]:
     ]
 
 
-def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
+def _more_seeds(table: Table, command: str) -> Iterator[str]:
     """Suggest the smallest number of seeds that would decide an inconclusive variant.
 
     The suggestion states the minutes of further training. Yields nothing for experiments with
@@ -26,31 +28,30 @@ def _more_seeds(table: TableFrames, command: str) -> Iterator[str]:
     """
     if len(table.experiment.looks) > 1 or not isinstance(table.experiment.seeds, int):
         return
-    needs: dict[int, list[str]] = {}
-    for row in table.comparison:
-        if row.verdict == "inconclusive" and not math.isnan(row.seeds_low):
-            needs.setdefault(int(row.seeds_low), []).append(f"'{row.label}'")
-    present = len(table.experiment.seed_list)
-    trained = [run.number("train_s") for run in table.runs if not run.role]
-    seed_s = sum(seconds for seconds in trained if not math.isnan(seconds)) / present
-    for seeds in sorted(needs)[:1]:
+    rows = compare_variants(table)
+    needs = rows[rows["verdict"].eq("inconclusive")].groupby("seeds_low")["label"].agg(list)
+    present, runs = len(table.experiment.seed_list), find_runs(table)
+    trained = runs.loc[runs["role"].eq(""), runs.columns == "train_s"]
+    seed_s = trained.sum().sum() / present
+    for fewest, labels in [*zip(needs.index, needs, strict=True)][:1]:
+        seeds, names = int(fewest), [f"'{label}'" for label in labels]
         minutes = (seeds - present) * seed_s / 60
         yield (
-            f"about {seeds} seeds would decide {listed(needs[seeds])}: {minutes:.0f} min of "
+            f"about {seeds} seeds would decide {listed(names)}: {minutes:.0f} min of "
             f"training more, by one worker (`{command} --set seeds={seeds}`)"
         )
 
 
-def _more_points(table: TableFrames, command: str) -> Iterator[str]:
+def _more_points(table: Table, command: str) -> Iterator[str]:
     """Suggest a wider tuning grid if a best value is at the grid's end."""
-    best = [json.loads(point) for point in tuning.best_points(table.runs, {}).values()]
+    best = [json.loads(point) for point in tuning.best_points(find_runs(table), {}).values()]
     for key, tried_values in table.experiment.tune.items():
         numbers = {
             v for v in tried_values if isinstance(v, int | float) and not isinstance(v, bool)
         }
         grid = sorted(numbers)
         chosen = {point[key] for point in best}
-        if len(grid) < tuning.MIN_GRID or len(numbers) < len(tried_values) or not min(grid) > 0:
+        if len(grid) < 2 or len(numbers) < len(tried_values) or not min(grid) > 0:
             continue
         below = [grid[0] ** 2 / grid[1]] * (grid[0] in chosen)
         above = [grid[-1] ** 2 / grid[-2]] * (grid[-1] in chosen)

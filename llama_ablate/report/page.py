@@ -28,10 +28,10 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.answer import answer, describe_scale, find_asked_cost, headline
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import DIFFERENCE
+from llama_ablate.findings.stages import find_runs
 from llama_ablate.report import columns, details, figures, pictures, tables
 from llama_ablate.report.contents import STEP_COLUMNS, TableContents, list_tables
-from llama_ablate.report.facts import list_facts
+from llama_ablate.report.facts import count_families, list_facts
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.paper import ascii_name, caption, describe_setup
 from llama_ablate.report.rendering import environment, packaged
@@ -47,7 +47,7 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
 }
 _JUDGED = ("verdict", "test result", "result", "outcome")
 #: Columns that are always shown, on phones too.
-_DECIDING = (DIFFERENCE, "this step [95%]", "range [95%]", "verdict", "test result")
+_DECIDING = (columns.DIFFERENCE, "this step [95%]", "range [95%]", "verdict", "test result")
 #: Beginnings of the titles of further columns in order of importance, for tables with little room.
 _PREFERRED = (
     "runs",
@@ -241,6 +241,7 @@ def _html(
             answer=answer(frames),
             scale=describe_scale(frames),
             facts=list_facts(frames),
+            families=count_families(frames),
             setup=describe_setup(frames),
             warnings=warnings,
             policy=Markup(policy(style, script)),  # noqa: S704 - hashes and constants
@@ -383,17 +384,16 @@ def _make_table(section: Section, contents: TableContents) -> dict[str, Any]:
     """Return a section as a table for the template, with the places of its rows' intervals."""
     table = _lay_out(section.cells, section.short, section.about)
     styles, place = contents.styles, _place_rows(section, contents)
-    has_variants = "variant" in section.cells
-    is_many = len(section.cells) > _MANY_ROWS
-    for at, row in enumerate(table["rows"]):
-        name = section.variants[at] if section.variants else row["cells"][0]
-        name = section.frame["variant"].iloc[at] if has_variants and section.variants else name
+    rows, is_many = section.rows, len(section.cells) > _MANY_ROWS
+    named = next((rows[name] for name in ("variant", "effect", "step") if name in rows), None)
+    names = [row["cells"][0] for row in table["rows"]] if named is None else [*named]
+    is_base = [*rows["baseline"]] if "baseline" in rows else [False] * len(names)
+    for at, (name, row) in enumerate(zip(names, table["rows"], strict=False)):
         row["key"] = styles.keys.get(name, "")
         row["colour"] = styles.colour(name) if row["key"] else "var(--ink)"
         row["place"] = place["rows"][at] if place else None
-        is_base = bool(section.baseline and section.baseline[at])
         is_mid = is_many and _FIRST <= at < len(table["rows"]) - _LAST
-        row["classes"] = " ".join(["base"] * is_base + ["mid"] * is_mid)
+        row["classes"] = " ".join(["base"] * is_base[at] + ["mid"] * is_mid)
     return {**table, "axis": place, "hidden": is_many}
 
 
@@ -454,12 +454,8 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
 
     Returns None for a section without differences, or with differences in several units.
     """
-    rows = section.frame
-    if "marginal" in rows:
-        rows = rows.drop(columns=["difference", "low", "high"], errors="ignore")
-        rows = rows.rename(columns=STEP_COLUMNS)
-    is_known = "difference" in rows and len(rows) == len(section.cells)
-    if not is_known or section.key in ("other_metrics", "hypotheses"):
+    rows = section.rows.rename(columns=STEP_COLUMNS)
+    if "difference" not in rows or section.key in ("other_metrics", "hypotheses"):
         return None
     if not rows["difference"].notna().any():
         return None
@@ -500,22 +496,21 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
 
 def _runs(frames: Frames, folder: Path) -> dict[str, Any]:
     """Return the table of all runs, with their numbers and links to their records."""
-    runs = frames.runs[:_MAX_RUNS]
-    table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
-    rows = [
-        (run.label, run.id, table_of[run.id], run.point, str(run.seed), run.ended) for run in runs
-    ]
-    heads = ["variant", "run", "table", "tuned to", "seed", "outcome"]
-    cells = pd.DataFrame(rows, columns=heads)
+    runs = frames.runs.head(_MAX_RUNS)
+    table_of = {
+        run: table.plan.name for table in reversed(frames.tables) for run in find_runs(table)["id"]
+    }
+    cells = runs[["label", "id", "point", "seed", "ended"]]
+    cells = cells.set_axis(["variant", "run", "tuned to", "seed", "outcome"], axis="columns")
+    cells.insert(2, "table", runs["id"].map(table_of))
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
-        column = name.format(split=frames.table.split)
-        values = [run.number(column) for run in runs]
-        if any(value == value for value in values):  # noqa: PLR0124 - some value is no NaN
+        values = runs.get(name.format(split=frames.table.split), pd.Series(dtype=float))
+        if values.notna().any():
             cells[head] = [written.number(value / scale, form, unit) for value in values]
-    cells["reason"] = [run.reason for run in runs]
+    cells["reason"] = runs["reason"]
     table = _lay_out(cells.loc[:, (cells != "").any()])
-    for row, run in zip(table["rows"], runs, strict=True):
-        if place := frames.folder(run.id):
+    for row, run in zip(table["rows"], runs["id"], strict=True):
+        if place := frames.folder(run):
             path = os.path.relpath(place / "record.json", folder).replace(os.sep, "/")
             row["link"] = quote(path)
     return table
@@ -523,21 +518,18 @@ def _runs(frames: Frames, folder: Path) -> dict[str, Any]:
 
 def _speeds(frames: Frames) -> dict[str, Any]:
     """Return the table of metrics per variant: median, lowest and highest timing round."""
-    rows = [
-        [row.label, row.table, row.name]
-        + [written.plain(value, 4) for value in (row.value, *row.ends)]
-        for table in frames.tables
-        for row in table.metrics.variant_rows
-    ]
-    rows += [
-        [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""]
-        for table in frames.tables
-        for row in table.attempts
-        if row.error and not row.run
-    ]
-    heads = ["variant", "table", "measure", "median", "lowest", "highest"]
-    cells = pd.DataFrame(rows[:_MAX_RUNS], columns=heads)
-    return _lay_out(cells.loc[:, (cells != "").any()])
+    values = columns.metrics(frames)
+    values = values[values["run"].eq("")]
+    cells = values[["variant", "table", "name"]].rename(columns={"name": "measure"})
+    for head, name in {"median": "value", "lowest": "lowest", "highest": "highest"}.items():
+        cells[head] = [written.plain(value, 4) for value in values[name]]
+    attempts = pd.concat([table.attempts for table in frames.tables])
+    failed = attempts[attempts["error"].ne("") & attempts["run"].eq("")]
+    named = failed[["label", "table"]].rename(columns={"label": "variant"})
+    named = named.assign(measure=failed["metric"] + ": " + failed["error"])
+    every = pd.concat([cells, named]).fillna("")
+    every = every.head(_MAX_RUNS)
+    return _lay_out(every.loc[:, (every != "").any()])
 
 
 def _recipes(frames: Frames) -> dict[str, Any]:

@@ -7,7 +7,7 @@ effects.pdf     figure in the width of a column, and `effects-wide.pdf` in the w
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.written import count, ends
 from llama_ablate.files import disk
 from llama_ablate.findings.answer import count_seeds
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import cells, grouped, leading
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.table import Table
 from llama_ablate.findings.warnings import warnings
-from llama_ablate.report import figures, latex, pictures
+from llama_ablate.report import columns, figures, latex, pictures
 from llama_ablate.report.details import describe_computing
 from llama_ablate.report.rendering import write_block
 from llama_ablate.report.sections import Section
@@ -93,23 +94,27 @@ def tabulate(frames: Frames) -> pd.DataFrame:
     return joined.set_axis(heads, axis=1)
 
 
-def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
+def _list_cells(table: Table, is_group: bool) -> pd.DataFrame:
     """Return a comparison table's formatted cells by variant.
 
     If the table is one of several groups of columns (`is_group`), only the columns of tuned values,
     loss and difference are returned.
     """
-    rows = [row for row in table.comparison if not row.role]
-    listed = cells(rows).set_index("variant")
+    every = compare_variants(table)
+    rows = every[every["role"].eq("")]
+    listed = columns.cells(rows, "comparison").set_index("variant")
     chosen = [head for head in listed if str(head).startswith(_TUNED)]
     (difference,) = (head for head in listed if str(head).startswith(_DIFFERENCE))
-    decided = ["*" * bool(is_group and (row.low > 0 or row.high < 0)) for row in rows]
-    marks = [_DAGGER * bool(_doubts(row, table)) for row in rows]
+    decided = ["*" * bool(is_group and (row.low > 0 or row.high < 0)) for row in iterate(rows)]
+    marks = [_DAGGER * bool(_doubts(row, table)) for row in iterate(rows)]
     listed[difference] = [
         cell + star + mark
         for cell, star, mark in zip(listed[difference], decided, marks, strict=True)
     ]
-    wanted: list[Any] = [head for head in leading(rows)[1:] if len({*listed.get(head, ())}) > 1]
+    about = columns.describe(rows, "comparison")
+    wanted: list[Any] = [
+        head for head in listed if about[str(head)].first and len({*listed[head]}) > 1
+    ]
     if is_group:
         wanted = [head for head in listed if str(head).startswith((_LOSS, _DIFFERENCE))]
     chosen_table = listed[[*chosen, *wanted]].rename(index=shorten_labels([*listed.index]))
@@ -121,7 +126,7 @@ def _list_cells(table: TableFrames, is_group: bool) -> pd.DataFrame:
     return chosen_table
 
 
-def _doubts(row: ComparisonRow, table: TableFrames) -> str:
+def _doubts(row: Any, table: Table) -> str:
     """Write why a row of the table needs care; "" for a complete row."""
     planned = table.experiment.looks[0]
     if row.verdict == "too short" or row.too_short:
@@ -143,12 +148,13 @@ def caption(frames: Frames, section: Section) -> str:
 
 def describe_table(frames: Frames) -> str:
     """Write the caption of the paper's comparison table."""
-    rows = [row for row in frames.table.comparison if not row.role]
+    rows = compare_variants(frames.table)
+    rows = rows[rows["role"].eq("")]
     several = len(frames.tables) > 1
     doubtful = [
         f"{row.label}{f' in {table.plan.name}' * several}: {why}"
         for table in frames.tables
-        for row in table.comparison
+        for row in iterate(compare_variants(table))
         if not row.role and (why := _doubts(row, table))
     ]
     values = {
@@ -157,14 +163,14 @@ def describe_table(frames: Frames) -> str:
         "unit": frames.table.unit.full,
         "margin": frames.plan.experiment.margin,
         "several": several,
-        "has_speed": any(row.train_speed.ratio == row.train_speed.ratio for row in rows),
-        "is_paired": any(row.train_speed.turns for row in rows),
+        "has_speed": rows["train_speed_ratio"].notna().any(),
+        "is_paired": rows["train_speed_turns"].any(),
         "doubtful": doubtful,
     }
     return write_block("setup.txt", "caption", _scale(frames, frames.tables) | values)
 
 
-def _scale(frames: Frames, tables: "list[TableFrames] | tuple[TableFrames, ...]") -> dict[str, Any]:
+def _scale(frames: Frames, tables: Sequence[Table]) -> dict[str, Any]:
     """Return question, parameters, training tokens, texts and finished seeds of some tables."""
     plans, experiment = [table.plan for table in tables], frames.plan.experiment
     return {
@@ -173,6 +179,8 @@ def _scale(frames: Frames, tables: "list[TableFrames] | tuple[TableFrames, ...]"
         "tokens": ends((plan.tokens_per_run for plan in plans), count),
         "texts": [*dict.fromkeys(name_corpus(plan.text.source) for plan in plans)],
         "seeds": count_seeds(frames),
+        "tuned": [*experiment.tune],
+        "choosing": experiment.race or len(experiment.seed_list),
     }
 
 
@@ -243,10 +251,13 @@ def _list_points(frames: Frames) -> dict[str, Any]:
         for key, values in tune.items()
     }
     points: dict[str, list[str]] = {}
-    for row in (row for table in frames.tables for row in table.comparison if not row.role):
-        points.setdefault(row.label, []).append(row.point or "not chosen yet")
+    for row in iterate(pd.concat(map(compare_variants, frames.tables))):
+        if not row.role:
+            points.setdefault(row.label, []).append(row.point or "not chosen yet")
     differ = any(len({*each}) > 1 for each in points.values())
-    same = grouped(points, lambda label: tuple(points[label] if differ else points[label][:1]))
+    same: dict[tuple[str, ...], list[str]] = {}
+    for label, each in points.items():
+        same.setdefault((*each,) if differ else (each[0],), []).append(label)
     key = f"{next(iter(tune))} " if len(tune) == 1 else ""
     return {
         "grid": [f"{name} in {', '.join(values)}" for name, values in grid.items()],

@@ -341,7 +341,7 @@ def tuning(
     tried = rates.rename(columns={"loss": "value"})
     means = _average(tried, [by, "lr"])[[by, "lr", "mean"]]
     ends = draw_lines(means, ax, styles, by, "lr", "mean")
-    for name, ring in group(_average(tried[tried["chosen"]], [by, "lr"]), by):
+    for name, ring in group(_average(tried[tried["best"].astype(bool)], [by, "lr"]), by):
         if name in styles.named:
             options: dict[str, Any] = {"ms": 9, "mfc": "none", "color": styles.colour(name)}
             tag(ax.plot(ring["lr"], ring["mean"], "o", **options), styles.key(name))

@@ -1,34 +1,35 @@
 """Sections of a report, declared in reading order: tables with titles and notes."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import interval, plain
-from llama_ablate.findings import (
-    controls,
-    effects,
-    heldout,
-    hypotheses,
-    outcomes,
-    precision,
-    tuning,
+from llama_ablate.findings import precision, sizes
+from llama_ablate.findings.checks import check_controls, describe_splits
+from llama_ablate.findings.columns import iterate, list_rows
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import (
+    compare_axes,
+    describe_confounding,
+    describe_steps,
+    estimate_factors,
 )
-from llama_ablate.findings import sizes as by_sizes
-from llama_ablate.findings.comparison import ComparisonRow
-from llama_ablate.findings.effects import FactorRow
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import DIFFERENCE, Row, cells, explained, frame, grouped, leading
-from llama_ablate.findings.sizes import LengthRow, RateRow, SizeRow
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.others import compare_others
+from llama_ablate.findings.outcomes import describe_stability
+from llama_ablate.findings.stages import find_runs
+from llama_ablate.findings.table import Table
+from llama_ablate.findings.tuning import describe_tuning
 from llama_ablate.findings.warnings import warn_of_text
-from llama_ablate.report import measurements
-from llama_ablate.report.columns import RENAMED
+from llama_ablate.report import columns, measurements
 from llama_ablate.report.contents import order_rows
 from llama_ablate.report.rendering import write_block
 from llama_ablate.results import protocol
@@ -38,11 +39,11 @@ from llama_ablate.terminal import listed
 #: Faults of a part of the report, which the page states in the part's place.
 FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 #: Columns that are left out for a factorial design, in which factors are tested, not combinations.
-_TESTED = (DIFFERENCE, "verdict", "p, corrected", "seeds to decide")
-#: Combinations of a factorial design, and interactions, beyond which a section is folded.
-_MAX_CELLS, _MAX_EFFECTS = 20, 10
+_TESTED = (columns.DIFFERENCE, "verdict", "seeds to decide")
+_MAX_EFFECTS = 10  # most interactions that commands print
 _TRENDS = ("transfer", "sizes")  # sections over model sizes
-Halved = TypeVar("Halved", ComparisonRow, FactorRow)
+#: Titles of the comparison by the kind of the experimental design.
+_COMPARISONS = {"factors": "Combinations", "path": "All steps so far", "plain": "Comparison"}
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,11 @@ class Section:
     note: str
     #: All numbers behind the cells, for machines.
     frame: pd.DataFrame
-    #: For each row its variant, and whether that is the baseline; empty if rows have no variants.
-    variants: Sequence[str] = ()
-    baseline: Sequence[bool] = ()
-    key: str = ""
+    key: str
     #: Name of the comparison table; "" if the section covers all tables, or the only one.
     table: str = ""
     #: Whether the commands `run` and `report` print the section.
     printed: bool = True
-    #: Whether the section is folded on the page.
-    folded: bool = False
     #: Number of leading columns, from the left; 0 for all. Columns are in order of importance:
     #: a narrow terminal, and the page, show as many as fit.
     short: int = 0
@@ -74,65 +70,49 @@ class Section:
     #: Error that kept the section from being made; else "".
     error: str = ""
 
-
-Kind = TypeVar("Kind", bound=Row)
-#: Text or flag of a section: a constant, or a function of the data and the section's rows.
-Text = str | Callable[[Frames, Sequence[Kind]], str]
-Flag = bool | Callable[[Frames, Sequence[Kind]], bool]
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Rows of the frame behind each row of cells; empty if these are not the frame's rows."""
+        return self.frame if len(self.frame) == len(self.cells) else self.frame.iloc[:0]
 
 
 @dataclass(frozen=True)
-class SectionKind(Generic[Kind]):
+class SectionKind:
     """Declaration of a kind of section; its note is a block of `notes.txt`."""
 
-    title: Text[Kind]
-    rows: Callable[[Frames], Sequence[Kind]]
-    #: Function that formats the cells; by default each row is formatted by its own fields.
-    cells: Callable[[Frames, Sequence[Kind]], pd.DataFrame] = lambda _, rows: cells(rows)
+    title: str
+    frame: Callable[[Frames], pd.DataFrame]
+    #: Function that formats the cells; by default each row is formatted as `columns.yaml` declares.
+    cells: Callable[[Frames, pd.DataFrame], pd.DataFrame] | None = None
+    #: Section of `columns.yaml` with the columns, unless it is the section's key.
+    columns: str = ""
     every_table: bool = True
-    printed: Flag[Kind] = True
-    folded: Flag[Kind] = False
-    answer: Text[Kind] = ""
+    is_printed: Callable[[pd.DataFrame], bool] = lambda _: True
+    answer: Callable[[pd.DataFrame], str] = lambda _: ""
 
     def make(self, frames: Frames, key: str) -> Section | None:
         """Make the section from a report's data; return None if there are no rows."""
-        rows = self.rows(frames)
-        if not rows:
+        frame = self.frame(frames)
+        if frame.empty:
             return None
-        title, answer = (
-            part if isinstance(part, str) else part(frames, rows)
-            for part in (self.title, self.answer)
-        )
-        printed, folded = (
-            flag if isinstance(flag, bool) else flag(frames, rows)
-            for flag in (self.printed, self.folded)
-        )
-        table_cells, first = self.cells(frames, rows), leading(rows)
-        aligned = rows if len(table_cells) == len(rows) else ()
-        if "variant" in table_cells:
+        of = self.columns or key
+        about = columns.describe(frame, of)
+        cells = self.cells(frames, frame) if self.cells else columns.cells(frame, of)
+        if "variant" in cells:
             names = [v.label for table in frames.plan.tables for v in table.variants]
             short = shorten_labels(dict.fromkeys(names))
-            table_cells["variant"] = [short.get(name, name) for name in table_cells["variant"]]
+            cells["variant"] = [short.get(name, name) for name in cells["variant"]]
         return Section(
-            title,
-            table_cells,
-            write_block("notes.txt", key, _describe(frames, rows)),
-            frame(rows).rename(columns=RENAMED),
-            variants=[_name_row(row) for row in aligned],
-            baseline=[bool(getattr(row, "baseline", False)) for row in aligned],
-            key=key,
-            printed=printed,
-            folded=folded,
-            short=sum(head in first for head in table_cells),
-            answer=answer,
-            about=explained(rows),
+            _COMPARISONS[_find_design(frames)] if key == "comparison" else self.title,
+            cells,
+            write_block("notes.txt", key, _describe(frames, frame)),
+            frame.rename(columns=columns.RENAMED if "label" in frame else {}),
+            key,
+            printed=self.is_printed(frame),
+            short=sum(title in about and about[title].first for title in cells),
+            answer=self.answer(frame),
+            about={title: column.about for title, column in about.items()},
         )
-
-
-def _name_row(row: Row) -> str:
-    """Return the name of a row: its variant, effect or path step, or ""."""
-    names = (getattr(row, name, "") for name in ("variant", "label", "effect", "step"))
-    return next((str(name) for name in names if name), "")
 
 
 def sections(frames: Frames, *, strict: bool = True) -> list[Section]:
@@ -148,17 +128,8 @@ def sections(frames: Frames, *, strict: bool = True) -> list[Section]:
         except FAULTS as error:
             if strict:
                 raise
-            fault = f"{type(error).__name__}: {error}"
-            part = Section(
-                key,
-                pd.DataFrame(),
-                "",
-                pd.DataFrame(),
-                key=key,
-                error=fault,
-                printed=False,
-                folded=True,
-            )
+            fault, nothing = f"{type(error).__name__}: {error}", pd.DataFrame()
+            part = Section(key, nothing, "", nothing, key, error=fault, printed=False)
         if part:
             title = f"{part.title}: {table}" if table else part.title
             note = "" if part.note in noted else part.note
@@ -184,22 +155,22 @@ def _arrange(frames: Frames) -> Iterator[tuple[str, str, Frames]]:
 # ---- notes
 
 
-def _describe(frames: Frames, rows: Sequence[Row]) -> dict[str, Any]:
+def _describe(frames: Frames, frame: pd.DataFrame) -> dict[str, Any]:
     """Return the values of the templates of notes; functions compute what few notes have."""
     table, experiment = frames.table, frames.plan.experiment
     shares = experiment.spend or spending(experiment.looks)
     return {
-        "rows": rows,
+        "rows": list_rows(frame),
         "split": table.split_name,
         "unit": table.unit.full,
-        "design": _design(frames),
+        "design": _find_design(frames),
         "margin": experiment.margin,
         "race": experiment.race,
         "has_tokenizers": table.plan.has_tokenizers,
         "shares": dict(zip(experiment.looks, shares, strict=True)),
         "text_notes": lambda: " ".join(warn_of_text(table.plan, experiment)),
         "expected": lambda: _write_expected(frames),
-        "confounding": lambda: effects.confounding(table),
+        "confounding": lambda: describe_confounding(table),
         "stated": lambda: _date_hypotheses(frames),
         "missing": lambda: measurements.list_missing(frames),
     }
@@ -208,14 +179,15 @@ def _describe(frames: Frames, rows: Sequence[Row]) -> dict[str, Any]:
 def _write_expected(frames: Frames) -> str:
     """Describe the expected and the actual half widths of intervals, or return ""."""
     table, margin = frames.table, frames.table.margin
-    halves = [row.high - row.difference for row in table.comparison if row.high > row.low]
-    if margin is None or table.unit != NATS or not halves or min(halves) == math.inf:
+    rows = compare_variants(table)
+    halves = (rows["high"] - rows["difference"])[rows["high"] > rows["low"]]
+    if margin is None or table.unit != NATS or not np.isfinite(halves.min()):
         return ""
     expected = precision.expect(frames.plan, None, margin)
     low, high = (plain(expected[name], 2) for name in ("half_low", "half_high"))
     return (
         f"Expected half width before the first run: {low} to {high} nats; half widths of the "
-        f"rows: {plain(min(halves), 2)} to {plain(max(halves), 2)}."
+        f"rows: {plain(halves.min(), 2)} to {plain(halves.max(), 2)}."
     )
 
 
@@ -230,177 +202,166 @@ def _date_hypotheses(frames: Frames) -> str:
     return "Stated in the file before the first run had finished."
 
 
-# ---- rows and cells that depend on the experiment
+# ---- frames and cells that depend on the experiment
 
 
-def _with_half(rows: Sequence[Halved], table: TableFrames) -> Sequence[Halved]:
-    """Compare each row's verdict with the verdict at half the training length.
-
-    Returns the rows with this comparison added. Rows are unchanged if the runs have no branches at
-    half the length (copies of a run whose learning rate decays early).
-    """
-    half = by_sizes.at_half(by_sizes.by_length(table))
-    if not half:
-        return rows
-    return [replace(row, half=half.get(by_sizes.name_of(row), "")) for row in rows]
-
-
-def _factors(frames: Frames, *, of_two: bool) -> Sequence[FactorRow]:
-    rows = [row for row in effects.factors(frames.table) if bool(row.changed) == of_two]
-    return _with_half(rows, frames.table)
-
-
-def _axes(frames: Frames) -> Sequence[Row]:
-    """Return the rows of axes, if any has more than two levels: else factors tell the same."""
-    rows = effects.axes(frames.table)
-    return rows if any(row.levels > 2 for row in rows) else ()
-
-
-def _design(frames: Frames) -> str:
+def _find_design(frames: Frames) -> str:
     """Return the kind of experimental design: `factors`, `path`, or `plain`."""
-    if effects.factors(frames.table):
+    if len(estimate_factors(frames.table)):
         return "factors"
     return "path" if frames.plan.experiment.variants.design == "path" else "plain"
 
 
-def _title_comparison(frames: Frames, _rows: Sequence[Row]) -> str:
-    titles = {"factors": "Combinations", "path": "All steps so far", "plain": "Comparison"}
-    return titles[_design(frames)]
+def _add_half(frame: pd.DataFrame, name: str, table: Table) -> pd.DataFrame:
+    """Compare each row's verdict with the verdict at half the training length.
+
+    The column `half` stays empty if the runs have no branches at half the length (copies of a run
+    whose learning rate decays early).
+    """
+    half = sizes.compare_half(sizes.compare_lengths(table))
+    return frame.assign(half=[half.get(row, "") for row in frame[name]])
 
 
-def _show_comparison(frames: Frames, rows: Sequence[ComparisonRow]) -> pd.DataFrame:
-    table_cells, design = cells(rows), _design(frames)
+def _find_factors(frames: Frames, *, of_two: bool) -> pd.DataFrame:
+    frame = estimate_factors(frames.table)
+    frame = frame[frame["changed"].ne("").eq(of_two)]
+    return _add_half(frame, "effect", frames.table)
+
+
+def _find_axes(frames: Frames) -> pd.DataFrame:
+    """Return the rows of axes, if any has more than two levels: else factors tell the same."""
+    frame = compare_axes(frames.table)
+    return frame if frame["levels"].gt(2).any() else frame.iloc[:0]
+
+
+def _find_comparison(frames: Frames) -> pd.DataFrame:
+    table = frames.table
+    return _add_half(order_rows(table, compare_variants(table)), "label", table)
+
+
+def _show_comparison(frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
+    cells, design = columns.cells(frame, "comparison"), _find_design(frames)
     if design == "factors":
-        return table_cells.drop(columns=[*_TESTED], errors="ignore")
+        return cells.drop(columns=[*_TESTED], errors="ignore")
     if design == "path":
-        table_cells["variant"] = [
-            row.label if row.baseline or row.role else f"up to {row.label}" for row in rows
-        ]
-    return table_cells
+        is_step = ~frame["baseline"] & frame["role"].eq("")
+        cells["variant"] = frame["label"].mask(is_step, "up to " + frame["label"]).to_numpy()
+    return cells
 
 
-def _show_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> pd.DataFrame:
-    """Format differences with a column per training length, and verdicts at half the length."""
-    order = list(dict.fromkeys(row.name for row in rows))
-    columns = {"row": order}
-    for tokens in sorted({row.tokens for row in rows}):
-        by_length = {
-            row.name: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
-            for row in rows
-            if row.tokens == tokens and not math.isnan(row.difference)
-        }
-        columns[f"{plain(tokens / 1e6, 3)}M tokens"] = [by_length.get(name, "") for name in order]
-    if half := by_sizes.at_half(rows):
-        columns["at half the length"] = [half.get(name, "") for name in order]
-    if contrary := by_sizes.contrary(rows):
-        columns["with length"] = ["reverses" if name in contrary else "" for name in order]
-    return pd.DataFrame(columns)
+def _spread(frame: pd.DataFrame, texts: Sequence[str], name: str, by: str) -> pd.DataFrame:
+    """Return texts with a row for each value of `name`, and a column for each value of `by`."""
+    wide = frame.assign(text=texts).pivot_table("text", name, by, aggfunc="first").fillna("")
+    return wide.reindex(frame[name].unique())[frame[by].unique()].rename_axis(None, axis=1)
 
 
-def _answer_lengths(_frames: Frames, rows: Sequence[LengthRow]) -> str:
-    return f"Reversed with length: {listed([*by_sizes.contrary(rows)]) or 'none'}."
-
-
-def _splits(frames: Frames) -> Sequence[Row]:
-    by_text = grouped(frames.tables, lambda table: table.plan.evaluated_on)
+def _write_differences(frame: pd.DataFrame) -> list[str]:
+    """Return each row's difference with its interval and verdict; "" without a difference."""
     return [
-        row
-        for tables in by_text.values()
-        for row in heldout.splits(tables, tables[0].plan.name if len(by_text) > 1 else "")
+        ""
+        if np.isnan(row.difference)
+        else f"{interval(row.difference, row.low, row.high)} {row.verdict}"
+        for row in iterate(frame)
     ]
 
 
-def _trials(frames: Frames) -> Sequence[Row]:
-    table = frames.table
-    return tuning.trials(table.runs, table.plan.repeated, table.loss)
+def _show_lengths(_frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
+    """Format differences with a column per training length, and verdicts at half the length."""
+    cells = _spread(frame, _write_differences(frame), "name", "tokens")
+    cells.columns = [f"{plain(tokens / 1e6, 3)}M tokens" for tokens in frame["tokens"].unique()]
+    names = cells.index
+    if half := sizes.compare_half(frame):
+        cells["at half the length"] = [half.get(name, "") for name in names]
+    if contrary := sizes.find_contrary(frame):
+        cells["with length"] = ["reverses" if name in contrary else "" for name in names]
+    return cells.rename_axis("row").reset_index()
 
 
-def _count_lost(rows: Sequence[outcomes.StabilityRow]) -> int:
-    return round(sum(row.diverged.value + row.collapsed.value for row in rows))
+def _answer_lengths(frame: pd.DataFrame) -> str:
+    return f"Reversed with length: {listed([*sizes.find_contrary(frame)]) or 'none'}."
 
 
-def _answer_stability(_frames: Frames, rows: Sequence[outcomes.StabilityRow]) -> str:
-    none = f"None of {sum(row.runs for row in rows)} runs diverged or collapsed."
-    return "" if _count_lost(rows) else none
+def _find_splits(frames: Frames) -> pd.DataFrame:
+    by_text: dict[Any, list[Table]] = {}
+    for table in frames.tables:
+        by_text.setdefault(table.plan.evaluated_on, []).append(table)
+    names = (tables[0].plan.name * (len(by_text) > 1) for tables in by_text.values())
+    return pd.concat(map(describe_splits, by_text.values(), names), ignore_index=True)
 
 
-def _show_sizes(_frames: Frames, rows: Sequence[SizeRow]) -> pd.DataFrame:
+def _answer_stability(frame: pd.DataFrame) -> str:
+    none = f"None of {frame['runs'].sum()} runs diverged or collapsed."
+    return "" if _has_lost(frame) else none
+
+
+def _has_lost(frame: pd.DataFrame) -> bool:
+    return bool((frame["diverged"] + frame["collapsed"]).any())
+
+
+def _show_sizes(_frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
     """Format differences with a column per model size, followed by the trend."""
-    by_label = grouped(rows, lambda row: row.label)
-    columns: dict[str, list[str]] = {"variant": [*by_label]}
-    for rung in dict.fromkeys(row.rung for row in rows):
-        values = {
-            row.label: f"{interval(row.difference, row.low, row.high)} {row.verdict}"
-            for row in rows
-            if row.rung == rung
-        }
-        columns[rung] = [values.get(label, "") for label in by_label]
-    if any(row.trend for row in rows):
-        columns["gap"] = [rows[0].trend for rows in by_label.values()]
-        columns["per tenfold size"] = [str(rows[0].slope) for rows in by_label.values()]
-    return pd.DataFrame(columns)
+    cells = _spread(frame, _write_differences(frame), "label", "rung")
+    trends = frame.drop_duplicates("label")
+    if trends["trend"].ne("").any():
+        cells["gap"] = [*trends["trend"]]
+        cells["per tenfold size"] = [
+            "" if np.isnan(row.slope) else interval(row.slope, row.slope_low, row.slope_high)
+            for row in iterate(trends)
+        ]
+    return cells.rename_axis("variant").reset_index()
 
 
-def _show_rates(_frames: Frames, rows: Sequence[RateRow]) -> pd.DataFrame:
+def _show_rates(_frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
     """Format the best learning rates with a column per model size.
 
     In brackets is the shift from the first size in grid points; * marks the end of the grid.
     """
-    by_label: dict[str, dict[str, str]] = {}
-    for row in rows:
-        columns = by_label.setdefault(row.label, {"variant": row.label})
-        columns[row.rung] = f"{row.lr:g}{'*' if row.edge else ''} ({row.moved:+d})"
-    return pd.DataFrame(by_label.values())
+    texts = [f"{row.lr:g}{'*' * row.edge} ({row.moved:+d})" for row in iterate(frame)]
+    return _spread(frame, texts, "label", "rung").rename_axis("variant").reset_index()
 
 
 #: Declarations of all sections by key, in reading order.
-SECTIONS: dict[str, SectionKind[Any]] = {
-    "steps": SectionKind("Steps", lambda frames: effects.steps(frames.table)),
-    "axes": SectionKind("Which axis matters", _axes),
-    "factors": SectionKind("Factors", lambda frames: _factors(frames, of_two=False)),
+SECTIONS: dict[str, SectionKind] = {
+    "steps": SectionKind("Steps", lambda frames: describe_steps(frames.table)),
+    "axes": SectionKind("Which axis matters", _find_axes),
+    "factors": SectionKind("Factors", lambda frames: _find_factors(frames, of_two=False)),
     "interactions": SectionKind(
         "Interactions",
-        lambda frames: _factors(frames, of_two=True),
-        printed=lambda _, rows: len(rows) <= _MAX_EFFECTS,
-        folded=lambda _, rows: len(rows) > _MAX_EFFECTS,
+        lambda frames: _find_factors(frames, of_two=True),
+        columns="factors",
+        is_printed=lambda frame: len(frame) <= _MAX_EFFECTS,
     ),
-    "comparison": SectionKind(
-        _title_comparison,
-        lambda frames: _with_half(order_rows(frames.table), frames.table),
-        _show_comparison,
-        folded=lambda frames, rows: _design(frames) == "factors" and len(rows) > _MAX_CELLS,
-    ),
+    "comparison": SectionKind("Comparison", _find_comparison, _show_comparison),
     "lengths": SectionKind(
         "By length of training",
-        lambda frames: by_sizes.by_length(frames.table),
+        lambda frames: sizes.compare_lengths(frames.table),
         _show_lengths,
         answer=_answer_lengths,
     ),
-    "other_metrics": SectionKind("Other metrics", lambda frames: frames.table.secondary),
-    "hypotheses": SectionKind(
-        "Hypotheses",
-        lambda frames: [*hypotheses.results(frames), *hypotheses.unjudged(frames)],
-        every_table=False,
+    "other_metrics": SectionKind("Other metrics", lambda frames: compare_others(frames.table)),
+    "hypotheses": SectionKind("Hypotheses", judge_hypotheses, every_table=False),
+    "controls": SectionKind("Controls", lambda frames: check_controls(frames.table)),
+    "heldout": SectionKind(
+        "Held-out text", _find_splits, every_table=False, is_printed=lambda _: False
     ),
-    "controls": SectionKind("Controls", lambda frames: controls.check_controls(frames.table)),
-    "heldout": SectionKind("Held-out text", _splits, every_table=False, printed=False),
-    "tuning": SectionKind("Tuning", _trials),
+    "tuning": SectionKind(
+        "Tuning", lambda frames: describe_tuning(frames.table, find_runs(frames.table))
+    ),
     "stability": SectionKind(
         "Stability",
-        lambda frames: outcomes.stability(frames.table.runs),
-        printed=lambda _, rows: _count_lost(rows) > 0,
+        lambda frames: describe_stability(find_runs(frames.table)),
+        is_printed=_has_lost,
         answer=_answer_stability,
     ),
-    "sizes": SectionKind("By size", by_sizes.by_size, _show_sizes, every_table=False),
+    "sizes": SectionKind("By size", sizes.compare_sizes, _show_sizes, every_table=False),
     "transfer": SectionKind(
-        "Best learning rate by size", by_sizes.optima, _show_rates, every_table=False
+        "Best learning rate by size", sizes.find_optima, _show_rates, every_table=False
     ),
     "metrics": SectionKind(
         "Metrics",
         measurements.find_measured,
-        lambda frames, _rows: measurements.average(frames),
+        lambda frames, _frame: measurements.average(frames),
         every_table=False,
-        printed=False,
-        folded=True,
+        is_printed=lambda _: False,
     ),
 }

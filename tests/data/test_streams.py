@@ -8,8 +8,8 @@ from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.sources import streams
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
 from tests.tables import sentences_of as warnings
@@ -77,7 +77,7 @@ def test_a_run_reports_how_far_it_is_above_the_floor_and_below_it_is_a_leak(
     assert run(experiment_file, tmp_path, data=data, seeds="1") == 0
     assert "over the floor (nats)" in capsys.readouterr().out
     root = tmp_path / "results" / "tiny"
-    found = framed(Frames.of(Results.open(root)).table.comparison)
+    found = compare_variants(Frames.of(Results.open(root)).table)
     assert (found["excess_nats"] > 0).all()
     assert found["excess_nats"][0] < 1.0
     record = Store(root).records()[0].numbers

@@ -3,9 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.evidence import simultaneous
+from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.evidence.text_error import text_error
+from tests.evidence.rows import most, row_of
+from tests.simulations import find_false
 
 
 def crossed(draw, seeds, items, *, seed=0.0, item=0.0, rest=0.0):
@@ -29,8 +31,8 @@ def test_seeds_that_agree_by_chance_do_not_seem_to_have_no_error():
     error = item_error(scores)
     # By hand: every residual of the two items is 1/2, over 99 degrees of freedom and 200 scores.
     assert error.se == pytest.approx(math.sqrt(4 * 0.25 / 99 / 200))
-    interval = simultaneous({"x": list(scores.mean(1))}, text_errors={"x": error})["x"]
-    assert interval.low < 0 < interval.high
+    row = row_of(scores.mean(1), (error.se, error.df))
+    assert row["low"] < 0 < row["high"]
 
 
 def test_variants_that_answer_alike_differ_by_no_less_than_an_item_would_tell():
@@ -45,6 +47,12 @@ def test_other_shapes_are_refused(shape):
         item_error(np.zeros(shape))
 
 
+def judge(differences, errors):
+    """Return whether each row of (rows, seeds) leaves out 0, with the errors of its items."""
+    se, df = np.array([(error.se, error.df) for error in errors]).T
+    return find_false(estimate(differences, se, df, ALPHA / len(errors)))
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -56,10 +64,8 @@ def test_an_interval_misses_the_truth_as_often_as_it_says(parts, volume):
     draw, trials, missed = np.random.default_rng(1), volume(400, 4000, 4000), 0
     for _ in range(trials):
         scores = crossed(draw, 4, 60, **parts)
-        errors = {"x": item_error(scores)}
-        interval = simultaneous({"x": list(scores.mean(1))}, text_errors=errors)["x"]
-        missed += not interval.low <= 0 <= interval.high
-    assert missed / trials < 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+        missed += judge(scores.mean(1)[None], [item_error(scores)]).any()
+    assert missed / trials < most(0.05, trials)
 
 
 def test_answers_that_are_right_or_wrong_are_missed_as_often_as_it_says(volume):
@@ -69,10 +75,8 @@ def test_answers_that_are_right_or_wrong_are_missed_as_often_as_it_says(volume):
         chance = draw.beta(2, 2, 80)
         one, other = (draw.random((3, 80)) < chance for _ in range(2))
         scores = one.astype(float) - other
-        errors = {"x": item_error(scores, least=least_error(80))}
-        interval = simultaneous({"x": list(scores.mean(1))}, text_errors=errors)["x"]
-        missed += not interval.low <= 0 <= interval.high
-    assert missed / trials < 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+        missed += judge(scores.mean(1)[None], [item_error(scores, least=least_error(80))]).any()
+    assert missed / trials < most(0.05, trials)
 
 
 def test_scores_by_group_have_the_mean_of_the_items_whatever_the_sizes_of_groups():
@@ -95,14 +99,10 @@ def test_equal_variants_are_not_told_apart_by_the_templates_of_a_task(seeds, apa
     draw, trials, false = np.random.default_rng(seeds), volume(100, 2_000, 2_000), 0
     groups = np.repeat(np.arange(8), 25)
     for _ in range(trials):
-        values, errors = {}, {}
         hard = draw.normal(0.3, 0.8, 200)
         base = draw.normal(size=(seeds, 200)) < hard
-        for variant in "abc":
-            shift = draw.normal(0, apart, 8)[groups]
-            scores = (draw.normal(size=(seeds, 200)) < hard + shift).astype(float) - base
-            values[variant] = list(scores.mean(1))
-            errors[variant] = item_error(by_group(scores, groups), least=least_error(200))
-        rows = simultaneous(values, text_errors=errors).values()
-        false += any(not row.low <= 0 <= row.high for row in rows)
-    assert false / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+        shift = draw.normal(0, apart, (3, 1, 8))[..., groups]
+        scores = (draw.normal(size=(3, seeds, 200)) < hard + shift).astype(float) - base
+        errors = [item_error(by_group(own, groups), least=least_error(200)) for own in scores]
+        false += judge(scores.mean(-1), errors).any()
+    assert false / trials <= most(0.05, trials)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from llama_ablate.evidence.intervals import power
 from tests import simulations
 from tests.simulations import ROWS, SEEDS, UNLIKE, USUAL
 
@@ -30,15 +31,37 @@ def test_few_tables_of_two_seeds_and_five_rows_have_a_false_word(kind):
     assert simulations.false_tables(kind, 2, 5, 0.2, 4_000) <= most
 
 
+@pytest.mark.parametrize("kind", simulations.OUTLIERS)
+def test_outliers_of_one_arm_give_it_false_words_at_any_number_of_seeds(kind):
+    """What `docs/evidence.md` says of them: a limit of the rule, not a promise."""
+    false = [simulations.worst_false(kind, seeds, 2_000) for seeds in SEEDS]
+    low, high = (0.05, 0.11) if simulations.OUTLIERS[kind] < 6 else (0.08, 0.20)
+    assert low < min(false) < max(false) < high
+
+
+#: False words in percent of tuned arms of equal optima: a statistician's review found 8 to 33.
+TUNED = {1: ((9, 14, 24), (13, 23, 35), (13, 25, 31)), 2: ((7, 12, 20), (8, 16, 27), (8, 14, 18))}
+
+
+@pytest.mark.parametrize("choosing", TUNED)
+def test_tuned_arms_are_told_apart_by_the_choice_of_their_rates(choosing):
+    """More reported seeds make it worse, a second choosing seed little better."""
+    for cost, expected in zip(simulations.COSTS, TUNED[choosing], strict=True):
+        found = [100 * simulations.false_tuned(cost, choosing, n, 4_000) for n in (4, 8, 16)]
+        assert np.abs(np.subtract(found, expected)).max() <= 3
+
+
+def test_a_best_rate_beyond_the_grid_makes_an_arm_worse():
+    """The power of a t test for one deviation."""
+    for seeds in simulations.REPORTED:
+        false = simulations.false_beyond_grid(1.0, seeds, 4_000)
+        assert false == pytest.approx(power(1.0, 1.0, seeds), abs=0.03)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("grid", simulations.GRIDS)
 def test_few_grids_without_an_effect_show_one(grid):
-    """Where an effect varies over two seeds by as much as runs do, up to 15% do."""
-    for kind, most in (
-        ("equal cells", 0.06),
-        ("unequal cells", 0.085),
-        ("effect varies by 1", 0.17),
-    ):
+    for kind, most in (("equal cells", 0.06), ("unequal cells", 0.085)):
         false = max(simulations.false_grids(grid, kind, seeds, 4_000) for seeds in SEEDS)
         assert false <= most, kind
 

@@ -21,7 +21,7 @@ def differences(*means, tilt=0.0):
 
 
 def gap(values, margin=None):
-    return fit_gaps({"": values}, margin)[""]
+    return fit_gaps({"": values}, margin).loc[""]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_a_gap_grows_closes_reverses_moves_or_holds(values, margin, trend):
 
 def test_the_slope_is_that_of_a_line_by_hand():
     found = gap(differences(-0.01, -0.03, -0.05))
-    assert found.slope.mean == pytest.approx(-0.02)  # nats per tenfold size
+    assert found.slope == pytest.approx(-0.02)  # nats per tenfold size
     with pytest.raises(ValueError, match="two sizes"):
         gap({1e4: [0.1, 0.2]})
 
 
 def test_slope_intervals_cover_the_true_slope_in_95_percent_of_simulations(volume):
-    tables, generator, held = volume(500, 2_000, 2_000), np.random.default_rng(0), 0
+    tables, generator, held = volume(300, 2_000, 2_000), np.random.default_rng(0), 0
     for _ in range(tables):
         values = np.array([[-0.01], [-0.03], [-0.05]]) + generator.normal(0, 0.01, (3, 4))
-        slope = gap(dict(zip(SIZES_3, values.tolist(), strict=True))).slope
-        held += slope.low <= -0.02 <= slope.high
+        found = gap(dict(zip(SIZES_3, values.tolist(), strict=True)))
+        held += found.slope_low <= -0.02 <= found.slope_high
     assert held / tables == pytest.approx(0.95, abs=4 * math.sqrt(0.05 * 0.95 / tables))
 
 
@@ -68,7 +68,7 @@ def trends(first, last, variants, seeds, count):
             for i in range(variants)
         }
         named = {k: dict(zip(sizes, v.tolist(), strict=True)) for k, v in drawn.items()}
-        yield [found.trend for found in fit_gaps(named).values()]
+        yield fit_gaps(named)["trend"].tolist()
 
 
 @pytest.mark.parametrize(("variants", "seeds"), [(3, 5), (7, 3)])

@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 
-from llama_ablate.findings import effects
 from llama_ablate.findings.answer import MAX_WORDS, answer, headline
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report.paper import describe_setup
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import describe_steps, estimate_factors
 from tests.tables import frames, sentences_of
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -40,7 +39,6 @@ def test_a_variant_equal_bit_for_bit_is_equivalent_where_no_margin_is_given():
 def test_of_a_baseline_alone_the_scope_is_told_and_that_nothing_is_compared():
     alone = frames({"": {"base": BASE}})
     assert headline(alone) == "There are no variants to compare." + SIZE
-    assert describe_setup(alone).startswith("We train a baseline of ")
 
 
 def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
@@ -128,7 +126,7 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     stated = {"hypotheses": [{"variant": "a", "direction": "better"}], **experiment}
     losses = {"base": BASE, "a": moved(-0.1), "b": moved(0.1)}
     made = frames({"": losses}, changes=changes, **stated)
-    remarks = framed(made.table.comparison).set_index("label")["rate"]
+    remarks = compare_variants(made.table).set_index("label")["rate"]
     assert {*remarks[remarks != ""].index} == marked
     assert {*remarks} <= {"", "one rate for all: not tuned"}
     told = [line for line in sentences_of(made) if "with one rate for all" in line]
@@ -144,12 +142,12 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
         changes={f"{n}1": muon() for n in (0, 1)},
         variants=PRODUCT,
     )
-    found = framed(effects.factors(made.table)).set_index("factor")["rate"]
+    found = estimate_factors(made.table).set_index("factor")["rate"]
     assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
     assert headline(made).count(" (one rate for all: not tuned)") == 1
     path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
     made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
-    steps = framed(effects.steps(made.table)).set_index("step")["rate"]
+    steps = describe_steps(made.table).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
 
 

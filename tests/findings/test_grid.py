@@ -2,15 +2,19 @@
 
 import itertools
 import math
-import re
 
 import numpy as np
 import pytest
 
-from llama_ablate.commands.cli import main
-from llama_ablate.findings import effects
+from llama_ablate.findings.compare import find_losses
+from llama_ablate.findings.factors import (
+    compare_axes,
+    describe_confounding,
+    estimate_factors,
+    find_contrasts,
+)
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.stages import mark_runs
 from llama_ablate.results import Results
 from tests import filled
 from tests.tables import frames
@@ -42,26 +46,26 @@ def grid(experiment_file, tmp_path):
     return filled.of_file(tmp_path / "grid", file, loss)
 
 
-def test_a_2_x_4_x_5_says_in_one_screen_which_axis_matters(grid, capsys):
-    assert main(["show", str(grid.root)]) == 0
-    shown = capsys.readouterr().out
-    first, rest = shown.split("Factors\n")
-    axes = [line.split()[0] for line in first.splitlines()[4:7]]
-    assert axes == ["position", "feedforward", "norm"]
-    assert re.search(r"norm +at most 0\.0\d+ +\w+, \w+ ", first)
-    assert re.search(r"rope, alibi \+0\.0\d+, sinusoidal \+0\.0\d+, learned \+0\.0\d+ +norm", first)
-    told = rest.split("Combinations")[0].strip().splitlines()
-    assert len(told) == 2 + 1 + 6 + 10
-    assert len(shown.split("Combinations")[0].splitlines()) < 40
-    assert "learned instead of rope" in told[2]
+def test_a_2_x_4_x_5_says_which_axis_matters(grid):
+    table = Frames.of(Results.open(grid.root)).table
+    axes = compare_axes(table).set_index("axis")
+    assert [*axes.index] == ["position", "feedforward", "norm"]
+    assert axes.loc["norm", "low"] == 0
+    assert axes.loc["position", "lowest"].startswith("rope")
+    assert axes.loc["position", "more_than"].startswith("norm")
+    rows = estimate_factors(table)
+    assert [len(of) for _, of in rows.groupby(rows["factor"].str.count(" x "))] == [17, 3 + 4 + 12]
+    assert rows["effect"].iloc[0] == "learned instead of rope"
+    assert (rows["difference"] - 0.06).abs().iloc[0] < 0.01
 
 
 def test_a_run_that_failed_takes_nothing_from_the_others(grid):
     table = Frames.of(Results.open(grid.root)).table
-    rows = {row.effect: row for row in effects.factors(table)}
+    rows = {row.effect: row for row in estimate_factors(table).itertuples()}
     assert len(rows) == 17 + 19
     cells = [variant.id for variant in table.plan.variants if not variant.role]
-    losses = np.array([[table.losses[id_].get(seed, math.nan) for seed in (0, 1)] for id_ in cells])
+    known = find_losses(table)
+    losses = np.array([[known[id_].get(seed, math.nan) for seed in (0, 1)] for id_ in cells])
     (failed,) = np.nonzero(np.isnan(losses).any(1))[0]
     others = np.delete(losses, failed, 0)
     # The missing plot of Yates: what is left of the cell beside the seeds of all others.
@@ -86,21 +90,21 @@ def test_an_effect_whose_combinations_were_not_run_says_so():
     sizes = {"norm": 3, "block": 2}
     losses = np.random.default_rng(1).normal(size=(5, 3)).tolist()
     table = of_grid(losses, without=[(2, 1)], sizes=sizes).table
-    rows = framed(effects.factors(table)).set_index("effect")
+    rows = estimate_factors(table).set_index("effect")
     lost = rows.loc["norm2 with block1"]
     assert lost["verdict"] == "not estimable"
     assert lost["why"] == "its combinations were not run, or failed"
     assert math.isnan(lost["difference"])
     assert rows.drop("norm2 with block1")["difference"].notna().all()
     assert rows["alpha"].dropna().round(6).unique().tolist() == [round(0.05 / 5, 6)]
-    assert effects.confounding(table).startswith("5 of 6 combinations were run: an effect is that")
+    assert describe_confounding(table).startswith("5 of 6 combinations were run: an effect is that")
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_interval_five_times_as_wide_as_its_neighbours_says_why(seed):
     generator = np.random.default_rng(seed)
     losses = generator.normal(size=(40, 2)) * np.exp(generator.normal(size=(40, 1)))
-    rows = framed(effects.factors(of_grid(losses.tolist()).table))
+    rows = estimate_factors(of_grid(losses.tolist()).table)
     width = rows["high"] - rows["low"]
     assert (rows["why"][width > 5 * width.median()] != "").all()
     assert (rows["why"][width < 2 * width.median()] == "").all()
@@ -114,7 +118,8 @@ def test_the_range_of_an_axis_is_held_by_its_interval(volume):
         means = true[[cell[1] for cell in itertools.product(range(2), range(4), range(3))]]
         losses = means[:, None] + generator.normal(size=(24, 3)) + generator.normal(size=3)
         sizes = {"norm": 2, "position": 4, "block": 3}
-        rows = {row.axis: row for row in effects.axes(of_grid(losses.tolist(), sizes=sizes).table)}
+        found = compare_axes(of_grid(losses.tolist(), sizes=sizes).table)
+        rows = {row.axis: row for row in found.itertuples()}
         ranges = {"norm": 0.0, "position": 1.5, "block": 0.0}
         held += all(rows[axis].low <= of <= rows[axis].high for axis, of in ranges.items()) and (
             "position0" in rows["position"].lowest
@@ -128,9 +133,9 @@ def test_a_grid_is_judged_at_the_last_look_at_the_whole_level_whatever_its_rows_
     first = [[*own, "pending", "pending"] for own in noise[:, :2].tolist()]
     first[5] = [9.0, 9.1, "pending", "pending"]  # its row is decided at the first look
     table = of_grid(first, looks, sizes=sizes).table
-    assert effects.find_contrasts(table) == []
-    assert {(run.label, run.seed) for run in table.marked_runs if run.use == "next"} >= {("12", 3)}
-    last = of_grid(noise.tolist(), looks, sizes=sizes).table
-    assert {row.interval.n for row in effects.find_contrasts(last)} == {4}
-    (alpha,) = {row.interval.alpha for row in effects.find_contrasts(last)}
-    assert alpha == pytest.approx(0.05 / len(effects.find_contrasts(last)))
+    assert find_contrasts(table).empty
+    runs = mark_runs(table).query("use == 'next'")
+    assert {*zip(runs["label"], runs["seed"], strict=True)} >= {("12", 3)}
+    last = find_contrasts(of_grid(noise.tolist(), looks, sizes=sizes).table)
+    assert {*last["n"]} == {4}
+    assert last["alpha"].tolist() == pytest.approx([0.05 / len(last)] * len(last))

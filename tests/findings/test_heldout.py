@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_ablate.evidence import Interval
-from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings import heldout, warnings
+from llama_ablate.evidence.text_error import StandardError, text_error
+from llama_ablate.findings import warnings
+from llama_ablate.findings.checks import describe_splits, find_text_limit
+from llama_ablate.findings.compare import compare, find_documents, find_text_error
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.paired_table import text_error_of
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MeasuredValues, has_number
-from llama_ablate.report.sections import sections
+from llama_ablate.findings.stages import find_runs
 from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.metric_rows import with_documents
 from tests.tables import frames
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
+NO_ERROR = StandardError(0.0, math.inf)
 FILES = np.array([200.0, 350.0, 100.0, 900.0])
 
 
@@ -47,7 +47,9 @@ def table_of(nats, tokens=None):
 def error_of(table, label, against="base", seeds=None):
     """Return the text's error of the difference between two variants, by their labels."""
     ids = {variant.label: variant.id for variant in table.plan.variants}
-    return table.pair(table.loss, ids[label], ids[against], seeds).error
+    chosen = None if seeds is None else {ids[label]: seeds}
+    (row,) = compare(table, table.loss, [(ids[label], ids[against])], seeds=chosen).itertuples()
+    return StandardError(row.text_se, row.text_df)
 
 
 def test_the_texts_part_is_that_of_the_differences_by_seed_and_file(nats):
@@ -56,7 +58,7 @@ def test_the_texts_part_is_that_of_the_differences_by_seed_and_file(nats):
         assert error_of(table, label, against) == text_error(nats[label] - nats[against], FILES)
     first = text_error((nats["other"] - nats["base"])[:2], FILES)
     assert error_of(table, "other", seeds=[0, 1]) == first
-    assert error_of(table, "other", seeds=[]) is None
+    assert error_of(table, "other", seeds=[]) == NO_ERROR
 
 
 def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file(nats):
@@ -65,26 +67,23 @@ def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file
     weights = {base: -1.0, other: 0.5, third: 0.5}
     average = (nats["other"] + nats["third"]) / 2 - nats["base"]
     expected = text_error(average, FILES)
-    error = text_error_of(dict.fromkeys(range(3), weights), table.documents("test"))
+    error = find_text_error(dict.fromkeys(range(3), weights), find_documents(table, "test"))
     assert (error.se, error.df) == pytest.approx((expected.se, expected.df))
 
 
 def test_variants_without_losses_by_document_or_with_others_have_no_text_error(nats):
     table = table_of(nats, {"third": FILES + 1})
-    lost = next(run.id for run in table.planned if (run.label, run.seed) == ("other", 1))
-    kept = [row for row in table.metrics if row.run != lost]
-    table = replace(table, metrics=MeasuredValues(kept))
-    assert error_of(table, "other") is None
-    assert error_of(table, "third") is None
-    assert error_of(table, "other", seeds=[0, 2]) is not None
+    lost = table.measured["label"].eq("other") & table.measured["seed"].eq(1)
+    table = replace(table, measured=table.measured[~lost])
+    assert error_of(table, "other") == NO_ERROR
+    assert error_of(table, "third") == NO_ERROR
+    assert error_of(table, "other", seeds=[0, 2]).se > 0
 
 
 def row_of(mean, seed_se, text_se):
-    total = math.hypot(seed_se, text_se)
-    half = 2.1 * total
-    return Interval(
-        mean, mean - half, mean + half, 5, 0.5, 0.05, 20.0, seed_se, 4.0, text_se, 40.0, pooled=True
-    )
+    half = 2.1 * math.hypot(seed_se, text_se)
+    errors = {"seed_se": seed_se, "seed_df": 4.0, "text_se": text_se, "text_df": 40.0}
+    return {"mean": mean, "low": mean - half, "high": mean + half, "alpha": 0.05, **errors}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +98,8 @@ def row_of(mean, seed_se, text_se):
     ],
 )
 def test_a_row_that_no_number_of_seeds_decides_has_the_half_width_of_its_text(row, margin, half):
-    found = heldout.by_text_alone(row, margin)
-    assert found == pytest.approx(half * row.text_se, rel=1e-4, nan_ok=True)
+    found = find_text_limit(row, margin)
+    assert found == pytest.approx(half * row["text_se"], rel=1e-4, nan_ok=True)
 
 
 def test_few_documents_are_told_where_another_split_would_have_more():
@@ -119,35 +118,51 @@ def opened(name):
     return Frames.of(Results.open(REFERENCE / name))
 
 
-def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation():
+@pytest.fixture(scope="module")
+def branched():
+    """A pack whose validation and test text are one, since nothing is chosen by validation."""
+    return opened("claims/e15-kv-heads-quality").table
+
+
+def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(branched):
     """Of a committed pack, by hand from its records: losses, documents and the text's error."""
-    table = opened("claims/e15-kv-heads-quality").table
+    table = branched
     assert table.split == "heldout"
-    runs = framed(table.runs)
+    runs = find_runs(table)
     n = {split: runs[f"{split}_predicted_tokens"] for split in ("validation", "test")}
-    both = sum(runs[f"{split}_loss_nats"] * n[split] for split in n) / sum(n.values())
-    assert runs["heldout_loss_nats"].to_numpy() == pytest.approx(both.to_numpy())
-    assert runs["heldout_perplexity"].to_numpy() == pytest.approx(np.exp(both.to_numpy()))
-    whole = table.documents("heldout")[table.plan.baseline.id][0]
-    parts = [table.documents(split)[table.plan.baseline.id][0] for split in n]
+
+    def average(form):
+        losses = {split: runs[form.format(split)] for split in n}
+        return (sum(losses[split] * n[split] for split in n) / sum(n.values())).to_numpy()
+
+    both = average("{}_loss_nats")
+    assert runs["heldout_loss_nats"].to_numpy() == pytest.approx(both, rel=1e-12)
+    assert runs["heldout_perplexity"].to_numpy() == pytest.approx(np.exp(both))
+    # At the branches of runs, too, each split weighs as many tokens as were predicted.
+    (first, *_) = sorted(c for c in runs if c.startswith("heldout_loss_at_"))
+    at_branch = average(first.replace("heldout", "{}"))
+    assert runs[first].to_numpy() == pytest.approx(at_branch, rel=1e-12)
+    whole, *parts = (find_documents(table, of)[table.base, 0] for of in ("heldout", *n))
     assert whole.tolist() == np.concatenate(parts, axis=1).tolist()
-    base, *others = (variant.id for variant in table.plan.variants if not variant.role)
-    errors = [
-        [table.pair(f"{split}_loss_nats", id_, base).error.se for split in ("heldout", "test")]
-        for id_ in others
-    ]
-    ratios = [(joined / alone) ** 2 for joined, alone in errors]
-    assert np.median(ratios) < 0.8
+    others = [v.id for v in table.plan.variants if not v.role and not v.baseline]
+    pairs = [(id_, table.base) for id_ in others]
+    joined, alone = (compare(table, f"{of}_loss_nats", pairs) for of in ("heldout", "test"))
+    assert np.median((joined["text_se"] / alone["text_se"]) ** 2) < 0.8
 
 
-def test_a_section_says_of_what_text_the_error_is():
-    frames = opened("claims/e15-kv-heads-quality")
-    table = frames.table
-    section = next(part for part in sections(frames) if part.key == "heldout")
-    splits = section.frame.set_index("split")
-    held_out = {split: n for split, n in table.plan.text.bytes.items() if split != "train"}
+def test_losses_by_position_are_not_given_again_as_held_out():
+    measured = opened("claims/e12-positions").table.measured
+    by_position = measured[measured["metric"].eq("loss_by_position")]
+    assert len(by_position) > 0
+    assert {*by_position["split"].dropna()} <= {"test", "validation"}
+    assert not by_position.duplicated(["run", "name"]).any()
+
+
+def test_a_frame_of_splits_says_of_what_text_the_error_is(branched):
+    splits = describe_splits([branched]).set_index("split")
+    held_out = {of: n for of, n in branched.plan.text.bytes.items() if of != "train"}
     assert splits["bytes"].to_dict() == held_out | {"heldout": sum(held_out.values())}
-    rows = framed(table.comparison).query("not baseline and role == ''")
+    rows = compare_variants(branched).query("not baseline and role == ''")
     shares = rows["text_se"] ** 2 / (rows["text_se"] ** 2 + rows["seed_se"] ** 2)
     ends = splits.loc["heldout", ["share_low", "share_high"]].tolist()
     assert ends == pytest.approx([shares.min(), shares.max()])
@@ -158,4 +173,4 @@ def test_a_text_that_chose_the_tuned_points_is_none_to_report():
     frames = opened("claims/e07-ffn-activation")
     assert frames.plan.experiment.tune
     assert frames.table.split == "test"
-    assert not has_number(frames.table.planned, "heldout_loss_nats")
+    assert "heldout_loss_nats" not in frames.table.planned

@@ -1,18 +1,18 @@
 """Items of tasks in a report: their groups, and what those do to the error of an accuracy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.findings.compare import compare, find_answers
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.paired_table import answers_by_item
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import MeasuredValues
+from llama_ablate.findings.others import compare_others
 from llama_ablate.results import Results
 from tests import tables
-from tests.metric_rows import of_run
+from tests.metric_rows import make_values, of_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 NAME = "minimal-pairs_accuracy"
@@ -24,32 +24,32 @@ def prose():
 
 
 def test_records_without_groups_have_those_that_their_accuracies_tell(prose):
-    for of_seed in prose.answers[NAME].values():
+    for of_seed in find_answers(prose, NAME).values():
         for own in of_seed.values():
             assert own.groups.tolist() == np.repeat(range(8), 25).tolist()
 
 
 def test_the_error_of_an_accuracy_is_that_between_templates(prose):
-    base = prose.plan.baseline.id
+    base = prose.base
     variant = next(v.id for v in prose.plan.variants if v.label == "layernorm")
-    own, other = (prose.answers[NAME][id_] for id_ in (variant, base))
+    own, other = (find_answers(prose, NAME)[id_] for id_ in (variant, base))
     differences = np.array([own[seed].scores - other[seed].scores for seed in sorted(own)])
-    by_hand = item_error(differences.reshape(len(own), 8, 25).mean(2), least=least_error(200))
-    found = prose.pair(NAME, variant, base).error
-    assert found.se == pytest.approx(by_hand.se)
-    assert found.se > 3 * item_error(differences, least=least_error(200)).se
-    assert by_group(differences, own[0].groups) == pytest.approx(
-        differences.reshape(len(own), 8, 25).mean(2)
-    )
+    by_template = differences.reshape(len(own), 8, 25).mean(2)
+    by_hand = item_error(by_template, least=least_error(200))
+    (found,) = compare(prose, NAME, [(variant, base)]).itertuples()
+    assert (found.text_se, found.text_df) == pytest.approx((by_hand.se, by_hand.df))
+    assert found.text_se > 3 * item_error(differences, least=least_error(200)).se
+    assert by_group(differences, own[0].groups) == pytest.approx(by_template)
 
 
 def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
-    guards = framed(prose.guards).set_index(["label", "measure"])["result"]
-    assert guards["layernorm", NAME] == guards["gelu", NAME] == "undecided"
+    results = compare_others(prose).set_index(["label", "measure"])["result"]
+    assert results["layernorm", NAME] == results["gelu", NAME] == "undecided"
 
 
 def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
-    (run,) = tables.frames({"": {"base": [2.0]}}).table.planned
+    table = tables.frames({"": {"base": [2.0]}}).table
+    (run,) = table.planned.itertuples()
     rows = [
         of_run(run, "cloze", quantity, samples, task="t", **where)
         for quantity, samples, where in (
@@ -60,8 +60,8 @@ def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
         )
     ]
     with_groups, without = (
-        answers_by_item(MeasuredValues(own), [run])["accuracy"][run.variant][0]
+        find_answers(replace(table, measured=make_values(own)), "accuracy")[run.variant][0]
         for own in (rows, rows[:3])
     )
     assert with_groups.groups.tolist() == [0, 1, 0, 1]
-    assert without.groups is None
+    assert without.groups.tolist() == []

@@ -1,15 +1,22 @@
 """Rows by length of training, and what half of the length says of a verdict."""
 
-import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-import llama_ablate as la
-from llama_ablate.evidence import simultaneous
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.sizes import LengthRow, at_half, by_length, contrary
-from llama_ablate.report.sections import sections
+from llama_ablate.findings.compare import find_losses
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.sizes import (
+    compare_half,
+    compare_lengths,
+    find_contrary,
+    view_lengths,
+)
+from llama_ablate.findings.stages import find_differences, find_reported
+from llama_ablate.results import Results
+from tests.evidence.rows import rows_of
 from tests.tables import sentences_of
 
 CLAIMS = Path(__file__).parents[2] / "results/reference/claims"
@@ -18,19 +25,18 @@ CLAIMS = Path(__file__).parents[2] / "results/reference/claims"
 @pytest.fixture(scope="module")
 def opened():
     return {
-        name[:3]: la.open(CLAIMS / name)
+        name[:3]: Frames.of(Results.open(CLAIMS / name))
         for name in ("e16-leave-one-out-stack", "e07-ffn-activation", "e18-isotime-pareto")
     }
 
 
 def long(**words):
     """Rows by length: of each name the verdicts at a tenth, a half and the whole."""
-    nothing = dict.fromkeys(("difference", "low", "high"), math.nan)
-    return [
-        LengthRow(name=name, tokens=tokens, end=tokens == 100, verdict=word, **nothing)
+    return pd.DataFrame(
+        {"name": name, "tokens": tokens, "end": tokens == 100, "verdict": word}
         for name, own in words.items()
         for tokens, word in zip((10, 50, 100), own, strict=True)
-    ]
+    )
 
 
 def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
@@ -41,55 +47,66 @@ def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
         gone=("better", "better", "equivalent"),
     )
     half = {"same": "same", "turned": "turned", "new": "undecided", "gone": "was better"}
-    assert at_half(rows) == half
-    assert contrary(rows) == {"same": 10, "turned": 50}
+    assert compare_half(rows) == half
+    assert find_contrary(rows) == {"same": 10, "turned": 50}
 
 
-def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answer(opened):
-    frames = opened["e16"].frames
-    frame = framed(by_length(frames.table))
+def test_rope_of_e16_falls_from_better_to_worse_and_a_warning_says_so(opened):
+    frames = opened["e16"]
+    frame = compare_lengths(frames.table)
     rope = frame[frame["name"] == "rope instead of sinusoidal"]
     assert rope["difference"].round(3).tolist() == [-0.329, -0.155, -0.027, 0.046]
     told = "Reverses with the length of training: rope instead of sinusoidal (up to 3M"
     assert any(line.startswith(told) for line in sentences_of(frames))
-    (section,) = [s for s in sections(frames) if s.key == "lengths"]
-    assert section.cells["at half the length"].iloc[0] == "was equivalent"
-    assert section.cells["with length"].iloc[0] == "reverses"
-    assert set(section.cells["with length"].iloc[1:]) <= {"", "reverses"}
+    assert compare_half(frame)["rope instead of sinusoidal"] == "was equivalent"
+    assert {*find_contrary(frame)} == {"rope instead of sinusoidal"}
 
 
-def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
+def test_intervals_of_branches_hold_at_once_over_rows_and_lengths_and_have_the_texts_error(opened):
     """e07 has nine arms in seven rows, at three branches: by hand for one of them."""
-    table = opened["e07"].frames.table
-    frame = framed(by_length(table))
-    views = table.lengths
+    table = opened["e07"].table
+    frame, views = compare_lengths(table), view_lengths(table)
     assert len(views) == 3
     tokens, view = next(iter(views.items()))
-    row = frame[(frame["name"] == "linear") & (frame["tokens"] == tokens)].iloc[0]
+    labels = [v.label for v in table.plan.variants if not v.baseline and not v.role]
+    losses, at_end = find_losses(view), find_differences(table)
     ids = {v.label: v.id for v in table.plan.variants}
-    ranked = [v.label for v in table.plan.variants if not v.baseline and not v.role]
-    losses = view.losses
-    base = losses[table.plan.baseline.id]
-    differences = {
-        label: [loss - base[seed] for seed, loss in losses[ids[label]].items() if seed in base]
-        for label in ranked
-    }
-    by_hand = simultaneous(differences, family=len(ranked) * 3)["linear"]
-    assert (row["low"], row["high"]) == pytest.approx((by_hand.low, by_hand.high))
-    (stored,) = (run for run in table.reported if run.baseline and run.seed == 0)
-    at_branch = stored.number(table.branches()[tokens])
-    assert base[0] == pytest.approx(at_branch)
+    base = losses[table.base]
+    differences = [
+        [loss - base[seed] for seed, loss in losses[ids[label]].items() if seed in base]
+        for label in labels
+    ]
+    # The text is that of the end of the run, and with it the error.
+    errors = [tuple(at_end.loc[ids[of], ["text_se", "text_df"]]) for of in labels]
+    by_hand = rows_of(differences, errors, family=len(labels) * 3)
+    without = rows_of(differences, family=len(labels) * 3)
+    rows = frame[frame["tokens"].eq(tokens)].set_index("name")
+    for label, row, narrow in zip(labels, by_hand, without, strict=True):
+        assert rows.loc[label, ["low", "high"]].tolist() == pytest.approx([row["low"], row["high"]])
+        assert row["low"] <= narrow["low"]
+    assert max(row["text_se"] for row in by_hand) > 0.01
+    stored = find_reported(table).query("baseline and seed == 0").iloc[0]
+    assert base[0] == pytest.approx(stored[f"test_loss_at_{tokens}_tokens_nats"])
+
+
+def test_a_row_at_the_whole_length_is_that_of_the_comparison(opened):
+    table = opened["e18"].table
+    frame = compare_lengths(table)
+    whole = frame[frame["end"]].set_index("name")
+    rows = compare_variants(table).set_index("label").loc[whole.index]
+    for name in ("difference", "low", "high", "verdict"):
+        assert whole[name].tolist() == rows[name].tolist()
 
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
-    for table in opened["e18"].frames.tables:
-        rows = by_length(table)
-        assert not any(math.isnan(row.difference) for row in rows)
+    for table in opened["e18"].tables:
+        rows = compare_lengths(table)
+        assert rows["difference"].notna().all()
         assert len(rows) == 4
-        assert at_half(rows) == {"llama": "turned"}
+        assert compare_half(rows) == {"llama": "turned"}
 
 
 def test_without_branches_there_are_no_lengths():
-    frames = la.open(CLAIMS.parent / "first").frames
-    assert by_length(frames.table) == []
-    assert contrary(by_length(frames.table)) == {}
+    rows = compare_lengths(Frames.of(Results.open(CLAIMS.parent / "first")).table)
+    assert rows.empty
+    assert find_contrary(rows) == {}

@@ -1,4 +1,4 @@
-"""One number has one interval, one p and one verdict on a page, and is written as far as known."""
+"""A number has one interval and one verdict in all frames, and is written as far as known."""
 
 import math
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import written
-from llama_ablate.findings import effects, hypotheses
-from llama_ablate.findings.rows import DIFFERENCE, cells
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report.figures import make
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import describe_steps
+from llama_ablate.findings.hypotheses import judge_hypotheses
 from tests.tables import frames
 
 LABELS = ("base", "+a", "+b", "+c")
@@ -35,33 +34,20 @@ def printed(cell):
     return [float(end) for end in cell.partition("[")[2].rstrip("] nats").split(", ")]
 
 
-def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed():
+def test_interval_and_verdict_agree_in_every_row_as_numbers_and_as_written():
     words = set()
-    for made in (path(seed).table for seed in range(8)):
-        rows, step_rows = made.comparison, effects.steps(made)
-        steps, told = framed(step_rows), cells(step_rows)
+    for table in (path(seed).table for seed in range(8)):
+        steps = describe_steps(table)
         words |= {*steps["verdict"]}
-        for frame, ends, shown, head, p in (
-            (framed(rows)[1:], ("low", "high"), cells(rows)[1:], DIFFERENCE, "p, corrected"),
-            (steps, ("marginal_low", "marginal_high"), told, "this step [95%]", told.columns[-1]),
+        for frame, ends in (
+            (compare_variants(table)[1:], ("difference", "low", "high")),
+            (steps, ("marginal", "marginal_low", "marginal_high")),
         ):
-            out = leaves_out_0(*(frame[end] for end in ends))
-            assert list(out) == list(frame["p_corrected"] < 0.05)
+            out = leaves_out_0(frame[ends[1]], frame[ends[2]])
             assert list(out) == list(frame["verdict"].isin(["better", "worse"]))
-            assert list(out) == [leaves_out_0(*printed(cell)) for cell in shown[head]]
-            assert list(out) == [float(cell.removeprefix("<")) < 0.05 for cell in shown[p]]
+            cells = [written.interval(*row) for row in frame[[*ends]].to_numpy()]
+            assert list(out) == [leaves_out_0(*printed(cell)) for cell in cells]
     assert words == {"better", "worse", "inconclusive"}
-
-
-def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
-    made = path(1)
-    steps = framed(effects.steps(made.table))
-    (figure,) = make("steps", made)
-    axes = figure.figure.axes[0]
-    drawn = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 1.8]
-    ends = steps[["marginal_low", "marginal_high"]].to_numpy()
-    assert [list(line) for line in drawn] == ends.tolist()
-    assert [*make("steps", frames({"": {"base": [2.0, 2.1], "+a": [2.1, 2.2]}}))] == []
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -73,16 +59,14 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
         {"variant": "+c", "against": "+a", "direction": "better"},
     ]
     made = path(seed, hypotheses=stated)
-    steps, found = framed(effects.steps(made.table)), framed(hypotheses.results(made))
-    row = framed(made.table.comparison).iloc[1]
-    ends = ["marginal", "marginal_low", "marginal_high", "p_corrected"]
-    first = row[["difference", "low", "high", "p_corrected"]]
-    assert steps.loc[0, ends].tolist() == first.tolist()
-    of = ["difference", "low", "high", "p_corrected"]
-    assert found.loc[0, of].tolist() == first.tolist()
+    steps, found = describe_steps(made.table), judge_hypotheses(made)
+    row = compare_variants(made.table).iloc[1]
+    of, ends = ["difference", "low", "high"], ["marginal", "marginal_low", "marginal_high"]
+    assert steps.loc[0, ends].tolist() == row[of].tolist()
+    assert found.loc[0, of].tolist() == row[of].tolist()
     assert found.loc[1, of].tolist() == steps.loc[1, ends].tolist()
     other_way = [-steps[end][2] for end in ("marginal", "marginal_high", "marginal_low")]
-    assert found.loc[2, of[:3]].tolist() == other_way
+    assert found.loc[2, of].tolist() == other_way
     family = ["3 rows of its table", *["3 steps of its path"] * 2, "itself alone"]
     assert found["family"].tolist() == family
     for result, verdict in zip(found["result"][:2], steps["verdict"], strict=False):
@@ -112,7 +96,7 @@ def test_where_a_result_and_a_rows_verdict_differ_a_remark_says_how_they_go_toge
         margin="0.02 nats",
         hypotheses=[{"variant": "a", **stated}],
     )
-    (found,) = framed(hypotheses.results(made)).itertuples()
+    (found,) = judge_hypotheses(made).itertuples()
     assert found.result == result
     assert found.remark.startswith(remark)
     assert bool(found.remark) == bool(remark)
@@ -129,10 +113,10 @@ def test_a_hypothesis_and_a_step_without_runs_are_pending_or_failed(end):
     ]
     made = frames({"": lost}, variants={"design": "path"}, hypotheses=stated)
     word = {"error": "failed"}.get(end, end)
-    assert framed(made.table.comparison)["verdict"].tolist()[2] == word
-    assert framed(hypotheses.results(made))["result"].tolist() == [word, word, "undecided"]
+    assert compare_variants(made.table)["verdict"].tolist()[2] == word
+    assert judge_hypotheses(made)["result"].tolist() == [word, word, "undecided"]
     # Without the second variant there are neither the second nor the third step.
-    assert framed(effects.steps(made.table))["verdict"].tolist() == ["inconclusive", word, word]
+    assert describe_steps(made.table)["verdict"].tolist() == ["inconclusive", word, word]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -154,19 +138,21 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
     assert written.estimate(-1.26, -3.0, 0.5) == "-1.3"
 
 
-def test_a_p_is_never_rounded_across_the_level():
-    assert written.p_value(0.04996) == "0.04996"
-    assert written.p_value(0.0501) == "0.05"
-    assert written.p_value(0.0314159) == "0.031"
-    assert written.p_value(0.5) == "0.50"
-    assert written.p_value(1e-9) == "< 0.0001"
-    assert written.p_value(math.nan) == ""
+def test_ends_that_are_not_known_are_not_written_and_small_sizes_have_a_unit():
+    assert written.bounded(0.0, 0.0, math.inf, ".2f") == "not determined"
+    assert written.bounded(0.1, 0.0, 0.3, ".2f") == "at most 0.30"
+    assert written.bounded(0.1, 0.05, math.inf, ".2f") == "at least 0.05"
+    assert written.times(1.2, 1.004, 1.4) == "1.200x [1.004, 1.400]"
+    assert written.describe_ratio(1.2, 1.01, 1.4) == "1.20x* [1.01, 1.40]"
+    assert written.describe_ratio(1.2, 0.9, 1.4) == "1.20x [0.90, 1.40]"
+    assert (written.size(4096), written.count(1.25e6)) == ("4 KiB", "1.25M")
 
 
-def test_how_runs_ended_stands_beside_those_alone_that_did_not_all_end_ok():
+def test_how_runs_ended_is_counted_beside_a_mean_of_those_that_trained():
     made = frames({"": {"base": [2.0, 2.1, 2.2], "a": [2.0, "diverged", 2.1]}})
-    shown = cells(made.table.comparison)
-    assert shown["runs"].tolist() == ["", "2 ok, 1 diverged: 33% [1%, 91%], p 1.00"]
-    assert shown["n"].tolist() == ["3", "2"]
-    assert shown["verdict"].tolist() == ["baseline", "inconclusive"]
-    assert shown["loss (nats)"].tolist() == ["2.10", "2.05 (mean of the 2 that trained)"]
+    base, row = compare_variants(made.table).itertuples()
+    assert (base.outcome, row.outcome) == ("3 ok", "2 ok, 1 diverged")
+    assert (base.n, row.n, row.ended, row.lost) == (3, 2, 3, 1)
+    assert row.verdict == "inconclusive"
+    assert (base.loss, row.loss) == pytest.approx((2.1, 2.05))
+    assert (row.lost_low, row.lost_high) == pytest.approx((0.0084, 0.9057), abs=1e-4)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from llama_ablate.commands import status
-from llama_ablate.findings import effects, hypotheses, outcomes, union
+from llama_ablate.findings import union
 from llama_ablate.findings.answer import headline
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import describe_steps, estimate_factors
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.outcomes import milder_outcomes
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import details
-from llama_ablate.report.sections import sections
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.outcomes import describe_stability, milder_outcomes
+from llama_ablate.findings.stages import find_runs
 from llama_ablate.results.snapshot import RunStatus
 from llama_ablate.training.loop import outcome
 from tests import plans, tables
@@ -135,9 +136,9 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
         curves = random_curves(generator)
         results = results_of(curves)
         frames = Frames.of(results)
-        table, runs = frames.table, frames.table.runs
-        rows = framed(table.comparison).set_index("label")
-        shares = framed(outcomes.stability(runs)).set_index("label")
+        table, runs = frames.table, find_runs(frames.table)
+        rows = compare_variants(table).set_index("label")
+        shares = describe_stability(runs).set_index("label")
         rates = list(dict.fromkeys(rate for *_, rate in curves))
         keys = {arm: [k for k in sorted(curves) if k[0] == arm] for arm in ARMS}
         for low, high in itertools.permutations(ARMS, 2):
@@ -162,7 +163,7 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
             if no_lower(curves, *own) and not no_lower(curves, *reversed(own)):
                 assert rows.loc[arm, "point"] == f"lr {one}"
         told = {run.id: run.outcome for run in status.list_needed(results, ())}
-        assert told == {run.id: run.outcome for run in runs}
+        assert told == runs.set_index("id")["outcome"].to_dict()
     assert len({better for better, _ in seen}) > 3
 
 
@@ -185,32 +186,28 @@ def arms(**losses):
 
 
 def verdicts(frames):
-    return framed(frames.table.comparison).set_index("label")["verdict"].to_dict()
+    return compare_variants(frames.table).set_index("label")["verdict"].to_dict()
 
 
 def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference():
     ends = {"base": 3.27, "better": 3.2, "learns": 3.1, "short": 3.3}
     curves = arms(**{arm: partial(towards, end) for arm, end in ends.items()})
     frames = Frames.of(results_of(curves))
-    rows = framed(frames.table.comparison).set_index("label")
+    rows = compare_variants(frames.table).set_index("label")
     assert list(rows["verdict"]) == ["baseline", "too short", "too short", "too short"]
     assert rows["too_short"].to_dict() == {"base": 2, "better": 0, "learns": 0, "short": 2}
     assert rows.loc["better", "difference"] == pytest.approx(-0.07)
     assert (rows["lost"] == 0).all()
     assert "better, learns and short are too short to compare." in headline(frames)
-    shown = next(part for part in sections(frames) if part.key == "comparison").cells
-    assert shown["runs"].tolist() == ["2 too short", "", "", "2 too short"]
+    assert rows["outcome"].tolist() == ["2 too short", "2 ok", "2 ok", "2 too short"]
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare: base, seed 0 (the loss")
-    text, _ = details.pair(frames.table, *frames.table.plan.variants[:2])
-    assert "better cannot be compared, as runs were too short, with base on test loss" in text
 
 
 def test_a_hypothesis_about_a_row_that_is_too_short_says_which_run_was():
     stated = [{"variant": "better", "direction": "better"}]
     curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
-    found = hypotheses.results(Frames.of(results_of(curves, hypotheses=stated)))
-    row = framed(found).iloc[0]
+    row = judge_hypotheses(Frames.of(results_of(curves, hypotheses=stated))).iloc[0]
     assert row["result"] == "undecidable"
     assert row["why"].startswith("too short: base, seed 0: the loss ended at 3.270")
     assert row["difference"] == pytest.approx(-0.07)
@@ -231,12 +228,12 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
     ended = [record.outcome for record in results.finished.values()]
     assert ended == ["ok"] * 2 + ["collapsed"] * 4
     frames = Frames.of(results)
-    assert [run.outcome for run in frames.runs] == ["ok"] * 4 + ["collapsed"] * 2
+    assert frames.runs["outcome"].tolist() == ["ok"] * 4 + ["collapsed"] * 2
     assert verdicts(frames) == {"base": "baseline", "flat": "too short", "far": "collapsed"}
-    (flat,) = (run for run in frames.runs if run.id == plans.id_of("flat", 0, 0.1))
-    assert flat.too_short
-    assert flat.reason.endswith("'base' lies no lower at any evaluation")
-    assert flat.number("test_loss_nats") == pytest.approx(3.35)
+    flat = frames.runs.set_index("id").loc[plans.id_of("flat", 0, 0.1)]
+    assert flat["too_short"]
+    assert flat["reason"].endswith("'base' lies no lower at any evaluation")
+    assert flat["test_loss_nats"] == pytest.approx(3.35)
     answer = status._once(results)
     assert answer.code == 1
     assert "flat  2 too short" in answer.text
@@ -265,9 +262,9 @@ def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
     }
     for rate in RATES:
         curves["base", 2, rate] = stuck() + rate
-    assert framed(Frames.of(results_of(curves)).table.comparison)["point"].tolist() == ["lr 0.2"]
+    assert compare_variants(Frames.of(results_of(curves)).table)["point"].tolist() == ["lr 0.2"]
     curves["base", 1, 0.2] = stuck()
-    assert framed(Frames.of(results_of(curves)).table.comparison)["point"].tolist() == ["lr 0.1"]
+    assert compare_variants(Frames.of(results_of(curves)).table)["point"].tolist() == ["lr 0.1"]
 
 
 def test_experiments_that_are_joined_excuse_each_others_runs():
@@ -287,8 +284,9 @@ LEVELS = {cell: {"norm": int(cell[0] == "b"), "block": int(cell[1] == "b")} for 
 
 def with_short(made, label):
     """Frames in which the first run of a variant was too short."""
-    first = next(run for run in made.table.planned if run.label == label)
-    planned = tables.changed(made.table.planned, lambda run: run is first, too_short=True)
+    planned = tables.changed(
+        made.table.planned, lambda run: (run.label, run.seed) == (label, 0), too_short=True
+    )
     return replace(made.table, planned=planned)
 
 
@@ -296,7 +294,7 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     def words(losses, short=""):
         made = tables.frames({"": losses}, levels=LEVELS)
         table = with_short(made, short) if short else made.table
-        return framed(effects.factors(table)).set_index("factor")["verdict"].to_dict()
+        return estimate_factors(table).set_index("factor")["verdict"].to_dict()
 
     assert words(LOSSES) == {
         "norm": "worse",
@@ -316,7 +314,7 @@ def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
     def words(losses, short=""):
         made = tables.frames({"": losses}, variants={"design": "path"})
         table = with_short(made, short) if short else made.table
-        return list(framed(effects.steps(table))["verdict"])
+        return list(describe_steps(table)["verdict"])
 
     assert words(path) == ["better", "better"]
     assert words(path, short="two") == ["better", "too short"]

@@ -5,32 +5,47 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.evidence import StandardError, simultaneous
-from llama_ablate.findings.precision import Noise, Rows
+from llama_ablate.evidence.intervals import ALPHA, estimate
+from llama_ablate.findings.precision import Noise, Rows, expect, find_noise
+from tests.metric_rows import with_documents
+from tests.tables import frames
 
 
-def table(generator, effect, seeds, rows, text, df=40.0):
-    """Return the differences of arms that share a baseline, and what is estimated of the text."""
-    arms, base = generator.normal(size=(rows, seeds)), generator.normal(size=seeds)
-    shift = effect + text * generator.normal(size=(rows, 1))
-    differences = (arms - base) / math.sqrt(2) + shift
-    errors = text * np.sqrt(generator.chisquare(df, rows) / df)
-    return (
-        {str(i): list(row) for i, row in enumerate(differences)},
-        {str(i): StandardError(float(se), df) for i, se in enumerate(errors)},
-    )
+def draw(generator, tables, seeds, rows, text, df):
+    """Draw the differences of arms that share a baseline, and the estimated errors of the text."""
+    arms, base = (generator.normal(size=(tables, of, seeds)) for of in (rows, 1))
+    shift = text * generator.normal(size=(tables, rows, 1))
+    errors = text * np.sqrt(generator.chisquare(df, (tables, rows)) / df)
+    return (arms - base) / math.sqrt(2) + shift, errors, df, ALPHA / rows
 
 
 @pytest.mark.parametrize(("seeds", "rows", "text"), [(2, 4, 0.0), (4, 1, 0.3), (8, 5, 0.3)])
 def test_the_expected_half_width_is_about_the_median_of_drawn_tables(seeds, rows, text):
-    generator = np.random.default_rng(seeds)
-    halves = []
-    for _ in range(300):
-        values, errors = table(generator, 0.0, seeds, rows, text)
-        found = simultaneous(values, text_errors=errors).values()
-        halves += [(row.high - row.low) / 2 for row in found]
+    found = estimate(*draw(np.random.default_rng(seeds), 4_000, seeds, rows, text, 40.0))
     expected = Rows(rows, Noise(1.0, text, 40.0)).half_width(seeds)
-    assert expected == pytest.approx(np.median(halves), rel=0.15)
+    assert expected == pytest.approx(np.median(found["high"] - found["mean"]), rel=0.15)
+
+
+def test_the_noise_of_a_pilot_is_the_mean_variance_of_its_rows_and_of_their_texts():
+    generator = np.random.default_rng(2)
+    tokens = np.full(30, 100.0)
+    of_text = generator.normal(0, 0.2, (3, 1, 30))
+    nats = (2 + of_text + generator.normal(0, 0.05, (3, 4, 1))) * tokens
+    labels = ("base", "a", "b")
+    losses = {label: own.mean(1) / 100 for label, own in zip(labels, nats, strict=True)}
+    pilot = frames({"": {label: own.tolist() for label, own in losses.items()}}, margin="0.1 nats")
+    by_seed = {label: dict(enumerate(own)) for label, own in zip(labels, nats, strict=True)}
+    table = with_documents(pilot.table, by_seed, dict.fromkeys(labels, tokens))
+    noise = find_noise(table)
+    # Either row's variance is moderated by the other's, to (3 x prior + 3 x own) / 6.
+    variances = [(losses[of] - losses["base"]).var(ddof=1) for of in ("a", "b")]
+    assert noise.seeds == pytest.approx(math.sqrt(np.mean(variances)), rel=0.1)
+    assert noise.text == pytest.approx(0.2 * math.sqrt(2 / 30), rel=0.4)
+    assert find_noise(frames({"": {"base": [2.0] * 3, "a": [2.0] * 3}}).table) is None
+    values = expect(pilot.plan, noise, 0.1)
+    assert values["half_width"] == Rows(2, noise).half_width(4)
+    assert values["half_width_with_more_text"] < values["half_width"]
+    assert 0 < values["text_share"] < 1
 
 
 def test_seeds_narrow_what_seeds_limit_and_not_what_the_text_limits():

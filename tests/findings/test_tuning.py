@@ -1,28 +1,30 @@
-"""What is chosen, ranked and shown where something was tuned, or there are several tables."""
+"""What is chosen and ranked where something was tuned, or there are several tables."""
 
 import json
 import math
 import shutil
-import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.findings import controls, effects, hypotheses, sizes, tuning
+from llama_ablate.findings import sizes, tuning
+from llama_ablate.findings.checks import check_controls
+from llama_ablate.findings.compare import find_bias, find_samples
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import describe_steps
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.paired_table import samples
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.values import RunRow
-from llama_ablate.report.figures import make
-from llama_ablate.report.sections import sections
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.results import Results, Store
 from tests import filled
 from tests.in_process import in_process, run_in_process
-from tests.tables import changed
+from tests.tables import changed, frames, run_rows
 from tests.tables import sentences_of as warnings
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
 
 
 def read(store):
@@ -31,21 +33,34 @@ def read(store):
 
 def runs(rows):
     """Return runs from (variant, seed, lr, outcome, validation loss)."""
-    made = [
-        RunRow(
-            id=f"{variant} {seed} {lr}",
-            variant=variant,
-            label=variant,
-            seed=seed,
-            tuned=json.dumps({"lr": lr}),
-            point=tuning.point({"lr": lr}),
-            outcome=outcome,
-            steps_done=2,
-            numbers={"validation_loss_nats": loss, "test_loss_nats": loss + 0.5},
-        )
+    made = run_rows(
+        {
+            "id": f"{variant} {seed} {lr}",
+            "variant": variant,
+            "label": variant,
+            "seed": seed,
+            "tuned": json.dumps({"lr": lr}),
+            "outcome": outcome,
+            "validation_loss_nats": loss,
+            "test_loss_nats": loss + 0.5,
+        }
         for variant, seed, lr, outcome, loss in rows
-    ]
+    )
     return tuning.mark_trials(made, {})
+
+
+def grid(*losses, variant="a", rates=(1e-3, 3e-3, 1e-2)):
+    """Return runs of one variant from the validation losses of each rate by seed."""
+    each = zip(rates, losses, strict=False)
+    return runs((variant, seed, lr, "ok", loss) for lr, of in each for seed, loss in enumerate(of))
+
+
+#: Stands for any table with these variants whose runs are given.
+TABLE = frames({"": {"a": [2.0], "b": [2.0]}}).table
+
+
+def describe(made):
+    return tuning.describe_tuning(TABLE, made).set_index("label")
 
 
 GRID = runs(
@@ -66,39 +81,61 @@ GRID = runs(
 )
 
 
-def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_never_wins():
-    points = {run.point for run in GRID if run.is_reported and run.variant == "a"}
-    assert points == {"lr 0.003"}  # 0.01 diverged in one seed
-
-
-def test_a_point_that_has_not_finished_is_passed_over():
-    assert {run.point for run in GRID if run.is_reported and run.variant == "b"} == {"lr 0.01"}
+def test_the_lowest_mean_validation_loss_is_chosen_and_neither_a_lost_nor_an_open_point():
+    reported = GRID[GRID["use"].eq("reported")].groupby("variant")["point"].unique()
+    assert reported["a"].tolist() == ["lr 0.003"]  # 0.01 diverged in one seed
+    assert reported["b"].tolist() == ["lr 0.01"]
     assert tuning.unfinished(GRID) == {"b"}
 
 
 def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
-    trials = framed(tuning.trials(GRID, {}, "test_loss_nats")).set_index("label")
-    assert list(trials["trials"]) == [6, 6]
-    assert list(trials["finished"]) == [6, 5]
-    assert trials["diverged"]["a"] == 1
-    assert trials["edge"].to_dict() == {"a": "", "b": "lr"}
-    assert trials["loss"]["a"] == pytest.approx(2.5)
+    rows = describe(GRID)
+    assert list(rows["trials"]) == [6, 6]
+    assert list(rows["finished"]) == [6, 5]
+    assert list(rows["seeds"]) == [2, 2]
+    assert rows["diverged"]["a"] == 1
+    assert rows["edge"].to_dict() == {"a": "", "b": "lr"}
+    assert rows["loss"]["a"] == pytest.approx(2.5)
+    nothing = frames({"": {"a": [2.0, 2.1]}}).table
+    assert tuning.describe_tuning(nothing, nothing.planned).empty
+
+
+@pytest.mark.parametrize(("best", "edge"), [(0, "lr"), (1, "lr")])
+def test_a_grid_of_two_has_ends_too(best, edge):
+    losses = [[2.0, 2.1], [2.0, 2.1]]
+    losses[best] = [1.0, 1.1]
+    assert describe(grid(*losses))["edge"]["a"] == edge
+
+
+@pytest.mark.parametrize(
+    ("losses", "rival"),
+    [
+        ([[2.00], [1.00], [3.00]], "lr 0.001"),  # one seed tells nothing apart
+        ([[2.0, 2.1, 2.2], [1.0, 1.11, 1.2], [3.0, 3.0, 3.0]], ""),
+        ([[2.0, 2.1, 2.2], [1.9, 2.2, 2.1], [3.0, 3.0, 3.0]], "lr 0.001"),
+        ([[3.0, 3.0, 3.0], [1.9, 2.2, 2.1], [2.0, 2.1, 2.2]], "lr 0.01"),
+    ],
+)
+def test_a_second_best_point_that_is_not_told_apart_from_the_best_is_named(losses, rival):
+    """By Student's interval of the differences over the seeds that choose."""
+    row = describe(grid(*losses)).loc["a"]
+    assert (row["chosen"], row["rival"], row["seeds"]) == ("lr 0.003", rival, len(losses[0]))
 
 
 def test_sensitivity_takes_the_cap_for_what_diverged():
-    found = {(run.variant, run.seed): run for run in tuning.with_sensitivity(GRID, cap=4.0)}
+    found = tuning.add_sensitivity(GRID, cap=4.0).set_index(["variant", "seed"])
     # Seed 1 of a: 2.7, 2.6 and the cap 4.0 over their minimum 2.6.
     expected = pytest.approx((0.1 + 0 + 1.4) / 3)
-    assert found["a", 1].number("lr_sensitivity_nats") == expected
-    assert math.isnan(found["b", 1].number("lr_sensitivity_nats"))  # not tried at every point
+    assert found.loc[("a", 1), "lr_sensitivity_nats"].iloc[0] == expected
+    assert found.loc["b", "lr_sensitivity_nats"].isna().all()  # not tried at every point
 
 
 def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
     first = changed(GRID, lambda run: run.seed == 0, {"lr_sensitivity_nats": 0.1})
     measured = changed(first, lambda run: run.seed == 1, {"lr_sensitivity_nats": 0.9})
-    trials = framed(tuning.trials(measured, {}, "test_loss_nats")).set_index("label")
-    assert trials["sensitivity"]["a"] == pytest.approx(0.5)
-    assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
+    row = describe(measured).loc["a"]
+    assert row["sensitivity"] == pytest.approx(0.5)
+    assert 0 <= row["low"] < 0.5 < row["high"]
 
 
 # ---- a tuned grid over two texts with controls and hypotheses, trained once
@@ -140,21 +177,21 @@ def tables(rich):
 
 def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
     for table in tables:
-        frame = framed(table.comparison).set_index("label")
-        row = frame.loc["A/A none"]
-        assert row["difference"] == row["low"] == row["high"] == 0
+        frame = compare_variants(table).set_index("label")
+        assert frame.loc["A/A none", ["difference", "low", "high"]].tolist() == [0, 0, 0]
+        assert frame.loc["A/A none", "verdict"] == "equal"
         assert frame.loc["A/A init", "difference"] != 0
-        assert table.bias == (0, 0)
-        checks = {check.control: check.result for check in controls.check_controls(table)}
+        assert find_bias(table) == (0, 0)
+        checks = check_controls(table).set_index("control")["result"]
         assert (checks["repeat"], checks["redraw"]) == ("holds", "")
 
 
 def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
-    near, far = (framed(table.comparison).set_index("label") for table in tables)
+    near, far = (compare_variants(table).set_index("label") for table in tables)
     assert near["n"].to_dict() == {**dict.fromkeys(near.index, 2), "A/A none": 1}
     assert not near["loss"].equals(far["loss"])
     for table, frame in zip(tables, (near, far), strict=True):
-        everything = framed(table.runs)
+        everything = find_runs(table)
         assert len(everything) == (4 * 2 + 1) * 2
         of = everything[(everything["label"] == "relu")]
         means = of.groupby("point")["validation_loss_nats"].mean()
@@ -162,13 +199,13 @@ def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
 
 
 def test_hypotheses_reach_any_number_and_any_table(rich):
-    frames = read(rich)
-    frame = framed(hypotheses.results(frames))
+    made = read(rich)
+    frame = judge_hypotheses(made)
     assert frame["result"][1] == "supported"
-    far = framed(frames.tables[1].comparison).set_index("label")["difference"]
+    far = compare_variants(made.tables[1]).set_index("label")["difference"]
     assert frame["difference"][3] == far["relu"]
-    ids = {variant.label: variant.id for variant in frames.table.plan.variants}
-    relu, base = (samples(frames.table, ids[label], "test_perplexity") for label in ("relu", BASE))
+    ids = {variant.label: variant.id for variant in made.table.plan.variants}
+    relu, base = (find_samples(made.table, "test_perplexity")[ids[of]] for of in ("relu", BASE))
     assert frame["difference"][2] == pytest.approx(sum(relu[s] - base[s] for s in (0, 1)) / 2)
     assert math.isnan(frame["difference"][4])
     assert frame["result"][4] == "undecided"
@@ -177,43 +214,26 @@ def test_hypotheses_reach_any_number_and_any_table(rich):
 def test_a_variant_that_was_tried_less_is_not_ranked(rich, tmp_path):
     shutil.copytree(rich.root, tmp_path / "rich")
     fewer = Store(tmp_path / "rich")
-    runs = read(rich).table.runs
-    lost = next(r.id for r in runs if (r.label, r.tuned) == ("relu", '{"lr": 0.005}'))
-    shutil.rmtree(fewer.folder(lost))
-    frames = read(fewer)
-    row = framed(frames.table.comparison).set_index("label").loc["relu"]
+    tried = find_runs(read(rich).table).query("label == 'relu' and point == 'lr 0.005'")
+    shutil.rmtree(fewer.folder(tried["id"].iloc[0]))
+    made = read(fewer)
+    row = compare_variants(made.table).set_index("label").loc["relu"]
     assert row["verdict"] == "pending"
     assert math.isnan(row["difference"])
-    assert any("not ranked" in warning for warning in warnings(frames))
+    assert any("not ranked" in warning for warning in warnings(made))
 
 
-def test_the_report_has_a_section_for_everything_that_was_asked(rich):
-    titles = [section.title for section in sections(read(rich))]
-    assert titles[:2] == ["Comparison: lag 1", "Comparison: lag 3"]
-    html = (rich.report / "report.html").read_text("utf-8")
-    markdown = (rich.report / "report.md").read_text("utf-8")
-    for title in titles:
-        kind, _, table = title.partition(": ")
-        assert f"<h2>{kind}</h2>" in html or kind == "Comparison"
-        assert not table or f"{table}</h" in html
-        assert f"## {title}" in markdown
-    for name in ("effects", "tuning"):
-        assert "lag 3" in {part.table for part in make(name, read(rich))}
-
-
-def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(rich):
-    frame = pd.read_csv(rich.report / "tables" / "metrics.csv")
-    values = dict(zip(zip(frame["run"], frame["name"], strict=True), frame["value"], strict=True))
+def test_every_measured_value_of_every_run_is_a_row_of_the_measured_values(rich, tables):
+    values = {}
+    for table in tables:
+        of_runs = table.measured[table.measured["run"].ne("")]
+        values |= {(row.run, row.name): row.value for row in of_runs.itertuples()}
     expected = {}
     for record in rich.records():
         expected |= {(record.id, name): value for name, value in record.numbers.items()}
         expected[record.id, "train_s"] = record.train_s
         expected[record.id, "peak_memory_bytes"] = record.peak_memory_bytes
     assert values == pytest.approx(expected, nan_ok=True)
-    shown = next(s for s in sections(read(rich)) if s.key == "metrics").cells
-    ok = [r for r in read(rich).tables[1].reported if (r.label, r.outcome) == ("relu", "ok")]
-    row = shown[(shown["table"] == "lag 3") & (shown["name"] == "accuracy")].iloc[0]
-    assert row["relu"] == f"{statistics.mean(r.number('accuracy') for r in ok):.5g}"
 
 
 def test_show_compare_and_status_reach_every_table(rich, answer):
@@ -238,15 +258,13 @@ def test_metrics_can_be_added_to_every_table(rich):
     with in_process():
         assert main(["measure", str(rich.root), "loss_by_position"]) == 0
     for table in read(rich).tables:
-        assert not any(math.isnan(run.number("loss_at_position_1_to_1_nats")) for run in table.runs)
+        assert find_runs(table)["loss_at_position_1_to_1_nats"].notna().all()
 
 
 # ---- ladders and paths
 
 
-def test_a_ladder_is_fitted_and_drawn_with_the_budgets_on_the_way(
-    experiment_file, tmp_path, capsys
-):
+def test_a_ladder_is_fitted_with_the_budgets_on_the_way(experiment_file, tmp_path):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
         sizes="{models: [{dim: 8}, {dim: 16}, {dim: 24}], tokens_per_parameter: 0.5}",
@@ -255,45 +273,55 @@ def test_a_ladder_is_fitted_and_drawn_with_the_budgets_on_the_way(
         margin="0.5 nats",
     )
     assert run_in_process(file, tmp_path / "out") == 0
-    assert "By size" in capsys.readouterr().out
-    frames = read(Store(tmp_path / "out" / "tiny"))
-    rows = sizes.by_size(frames)
-    assert [row.label for row in rows] == ["relu"] * 3
-    assert [row.difference for row in rows] == [
-        next(row.difference for row in table.comparison if row.label == "relu")
-        for table in frames.tables
-    ]
+    made = read(Store(tmp_path / "out" / "tiny"))
+    rows = sizes.compare_sizes(made)
+    assert rows["label"].tolist() == ["relu"] * 3
+    compared = [compare_variants(table).set_index("label") for table in made.tables]
+    assert rows["difference"].tolist() == [of.loc["relu", "difference"] for of in compared]
     # By hand: the slope of a line through each seed's three differences, and their mean.
-    ends = pd.DataFrame(frames.ladder).query("not branch")
+    points = sizes.list_ladder(made)
+    ends = points[~points["branch"]]
     relu, base = (
         ends[ends["baseline"] == is_base].pivot_table("loss", "rung", "seed", sort=False)
         for is_base in (False, True)
     )
-    logs = np.log10([row.parameters for row in rows])
-    gap = (relu - base).to_numpy()
-    assert rows[0].slope.value == pytest.approx(np.polyfit(logs, gap, 1)[0].mean())
-    points = frames.ladder
-    ends = [point for point in points if not point.branch]
+    slopes = np.polyfit(np.log10(rows["parameters"]), (relu - base).to_numpy(), 1)[0]
+    assert rows["slope"].tolist() == pytest.approx([slopes.mean()] * 3)
     assert len(ends) == 3 * 2 * 2
     assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
-    assert {point.tokens for point in ends} == {t.plan.tokens_per_run for t in frames.tables}
-    assert [*make("sizes", frames)]
-    (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
-    planned = changed(first.planned, lambda run: run is first.planned[0], too_short=True)
-    short = replace(frames, tables=(replace(first, planned=planned), *others))
-    assert len(short.ladder) == len(points) - 3
+    assert {*ends["tokens"]} == {table.plan.tokens_per_run for table in made.tables}
+    (first, *others) = made.tables  # of which a run is too short: it is no point of a ladder
+    run_id = find_reported(first)["id"].iloc[0]
+    planned = changed(first.planned, lambda run: run.id == run_id, too_short=True)
+    short = replace(made, tables=(replace(first, planned=planned), *others))
+    assert len(sizes.list_ladder(short)) == len(points) - 3
 
 
-def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, answer):
+def test_best_rates_over_sizes_move_by_points_of_the_grid():
+    """Of a committed pack: the second layer of muP keeps its rate, the standard one does not."""
+    made = Frames.of(Results.open(REFERENCE / "rate-transfer"))
+    rows, rated = sizes.find_optima(made), sizes.list_rates(made)
+    lowest = rated.groupby(["label", "rung", "lr"], sort=False)["loss"].mean().reset_index()
+    lowest = lowest.loc[lowest.groupby(["label", "rung"])["loss"].idxmin()]
+    best = lowest.set_index(["label", "rung"])["lr"]
+    rates = sorted(rated["lr"].unique())
+    for label, of_label in rows.groupby("label"):
+        first = rates.index(of_label["lr"].iloc[0])
+        for row in of_label.itertuples():
+            assert best[label, row.rung] == row.lr
+            assert row.moved == rates.index(row.lr) - first
+            assert row.edge == (row.lr in (rates[0], rates[-1]))
+
+
+def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path):
     file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
     losses = {"+layernorm": [2.2, 2.3], "+relu": [1.7, 1.9]}
     store = filled.of_file(
         tmp_path / "path", file, lambda label, seed: losses.get(label, [2.0, 2.3])[seed]
     )
-    found = framed(effects.steps(read(store).table)).set_index("step")
+    found = describe_steps(read(store).table).set_index("step")
     assert found["marginal"].tolist() == pytest.approx([0.1, -0.45])
     assert found["cumulative"].tolist() == pytest.approx([0.1, -0.35])
     # The first step is also the sum so far; steps are as many rows of a family as variants are.
     ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
     assert ends == found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
-    assert "Steps" in answer("show", store.root)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from llama_ablate.findings.compare import pair_differences
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report.facts import list_facts
+from llama_ablate.findings.stages import find_runs
+from llama_ablate.report.facts import count_families, list_facts
 from llama_ablate.results import Results
 
 PACKS = Path(__file__).parents[2] / "results" / "reference"
@@ -19,9 +22,9 @@ def opened():
 def test_strokes_are_of_the_seeds_that_the_interval_is_of(opened):
     """The pack trained twelve seeds, and a look after six decided these rows."""
     table = opened("claims/e15-kv-heads-quality").table
-    strokes = table.differences()
-    rows = [row for row in table.comparison if not row.baseline]
-    assert {row.label: len(strokes[row.label]) for row in rows} == {r.label: r.n for r in rows}
+    strokes = pair_differences(table, find_runs(table))
+    rows = compare_variants(table).set_index("label").query("not baseline")
+    assert {label: len(strokes[label]) for label in rows.index} == rows["n"].to_dict()
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,9 @@ def test_strokes_are_of_the_seeds_that_the_interval_is_of(opened):
 )
 def test_the_next_step_follows_from_what_is_undecided(opened, pack, said):
     assert list_facts(opened(pack))["what next"].startswith(said)
+
+
+def test_families_of_intervals_are_counted(opened):
+    """Rows, one for each of two controls, effects and branches; speeds where turns were timed."""
+    tied = count_families(opened("atlas/tied-embeddings"))
+    assert tied == "PLACEHOLDER"

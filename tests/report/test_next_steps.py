@@ -3,6 +3,9 @@
 import json
 from dataclasses import replace
 
+import pandas as pd
+
+from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.report.next_steps import next_steps
 from tests.tables import frames
 
@@ -13,10 +16,10 @@ NOISE = [0.05, -0.05, 0.02, -0.02, 0.0]
 def test_the_seeds_that_would_decide_a_row_stand_with_their_minutes_and_the_command():
     losses = [loss + 0.02 + own for loss, own in zip(BASE, NOISE, strict=True)]
     made = frames({"": {"base": BASE, "open": losses}})
-    planned = [replace(run, numbers={**run.numbers, "train_s": 30.0}) for run in made.table.planned]
+    planned = made.table.planned.assign(train_s=30.0)
     made = replace(made, tables=(replace(made.table, planned=planned),))
     (line,) = next_steps(made, "llama-ablate run x.yaml")
-    seeds = int(made.table.comparison[1].seeds_low)
+    seeds = int(compare_variants(made.table)["seeds_low"][1])
     assert seeds > 5
     assert line.startswith(f"about {seeds} seeds would decide 'open': {seeds - 5} min of training")
     assert line.endswith(f"(`llama-ablate run x.yaml --set seeds={seeds}`)")
@@ -32,16 +35,14 @@ def test_where_every_row_is_decided_or_nothing_tells_how_many_seeds_nothing_is_s
 def test_a_best_point_at_the_end_of_its_grid_has_a_command_that_adds_the_next():
     grid = [0.001, 0.002, 0.004]
     made = frames({"": {"base": BASE}}, tune={"lr": grid})
-    planned = [
-        replace(
-            run,
-            id=f"{run.id}{lr}",
-            tuned=json.dumps({"lr": lr}),
-            numbers={"validation_loss_nats": 2 - lr},
+    runs = made.table.planned
+    tried = [
+        runs.assign(
+            id=runs["id"] + str(lr), tuned=json.dumps({"lr": lr}), validation_loss_nats=2 - lr
         )
-        for run in made.table.planned
         for lr in grid
     ]
+    planned = pd.concat(tried, ignore_index=True)
     made = replace(made, tables=(replace(made.table, planned=planned),))
     (line,) = next_steps(made, "llama-ablate run x.yaml")
     assert "the best lr lies at the end of its grid" in line

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.answer import answer, headline
+from llama_ablate.findings.columns import iterate
+from llama_ablate.findings.factors import describe_steps, estimate_factors
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.report import columns, latex, tables
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Results
@@ -91,7 +93,7 @@ def shown(frames, table):
         place = [*part.cells].index("verdict") + 1
         tex = latex.table(part.cells, part.title, "tab:x")
         for label, cell, frame_word, row in zip(
-            part.variants, part.cells["verdict"], part.frame["verdict"], md, strict=True
+            part.frame["variant"], part.cells["verdict"], part.frame["verdict"], md, strict=True
         ):
             yield "cell", label, cell
             yield "Markdown", label, row[place].strip()
@@ -122,14 +124,16 @@ def test_no_two_words_of_a_page_contradict(pack):
     for table in frames.tables:
         said = {}
         for where, label, cell in shown(frames, table):
-            said.setdefault(label, []).append((where, str(cell).split(",")[0]))
-        if len(frames.tables) <= 3 and not effects.factors(table):
+            said.setdefault(label, []).append((where, re.split("[,:]", str(cell))[0]))
+        if len(frames.tables) <= 3 and estimate_factors(table).empty:
             if frames.plan.experiment.variants.design != "path":
                 for label, word in in_answer(table, text).items():
                     said[label].append(("headline", word))
-            elif steps := effects.steps(table):
-                said[steps[0].step].append(("first step", steps[0].verdict))
-        for entry, row in zip(frames.plan.hypotheses, hypotheses.results(frames), strict=True):
+            else:
+                step = next(iterate(describe_steps(table)))
+                said[step.step].append(("first step", step.verdict))
+        judged = iterate(judge_hypotheses(frames))
+        for entry, row in zip(frames.plan.hypotheses, judged, strict=False):
             plain = entry.measure in (None, table.loss)
             base = entry.against in (None, table.plan.baseline.label)
             here = (entry.table or frames.table.plan.name) == table.plan.name

@@ -15,14 +15,16 @@ from scipy import stats
 from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence.intervals import seeds_for
-from llama_ablate.evidence.rates import rate_difference
+from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.findings import effects, hypotheses
 from llama_ablate.findings.answer import headline
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells
-from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.hypotheses import judge_hypotheses
+from llama_ablate.findings.stages import find_runs
 from llama_ablate.report import details, page, tables
+from llama_ablate.report.columns import cells
 from llama_ablate.report.figures import FIGURES, make
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Store
@@ -125,7 +127,7 @@ def read(store):
 
 def comparison(store):
     """The rows of the comparison by label."""
-    return framed(read(store).table.comparison).set_index("label")
+    return compare_variants(read(store).table).set_index("label")
 
 
 def written(store, *, pictures=False):
@@ -178,8 +180,6 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     assert wild["outcome"] == "2 ok, 1 diverged"
     assert (wild["ended"], wild["lost"], wild["too_short"]) == (3, 1, 0)
     assert (wild["lost_low"], wild["lost_high"]) == pytest.approx((0.0084, 0.9057), abs=1e-4)
-    # Of three runs each, one against none; two rows. At worst both rates are 0.5: 22 / 64 a side.
-    assert wild["lost_p_corrected"] == 1.0
     assert wild["verdict"] == "worse"  # by the seeds that both kept, and the lost one is no better
     assert wild["n"] == 2
     assert wild["difference"] == pytest.approx((0.3 + 0.3) / 2)  # over seeds 1 and 2
@@ -188,7 +188,7 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
 
 def test_runs_without_a_record_are_pending_and_a_report_of_none_is_written(store, tmp_path):
     shutil.rmtree(store.folder("bb1"))
-    outcomes = {run.id: run.outcome for run in read(store).table.runs}
+    outcomes = find_runs(read(store).table).set_index("id")["outcome"]
     assert outcomes["bb1"] == "pending"
     assert any("1 of 9 planned runs have not finished" in w for w in warnings(read(store)))
     empty = Store(tmp_path / "empty")
@@ -240,14 +240,15 @@ def test_a_collapsed_run_leaves_its_variant_undecided_and_counts_in_its_rates(st
 def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide_and_none_was_lost():
     """A difference of 0.1, a deviation of 0.2, six seeds."""
     losses = {"base": [2.0] * 6, "open": [2.3, 1.9, 2.3, 1.9, 2.3, 1.9]}
-    row = made_by_hand({"": losses}).table.comparison[1]
-    shown = cells([row]).iloc[0]
+    rows = compare_variants(made_by_hand({"": losses}).table).iloc[1:]
+    shown, row = cells(rows, "comparison").iloc[0], rows.iloc[0]
     assert shown["verdict"] == "inconclusive"
     assert shown["seeds to decide"] == f"at least {row.seeds_low:.0f} seeds"
     assert 6 < row.seeds_low < seeds_for(0.1, 0.22)
     losses["open"][5] = "diverged"
-    shown = cells(made_by_hand({"": losses}).table.comparison[1:]).iloc[0]
-    assert shown["verdict"] == "inconclusive"
+    lost = compare_variants(made_by_hand({"": losses}).table).iloc[1:]
+    shown = cells(lost, "comparison").iloc[0]
+    assert shown["verdict"] == "inconclusive: runs were lost"
     assert shown["runs"].startswith("5 ok, 1 diverged")
     assert "seeds to decide" not in shown
 
@@ -300,8 +301,9 @@ def test_a_pair_shows_what_differs_and_every_number(store):
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
-    rows = read(store).table.comparison
-    tables.save(cells(rows), framed(rows), "A & B", store.report / "tables/comparison")
+    rows = compare_variants(read(store).table)
+    shown = cells(rows, "comparison")
+    tables.save(shown, rows, "A & B", store.report / "tables/comparison")
     folder = store.report / "tables"
     markdown = (folder / "comparison.md").read_text()
     assert (
@@ -313,7 +315,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert r"\caption{A \& B}" in latex
     back = pd.read_csv(folder / "comparison.csv")
     assert back.loc[1, "difference"] == pytest.approx(-0.15)
-    assert list(back.columns) == list(framed(rows).columns)
+    assert list(back.columns) == list(rows.columns)
 
 
 # ---- factorial designs
@@ -335,7 +337,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
 
     store = filled.of_file(tmp_path / "tiny", file, loss)
     frames = read(store)
-    table = framed(effects.factors(frames.table)).set_index("factor")
+    table = estimate_factors(frames.table).set_index("factor")
     own = comparison(store)["loss"]
     with_pre = own["rmsnorm pre"] - own["layernorm pre"]
     with_post = own["rmsnorm post"] - own["layernorm post"]
@@ -373,7 +375,7 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(experiment_fi
     page_text = (store.report / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
     assert "16 of 32 combinations were run: a main effect is confounded with an" in page_text
-    table = framed(effects.factors(read(store).table)).set_index("factor")
+    table = estimate_factors(read(store).table).set_index("factor")
     assert table["effect"]["train.lr"] == "lr=0.03 instead of lr=0.01"
     assert set(table["verdict"]) == {"inconclusive"}  # one seed has no interval
     assert table["aliases"]["norm"] == "position x attention x train.lr x block"
@@ -400,7 +402,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert "baseline is better than none" in out
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = framed(hypotheses.results(read(store)))
+    found = judge_hypotheses(read(store))
     loss = comparison(store)["loss"]
     assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
     html = (store.report / "report.html").read_text("utf-8")
@@ -412,7 +414,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
 
 def hypothesis_of(store, **stated):
     planned_anew(store, hypotheses=[Hypothesis(**stated)])
-    return framed(hypotheses.results(read(store))).iloc[0]
+    return judge_hypotheses(read(store)).iloc[0]
 
 
 def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(store):
@@ -426,14 +428,13 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
         {"variant": BB, "direction": "lower", "measure": "test_bits_per_byte"},
     ]
     planned_anew(store, hypotheses=[Hypothesis(**one) for one in stated])
-    frame = framed(hypotheses.results(read(store)))
+    frame = judge_hypotheses(read(store))
     assert list(frame["family"]) == ["2 rows of its table"] * 2 + ["2 other comparisons"] * 3
     bits = [
         (own - base) / math.log(2) for own, base in zip(LOSSES["bb"], LOSSES["aa"], strict=True)
     ]
     ends = stats.ttest_1samp(bits, 0).confidence_interval(1 - 0.05 / 2)
     assert (frame["low"][4], frame["high"][4]) == pytest.approx((ends.low, ends.high))
-    assert frame["p_corrected"][2] == pytest.approx(frame["p_corrected"][3])
     assert frame["low"][2] == pytest.approx(-frame["high"][3])
 
 
@@ -455,27 +456,20 @@ def test_what_no_arm_has_learned_and_what_all_have_solved_cannot_be_decided(
     }
     stated = [{"variant": "arm", "direction": "better"}]
     made = made_by_hand({"": drawn}, hypotheses=stated)
-    planned = [
-        replace(run, numbers={**run.numbers, **excess(run, floor)}) for run in made.table.planned
-    ]
+    planned = made.table.planned
+    if floor is not None:
+        above = planned["test_loss_nats"] - floor
+        planned = planned.assign(test_excess_nats=above, test_excess_se_nats=0.01)
     made = replace(made, tables=(replace(made.table, planned=planned),))
-    found = framed(hypotheses.results(made)).iloc[0]
+    found = judge_hypotheses(made).iloc[0]
     assert found["result"] == result
     assert why in found["why"]
     assert any("cannot be decided" in warning for warning in warnings(made)) == bool(why)
 
 
-def excess(run, floor):
-    """Return by how much a run's loss lies above its floor, where that is known."""
-    if floor is None:
-        return {}
-    above = run.numbers["test_loss_nats"] - floor
-    return {"test_excess_nats": above, "test_excess_se_nats": 0.01}
-
-
 def results_of(losses, *stated):
     made = made_by_hand({"": losses}, hypotheses=[*stated])
-    return framed(hypotheses.results(made)).to_dict("records")
+    return judge_hypotheses(made).to_dict("records")
 
 
 def test_where_every_run_collapsed_losses_are_undecidable_and_rates_are_not():
@@ -515,8 +509,8 @@ def test_a_hypothesis_about_collapse_counts_all_runs_before_tuning(store):
     table = {"variants": ARMS[:2], "runs": runs}
     planned_anew(store, table=table, tune={"lr": [0.1, 0.2]})
     found = hypothesis_of(store, variant=BB, measure="collapsed", direction="higher")
-    exact = rate_difference((11, 24), (0, 24))
-    assert found[["difference", "low", "p_corrected"]].tolist() == [11 / 24, exact.low, exact.p]
+    exact = compare_rates((11, 24), (0, 24), 0.05)
+    assert found[["difference", "low"]].tolist() == [11 / 24, exact["low"]]
     assert (found["result"], found["family"], found["n"]) == ("supported", "itself alone", 24)
     stated = {"measure": "collapsed", "direction": "not higher", "margin": "0.9 points"}
     assert hypothesis_of(store, variant=BB, **stated)["result"] == "supported"

@@ -4,8 +4,8 @@ import itertools
 import json
 from dataclasses import replace
 
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.sizes import optima
+from llama_ablate.findings.columns import list_rows
+from llama_ablate.findings.sizes import find_optima
 from llama_ablate.report.figures import make
 from llama_ablate.report.sections import SECTIONS
 from tests import tables
@@ -34,18 +34,17 @@ def frames():
     tuned = []
     for rung, table in enumerate(made.tables):
         runs = []
-        for run, rate in itertools.product(table.planned, RATES):
-            own = loss(run.label, rung, rate, run.seed)
+        for run, rate in itertools.product(list_rows(table.planned), RATES):
+            own = loss(run["label"], rung, rate, run["seed"])
             numbers = {"test_loss_nats": own, "validation_loss_nats": own}
-            id_ = f"{run.id}{rate}"
-            tried = json.dumps({"lr": rate})
-            runs.append(replace(run, id=id_, tuned=tried, numbers=numbers))
-        tuned.append(replace(table, planned=runs))
+            tried = {"id": f"{run['id']}{rate}", "tuned": json.dumps({"lr": rate})}
+            runs.append({**run, **tried, **numbers})
+        tuned.append(replace(table, planned=tables.run_rows(runs)))
     return replace(made, tables=tuple(tuned))
 
 
 def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
-    frame = framed(optima(frames()))
+    frame = find_optima(frames())
     moved = frame.pivot_table(index="label", columns="rung", values="moved", sort=False)
     assert moved.loc["standard"].tolist() == [0, -1, -3]
     assert moved.loc["mup"].tolist() == [0, 0, -1]

@@ -7,10 +7,10 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text_error import text_error
-from llama_ablate.findings import effects
+from llama_ablate.findings.compare import find_documents, find_text_error
+from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.rows import grouped
 from llama_ablate.report.contents import list_tables
 from llama_ablate.report.figures import make
 from llama_ablate.report.sections import sections
@@ -59,7 +59,7 @@ def frames(folder):
 
 def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
     results, table = Results.open(folder), frames.table
-    assert set(framed(table.comparison)["unit"]) == {"bits/byte"}
+    assert set(compare_variants(table)["unit"]) == {"bits/byte"}
     bits, labels = {}, {v.id: v.label for v in table.plan.variants}
     for record in map(results.record, results.finished):
         text = results.plan.tables[0].text_of(results.plan.tables[0].variant(record.variant))
@@ -68,7 +68,7 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
         size = sum(text.bytes[split] for split in both)
         bits.setdefault(labels[record.variant], {})[record.seed] = nats / math.log(2) / size
     base = bits[BASE]
-    for row in framed(table.comparison).itertuples():
+    for row in compare_variants(table).itertuples():
         own = bits[row.label]
         assert row.loss == pytest.approx(np.mean(list(own.values())))
         if not row.baseline:
@@ -77,16 +77,16 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
 
 
 def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
-    table = frames.table
+    table, values = frames.table, frames.table.measured
 
     def of_both(quantity):
         """Return samples by label, (seeds, documents), those of validation first."""
         each = [
             {
-                label: np.array([row.samples for row in sorted(own, key=lambda row: row.seed)])
-                for label, own in grouped(
-                    table.metrics.named[f"{split}_{quantity}_by_document"], lambda row: row.label
-                ).items()
+                label: np.array([*own.sort_values("seed")["samples"]])
+                for label, own in values[
+                    values["name"].eq(f"{split}_{quantity}_by_document")
+                ].groupby("label")
             }
             for split in ("validation", "test")
         ]
@@ -98,8 +98,9 @@ def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
     size = held_out * tokens / tokens.sum()
     expected = text_error(bits["bytes"] - bits[BASE], size)
     bytes_ = next(v.id for v in table.plan.variants if v.label == "bytes")
-    found = table.pair(table.loss, bytes_, table.plan.baseline.id)
-    assert found.error.se == pytest.approx(expected.se)
+    weights = {bytes_: 1.0, table.base: -1.0}
+    found = find_text_error(dict.fromkeys(range(3), weights), find_documents(table, table.split))
+    assert found.se == pytest.approx(expected.se)
 
 
 def test_tables_figures_and_files_say_so(folder, frames):
@@ -132,8 +133,8 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
     assert run_in_process(tmp_path / "two.yaml", tmp_path / "results") == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "two"))
-    found = framed(effects.factors(frames.table)).set_index("factor")
-    cells = framed(frames.table.comparison).set_index("label")["loss"]
+    found = estimate_factors(frames.table).set_index("factor")
+    cells = compare_variants(frames.table).set_index("label")["loss"]
     assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*found.index}
     expected = cells[["bytes context=16", "bytes context=8"]].mean()
     expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
