@@ -17,6 +17,7 @@ from llama_ablate.design.plan import make
 from llama_ablate.design.plan_texts import open_batches
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.stages import find_runs
 from llama_ablate.findings.warnings import warn_of_text
 from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
@@ -196,23 +197,25 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
     frames, store = Frames.of(Results.open(root / "tiny")), Store(root / "tiny")
     tokens = plan.tables[0].text.opened["corpus"]
     ids_N = torch.from_numpy(tokens.split("test").astype(np.int64))
-    for one, apart in zip(*(table.runs for table in frames.tables), strict=True):
+    every = [find_runs(table) for table in frames.tables]
+    for one, apart in zip(*(runs.itertuples() for runs in every), strict=True):
         record = store.record(one.id)
         assert record.compute["precision"] == record.train["precision"]
         assert record.tokens_done == 30 * 4 * 16
         spec = {**record.model, "separator": None}
         model = load_weights(build(spec_from(spec)), store.weights(one.id))
-        found = apart.number("test_loss_nats")
-        values = {row.name: row for row in frames.tables[1].metrics if row.run == apart.id}
-        assert values["test_loss_nats"].value == found
-        assert sum(values["test_nats_by_document"].samples) == pytest.approx(
-            found * values["test_predicted_tokens"].value, abs=0.01
+        found = apart.test_loss_nats
+        measured = frames.tables[1].measured
+        values = measured[measured["run"].eq(apart.id)].set_index("name")
+        assert values.loc["test_loss_nats", "value"] == found
+        assert sum(values.loc["test_nats_by_document", "samples"]) == pytest.approx(
+            found * values.loc["test_predicted_tokens", "value"], abs=0.01
         )
         assert found == pytest.approx(by_document(model, ids_N, tokens.separator), abs=1e-5)
         windows = by_window(model, ids_N)
-        assert one.number("test_loss_nats") == pytest.approx(windows, abs=1e-5)
+        assert one.test_loss_nats == pytest.approx(windows, abs=1e-5)
         assert abs(found - windows) > 1e-4
-    trained = {run.label: run.number("test_loss_nats") for run in frames.tables[1].runs}
+    trained = every[1].set_index("label")["test_loss_nats"].to_dict()
     assert len({*trained.values()}) == len(trained) == 4
 
 

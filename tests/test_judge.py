@@ -17,6 +17,7 @@ from scipy import stats
 
 from analysis.judge import Ledger, Terms, judge, lord, merge, weights
 from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.intervals import estimate
 from llama_ablate.evidence.verdicts import verdict
 
 from .in_process import in_process
@@ -88,9 +89,10 @@ def simulate(terms, ledgers, share, effect):
 
             def compare(_gate, level, mean=-effect * is_helpful, draw=draw):
                 differences = mean + draw.standard_normal(terms.seeds)
-                row = simultaneous({"": [*differences]}, alpha=level)[""]
-                numbers = {"difference": row.mean, "low": row.low, "high": row.high, "n": row.n}
-                return {**numbers, "verdict": verdict(row, 0.5)}
+                found = estimate(differences[None], 0.0, np.inf, level)
+                row = {key: of[0] for key, of in found.items()}
+                word = verdict(row["low"], row["high"], 0.5)
+                return {**row, "difference": row["mean"], "verdict": word}
 
             if terms.test(number, accepted, compare)["verdict"] == "accepted":
                 accepted.append(number)
