@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import argument, option
+from llama_ablate.commands.shared.options import Options, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ EXAMPLE = "compare runs.csv --baseline base"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(Options):
     """Options of `compare`: files of runs, the baseline, and what the columns are."""
 
     files: tuple[Path, ...] = argument(

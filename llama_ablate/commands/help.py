@@ -13,7 +13,7 @@ EXAMPLE = "help exit-codes"
 #: Commands by group. The first group lists the main workflow, in order.
 GROUPS = {
     "to begin": ["init", "plan", "run", "report"],
-    "results": ["status", "show", "measure", "pack"],
+    "results": ["status", "show", "compare", "measure", "pack"],
     "models, trackers": [
         *("components", "summary", "generate", "trace", "attention", "export", "track")
     ],

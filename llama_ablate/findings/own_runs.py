@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llama_ablate.config import margins
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence.intervals import (
     ALPHA,
@@ -129,8 +128,7 @@ def compare_runs(
     if baseline not in wide.index:
         names = [*map(str, wide.index)]
         raise ConfigError(
-            f"baseline '{baseline}': there is no such variant{nearest(baseline, names)}; variants: "
-            f"{listed(names, 8)}"
+            f"baseline '{baseline}': there is no such variant{nearest(baseline, names)}"
         )
     has_run = ~runs.frame.assign(run=1).pivot_table("run", "variant", "seed").isna()
     has_run = has_run.reindex(index=wide.index, columns=wide.columns).fillna(False)
@@ -227,7 +225,10 @@ def read_margin(stated: str | None) -> float | None:
     """Return a margin in the metric's unit. Raises ConfigError unless it is a number above 0."""
     if stated is None:
         return None
-    size, _ = margins.read(stated)
-    if not size > 0:
+    try:
+        size = float(stated)
+    except ValueError:
+        size = math.nan
+    if not 0 < size < math.inf:
         raise ConfigError(f"--margin {stated}: must be a number above 0, such as 0.02")
     return size
