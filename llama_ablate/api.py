@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llama_ablate.interop.loader import OpenedModel
     from llama_ablate.report.sections import Section
 
-__all__ = ["OpenedResults", "concat", "open", "report", "run"]
+__all__ = ["OpenedResults", "compare", "concat", "open", "report", "run"]
 
 _TABLES_SHOWN = 3  # comparison tables in a notebook's view of the results
 
@@ -250,6 +250,34 @@ def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
     joined = unions.union(every) if len(every) > 1 else every[0]
     folders = [result for experiment in opened for result in experiment._results]  # noqa: SLF001
     return OpenedResults(joined, folders)
+
+
+def compare(
+    runs: pd.DataFrame,
+    *,
+    baseline: str,
+    metric: str | None = None,
+    margin: float | None = None,
+    higher_is_better: bool = False,
+    unpaired: bool = False,
+) -> pd.DataFrame:
+    """Compare the variants in a table of runs that another trainer made.
+
+    `runs` has a row for each run, or each step of a run, with the columns `variant`, `seed`,
+    optionally `step`, and metrics. Differences from the baseline are paired by seed, with
+    simultaneous intervals. Raises ConfigError for a missing baseline or column, and for a run that
+    is given twice.
+    """
+    from llama_ablate.findings.own_runs import OwnRuns, compare_runs
+
+    rows = compare_runs(
+        OwnRuns.of(runs, metric),
+        baseline,
+        margin=margin,
+        higher_is_better=higher_is_better,
+        unpaired=unpaired,
+    )
+    return rows.rename(columns={"label": "variant"})
 
 
 def report(folder: Path | str) -> Path:
