@@ -2,7 +2,7 @@
 
 The public surface, imported on first use so that `import llama_ablate` is quick:
 `run` (an experiment), `open` (its results as data frames), `report`, `concat` (join results of
-several experiments), `load` (an experiment file), `plan` (its variants and runs), `build` and
+several experiments), `compare` (runs of another trainer), `load` (an experiment file), `plan` (its variants and runs), `build` and
 `init_weights` (a model),
 `Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
 `BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llama_ablate.api import compare as compare
     from llama_ablate.api import concat as concat
     from llama_ablate.api import open as open  # noqa: A004  it is read as `la.open`
     from llama_ablate.api import report as report
@@ -24,6 +25,7 @@ _PUBLIC = {
     "run": ("llama_ablate.api", "run"),
     "report": ("llama_ablate.api", "report"),
     "concat": ("llama_ablate.api", "concat"),
+    "compare": ("llama_ablate.api", "compare"),
     "load": ("llama_ablate.config.experiment", "load"),
     "plan": ("llama_ablate.design.plan", "make"),
     "build": ("llama_ablate.model.decoder", "build"),

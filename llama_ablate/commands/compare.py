@@ -45,6 +45,7 @@ def run(options: CompareOptions) -> Answer:
     """Compare the variants of another trainer's runs with the baseline."""
     import pandas as pd
 
+    from llama_ablate.findings.columns import list_rows
     from llama_ablate.findings.own_runs import OwnRuns, compare_runs, describe_limits, read_margin
     from llama_ablate.report import columns, tables
 
@@ -69,7 +70,7 @@ def run(options: CompareOptions) -> Answer:
         cells = columns.cells(compared, "own_runs")
         limits = describe_limits(compared, runs, unpaired=options.unpaired)
         output += [*[name] * bool(name), cells, "\n".join(limits)]
-        values += [{"table": name, **row} for row in compared.to_dict("records")]
+        values += [{"table": name, **row} for row in list_rows(compared)]
         if options.out:
             stem = "comparison" + f"-{name.replace(' ', '-')}" * bool(name)
             caption = f"Differences in {runs.metric} from {options.baseline}."
@@ -81,7 +82,7 @@ def _read(path: Path, pattern: str | None) -> "pd.DataFrame":
     """Read a file of runs; with a pattern, its name gives columns such as variant and seed."""
     import pandas as pd
 
-    readers = {
+    readers: dict[str, Any] = {
         ".csv": pd.read_csv,
         ".jsonl": lambda file: pd.read_json(file, lines=True),
         ".parquet": pd.read_parquet,

@@ -140,7 +140,7 @@ def compare_runs(
     rows = []
     for name, row in zip([baseline, *others], [None, *list_rows(found)], strict=True):
         losses = values.loc[name]
-        sides = [count_ended(ended.loc[of].tolist()) for of in (name, baseline)]
+        sides = [count_ended(ended.loc[[of]].to_numpy()[0]) for of in (name, baseline)]
         counts = dict(zip(SIDES, [n for side in sides for n in side.values()], strict=True))
         interval: dict[str, Any] = {**(row or NOTHING), **counts}
         judged = negate(interval) | counts if higher_is_better else interval
