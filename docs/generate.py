@@ -8,7 +8,15 @@ A test fails if a page differs from the generated text.
 from pathlib import Path
 
 from analysis import claims
-from docs import atlas, battery, believed_files, reference_pages, schema, systems_page
+from docs import (
+    atlas,
+    battery,
+    believed_files,
+    measured,
+    reference_pages,
+    schema,
+    systems_page,
+)
 from llama_ablate.commands import summary
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.findings.comparison import ComparisonRow
@@ -41,9 +49,11 @@ def pages() -> dict[Path, str]:
         },
     }
     filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    results = REFERENCE / "README.md"
     return {
         **reference_pages.pages(),
         **filled,
+        results: measured.fill(results.read_text("utf-8")),
         schema.FILE: schema.text(),
     }
 
