@@ -41,6 +41,7 @@ def pages() -> dict[Path, str]:
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "atlas.md": atlas.parts(),
         docs / "claims.md": {"counts": of_claims["counts"]},
+        REFERENCE / "README.md": {},
         REFERENCE / "claims.md": of_claims,
         REFERENCE / "systems.md": systems_page.parts(REFERENCE),
         REFERENCE / "reliability.md": {
@@ -48,12 +49,13 @@ def pages() -> dict[Path, str]:
             "believed": believed_files.table(),
         },
     }
-    filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
-    results = REFERENCE / "README.md"
+    filled = {
+        page: measured.fill(_filled(page.read_text("utf-8"), found))
+        for page, found in parts.items()
+    }
     return {
         **reference_pages.pages(),
         **filled,
-        results: measured.fill(results.read_text("utf-8")),
         schema.FILE: schema.text(),
     }
 

@@ -8,7 +8,6 @@ without a sign is the size of the difference; a number may stand some words befo
 """
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,8 +29,7 @@ def fill(text: str) -> str:
 
 
 def _fill_in(match: re.Match[str]) -> str:
-    pack, section, *cells = match["row"].split(" / ")
-    value, low, high = find_row(pack, section, cells)
+    value, low, high = find_row(*match["row"].split(" / "))
     sign = "+" if match["value"][0] in "-+" else ""
     if not sign and value < 0:
         value, low, high = -value, -high, -low
@@ -40,7 +38,7 @@ def _fill_in(match: re.Match[str]) -> str:
     return f"{shown}{match['words']}[{', '.join(ends)}]{match['comment']}"
 
 
-def find_row(pack: str, section: str, cells: Sequence[str]) -> tuple[float, float, float]:
+def find_row(pack: str, section: str, *cells: str) -> tuple[float, float, float]:
     """Return difference and interval of the one row of a section that has all these cells.
 
     Raises ValueError if no row, or several rows, have them.
