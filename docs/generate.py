@@ -8,7 +8,15 @@ A test fails if a page differs from the generated text.
 from pathlib import Path
 
 from analysis import claims
-from docs import atlas, battery, believed_files, reference_pages, schema, systems_page
+from docs import (
+    atlas,
+    battery,
+    believed_files,
+    measured,
+    reference_pages,
+    schema,
+    systems_page,
+)
 from llama_ablate.commands import summary
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.evidence.written import interval
@@ -35,6 +43,7 @@ def pages() -> dict[Path, str]:
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "atlas.md": atlas.parts(),
         docs / "claims.md": {"counts": of_claims["counts"]},
+        REFERENCE / "README.md": {},
         REFERENCE / "claims.md": of_claims,
         REFERENCE / "systems.md": systems_page.parts(REFERENCE),
         REFERENCE / "reliability.md": {
@@ -42,7 +51,10 @@ def pages() -> dict[Path, str]:
             "believed": believed_files.table(),
         },
     }
-    filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    filled = {
+        page: measured.fill(_filled(page.read_text("utf-8"), found))
+        for page, found in parts.items()
+    }
     return {
         **reference_pages.pages(),
         **filled,

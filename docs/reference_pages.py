@@ -365,7 +365,9 @@ def _columns() -> str:
 def _experiments() -> str:
     files = defaultdict(list)
     for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
-        if {"atlas", "claims", "templates"} & {*path.parts}:  # these are listed elsewhere
+        if {"atlas", "claims", "recipes", "templates"} & {
+            *path.parts
+        }:  # these are listed elsewhere
             continue
         values = yaml.safe_load(path.read_text("utf-8"))
         question = values.get("question", "")
@@ -375,6 +377,7 @@ def _experiments() -> str:
         "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. What was "
         "found with some of them is in [`results/reference`](../../results/reference/README.md). "
         "Those of `experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` "
-        "in the [claims](../claims.md); `llama-ablate init --list` has the templates.\n\n"
-        + _list(rows)
+        "in the [claims](../claims.md), of `experiments/recipes` in "
+        "[their README](../../experiments/recipes/README.md); `llama-ablate init --list` has the "
+        "templates.\n\n" + _list(rows)
     )

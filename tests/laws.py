@@ -37,6 +37,7 @@ PROMISED = {
     "block": ["pre", "post"],
 }
 GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
+BLOCKS = ("pre", "post", "reordered", "sandwich", "parallel", "parallel-two-norms")
 UNGATED = ("linear", "relu", "relu2", "gelu", "silu")
 #: Every option of every component, once with another value than its default.
 OPTIONS = {
@@ -44,6 +45,7 @@ OPTIONS = {
         {"name": "layernorm", "eps": 1e-2},
         {"name": "layernorm", "unbiased": True},
         {"name": "rmsnorm", "eps": 1e-2},
+        {"name": "rmsnorm", "gain": False},
         {"name": "dyt", "slope": 0.9},
         {"name": "derf", "slope": 0.9},
     ],
@@ -79,6 +81,7 @@ OPTIONS = {
     "attention": [
         {"name": "gqa", "kv_heads": 4, "qk_norm": True},
         {"name": "gqa", "qk_norm": True},
+        {"name": "gqa", "qk_norm": "joined"},
         {"name": "gqa", "qkv_bias": False, "window": 5, "softcap": 0.5},
         {"name": "mha", "qk_norm": True, "window": 5},
         {"name": "mha", "qkv_bias": False},
@@ -117,7 +120,7 @@ OPTIONS = {
     ],
     "block": [
         {"name": "pre", "residual": 0.5},
-        *({"name": name, "x0": True} for name in ("pre", "post", "sandwich", "parallel")),
+        *({"name": name, "x0": True} for name in BLOCKS),
     ],
 }
 

@@ -119,6 +119,22 @@ class PostNorm(Block):
         return x_BTD
 
 
+@BLOCKS.register("reordered")
+class ReorderedNorm(Block):
+    """Normalise the output of each sub-layer, not its input (OLMo 2 2025, arXiv:2501.00656).
+
+    The paper calls it reordered norm. Unlike post-norm, it leaves the residual stream as it is.
+    """
+
+    final_norm = True
+
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
+        """Return `x + norm(f(x))` for attention, then for the feed-forward."""
+        x_BTD = self.entered(x_BTD, ctx)
+        x_BTD = ctx.add(x_BTD, self.attn_norm(self.attn(x_BTD, ctx, state)), "attn")
+        return ctx.add(x_BTD, self.ffn_norm(self.ffn(x_BTD, ctx)), "ffn")
+
+
 @BLOCKS.register("sandwich")
 class SandwichNorm(Block):
     """Normalise the input and the output of each sub-layer (Kim et al. 2025, arXiv:2502.02732).
@@ -154,3 +170,17 @@ class ParallelBlock(Block):
         normed_BTD = self.attn_norm(x_BTD)
         x_BTD = ctx.add(x_BTD, self.attn(normed_BTD, ctx, state), "attn")
         return ctx.add(x_BTD, self.ffn(normed_BTD, ctx), "ffn")
+
+
+@BLOCKS.register("parallel-two-norms")
+class ParallelTwoNorms(Block):
+    """Run both in parallel, each after a norm of its own (GPT-NeoX 2022, arXiv:2204.06745)."""
+
+    final_norm = True
+
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
+        """Return `x + attn(attn_norm(x)) + ffn(ffn_norm(x))`."""
+        x_BTD = self.entered(x_BTD, ctx)
+        fed_BTD = self.ffn(self.ffn_norm(x_BTD), ctx)
+        x_BTD = ctx.add(x_BTD, self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
+        return ctx.add(x_BTD, fed_BTD, "ffn")

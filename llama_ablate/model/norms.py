@@ -57,15 +57,20 @@ class LayerNorm(nn.Module):
 
 @NORMS.register("rmsnorm")
 class RMSNorm(nn.Module):
-    """Scale by the root mean square, without centring (Zhang & Sennrich 2019, arXiv:1910.07467)."""
+    """Scale by the root mean square, without centring (Zhang & Sennrich 2019, arXiv:1910.07467).
 
-    def __init__(self, dim: int, *, eps: float = 1e-6) -> None:
+    `gain: false` leaves out the trained gain of each coordinate (Lingle 2024, arXiv:2404.05728).
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-6, gain: bool = True) -> None:
         super().__init__()
         self.eps = _not_negative(eps)
-        self.gain = nn.Parameter(torch.ones(dim))
+        self.gain = nn.Parameter(torch.ones(dim)) if gain else None
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return the normalised vectors, in the gain's precision."""
+        """Return the normalised vectors, in the precision of the gain, if there is one."""
+        if self.gain is None:
+            return F.rms_norm(x_BTD, x_BTD.shape[-1:], eps=self.eps)
         if x_BTD.device.type == "cpu" and torch.is_grad_enabled():
             y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
             return y_BTD

@@ -44,7 +44,7 @@ def test_x0_mixes_the_embedding_into_what_enters_each_layer():
 
 @torch.no_grad()
 def test_x0_starts_as_the_model_without():
-    for name in ("pre", "post", "sandwich", "parallel"):
+    for name in ("pre", "post", "reordered", "sandwich", "parallel", "parallel-two-norms"):
         assert torch.equal(model_of({"name": name, "x0": True})(TOKENS), model_of(name)(TOKENS))
 
 

@@ -2,7 +2,14 @@ import pytest
 import torch
 from torch import nn
 
-from llama_ablate.model.blocks import ParallelBlock, PostNorm, PreNorm, SandwichNorm
+from llama_ablate.model.blocks import (
+    ParallelBlock,
+    ParallelTwoNorms,
+    PostNorm,
+    PreNorm,
+    ReorderedNorm,
+    SandwichNorm,
+)
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build
@@ -27,10 +34,13 @@ class Halve(nn.Module):
         (PreNorm, 32, 18),
         # (8 + 2*8)/2 = 12, then (12 + 2*12)/2 = 18; (8 + 16/2)/2 = 8, twice.
         (PostNorm, 18, 8),
+        # 8 + (2*8)/2 = 16, then 16 + (2*16)/2 = 32; 8 + 8/2 = 12, then 12 + 12/2 = 18.
+        (ReorderedNorm, 32, 18),
         # 8 + (2*(8/2))/2 = 12, then 12 + (2*(12/2))/2 = 18; 8 + 4/2 = 10, then 10 + 5/2 = 12.5.
         (SandwichNorm, 18, 12.5),
         # 8 + 2*(8/2) + 2*(8/2) = 24; 8 + 8/2 + 8/2 = 16.
         (ParallelBlock, 24, 16),
+        (ParallelTwoNorms, 24, 16),
     ],
 )
 def test_each_block_adds_to_a_stream_of_8_what_its_formula_says(block, expected, scaled):

@@ -16,7 +16,7 @@ from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.linear import OutLinear
 from llama_ablate.model.mixers.attention import MHA
 from llama_ablate.model.state import RecurrentState
-from tests.conftest import LLAMA
+from tests.conftest import LLAMA, make_spec
 from tests.laws import COMPONENTS
 
 
@@ -353,3 +353,7 @@ def test_a_recurrence_that_obeys_every_law_is_let_in_whatever_the_rule_of_initia
     check, rule
 ):
     check("attention", Mean, init=rule)
+
+
+def test_flops_are_compared_also_where_the_kernel_skips_scores_of_later_keys():
+    laws.check(make_spec(**LLAMA, context=512), "attention")

@@ -173,14 +173,29 @@ class MultiHead(Attention):
         return out_BTD
 
 
+class JoinedNorm(nn.Module):
+    """Norm of a token's vectors of all heads, joined into one vector."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x_BHTE: Tensor) -> Tensor:
+        """Return the normalised vectors, by head again."""
+        joined_BTe = x_BHTE.transpose(1, 2).flatten(2)
+        y_BHTE: Tensor = self.norm(joined_BTe).unflatten(2, (x_BHTE.shape[1], -1)).transpose(1, 2)
+        return y_BHTE
+
+
 class SharedHeads(MultiHead):
     """Softmax attention in which `heads // kv_heads` query heads share a key/value head.
 
     `qk_norm` normalises each head's queries and keys with a norm of the model's kind (Henry et al.
-    2020, arXiv:2010.04245). `qkv_bias` says whether queries, keys and values have a bias (null: as
-    the model). `value_residual` adds the first layer's values to this layer's values, each times a
-    learned number that starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897); unlike in the paper, the
-    first layer has both numbers, too.
+    2020, arXiv:2010.04245), or, with `joined`, the queries of all heads as one vector, and the keys
+    alike (OLMo 2 2025, arXiv:2501.00656). `qkv_bias` says whether queries, keys and values have a
+    bias (null: as the model). `value_residual` adds the first layer's values to this layer's
+    values, each times a learned number that starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897);
+    unlike in the paper, the first layer has both numbers, too.
     """
 
     #: Whether the position scheme can rotate the values.
@@ -197,7 +212,7 @@ class SharedHeads(MultiHead):
         bias: bool,
         norm: MakeNorm,
         *,
-        qk_norm: bool = False,
+        qk_norm: bool | Literal["joined"] = False,
         qkv_bias: bool | None = None,
         value_residual: bool = False,
         **options: Any,
@@ -211,8 +226,11 @@ class SharedHeads(MultiHead):
         self.k = Linear(dim, kv_heads * head_dim, bias=biased)
         self.v = Linear(dim, kv_heads * head_dim, bias=biased)
         self.out = OutLinear(heads // self.maps * head_dim, dim, bias=bias)
-        self.q_norm = norm(head_dim) if qk_norm else nn.Identity()
-        self.k_norm = norm(head_dim) if qk_norm else nn.Identity()
+        if qk_norm == "joined":
+            norms: list[nn.Module] = [JoinedNorm(norm(n * head_dim)) for n in (heads, kv_heads)]
+        else:
+            norms = [norm(head_dim) if qk_norm else nn.Identity() for _ in range(2)]
+        self.q_norm, self.k_norm = norms
         self._add_parts(dim, heads, head_dim)
         self.canon_qkv = Canon((heads + 2 * kv_heads) * head_dim) if "B" in self.canon else None
         self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if value_residual else None
