@@ -190,7 +190,7 @@ added seeds are no further look | results/protocol.py | test_protocol.py
 an arm of another order reads the baseline's | launch/worker.py | findings/test_controls.py
     seed=planned.order_seed, -> seed=planned.seed,
 all seeds begin from the same weights | launch/worker.py | test_launch.py
-    build(spec_from(variant.model)), planned.init_seed) -> build(spec_from(variant.model)), 0)
+    new_model(spec_from(variant.model), planned.init_seed) -> new_model(spec_from(variant.model), 0)
 perplexity is a power of 2 | measure/quality.py | test_measures.py
     perplexity = math.exp(min(mean, 700.0)) -> perplexity = 2 ** min(mean, 700.0)
 a further token is measured from an empty cache | measure/live_bytes.py | test_measures.py

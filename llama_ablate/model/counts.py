@@ -11,10 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import nn
 
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
-from llama_ablate.model.components import REGISTRIES, SharedParts
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import numel
 from llama_ablate.model.state import Stateful
@@ -238,15 +240,31 @@ def build_meta_model(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
     """
     times = distinct(spec)
     with torch.device("meta"):
-        return Decoder(spec, layers=list(times), parts=_PARTS), times
+        return _MetaModel(spec, layers=list(times)), times
 
 
-_PARTS = SharedParts()
+_PARTS: dict[Any, nn.Module] = {}
+
+
+class _MetaModel(Decoder):
+    """Decoder that shares its parts with other decoders, since a large grid has few distinct parts.
+
+    No part occurs twice in one model.
+    """
+
+    def _build_part(self, slot: str, choice: Choice, name: str, **sizes: Any) -> nn.Module:
+        """Return the cached part with these sizes, or build and cache one."""
+        norm = self.spec.norm.at(sizes["layer"]) if "norm" in sizes else None
+        part_sizes = [size for size_name, size in sizes.items() if size_name != "norm"]
+        key = slot, choice, name, norm, *self.spec.sizes.values(), *part_sizes
+        if key not in _PARTS:
+            _PARTS[key] = super()._build_part(slot, choice, name, **sizes)
+        return _PARTS[key]
 
 
 def forget() -> None:
     """Clear all cached counts, after components have changed."""
-    _PARTS.forget()
+    _PARTS.clear()
     for cached in (build_meta_model, count, states, _count_block):
         cached.cache_clear()
 

@@ -21,7 +21,7 @@ from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import Decoder, block_flops, build, init_weights
+from llama_ablate.model.decoder import Decoder, block_flops, new_model
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.state import Stateful
 
@@ -450,6 +450,6 @@ def _broken(spec: ModelSpec, tokens_BT: Tensor) -> Iterator[tuple[str, str]]:
 
 
 def _model(spec: ModelSpec) -> Decoder:
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     model.kernel = "math"
     return model

@@ -14,7 +14,7 @@ from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.report import pictures
 from tests.conftest import make_spec
 from tests.in_process import run_script, save_nothing
@@ -52,7 +52,7 @@ def test_maps_name_the_layers_that_have_any(opened, tmp_path):
         attention = resolve(REGISTRIES["attention"], {"pattern": mixers}, len(mixers))
         spec = make_spec(layers=len(mixers), vocab=opened.model.spec.vocab)
         spec = replace(spec, attention=attention)
-        return attention_maps(replace(opened, model=init_weights(build(spec), 0)), prompt)
+        return attention_maps(replace(opened, model=new_model(spec, 0)), prompt)
 
     maps = maps_of("gated_delta", "mha", "gated_delta", "gqa")
     assert (maps.layers, len(maps.weights)) == ([1, 3], 2)

@@ -11,7 +11,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.families import FAMILIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from tests.conftest import make_spec
 
 from .checkpoints import SIZES, tokens
@@ -217,7 +217,7 @@ def test_a_model_made_here_is_exported_to_the_family_that_has_its_parts(tmp_path
         "feedforward": {"name": "geglu", "approximate": "tanh"},
         "block": "sandwich",
     }
-    model = init_weights(build(make_spec(bias=False, init_std=0.3, **parts)), 0)
+    model = new_model(make_spec(bias=False, init_std=0.3, **parts), 0)
     for tensor in model.state_dict().values():
         if tensor.dim() == 1:
             tensor.uniform_(0.5, 1.5)

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from tests.conftest import LLAMA, make_spec
 from tests.laws import ALONE, model_of, name_of
 
@@ -40,7 +40,7 @@ def test_logits_equal_those_of_transformers_read_and_written_again(name, tmp_pat
 def test_a_model_that_keeps_documents_apart_is_exported_as_a_reader_of_one(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    model = init_weights(build(make_spec(bias=False, separator=5, init_std=0.3)), 0)
+    model = new_model(make_spec(bias=False, separator=5, init_std=0.3), 0)
     huggingface.write(model, tmp_path / "x")
     document = torch.tensor([[5, 3, 8, 30, 2, 44]])
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
@@ -253,5 +253,5 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("trained", [{"dropout": 0.1}, {"init": "torch"}])
 def test_how_a_model_was_trained_does_not_keep_it_from_being_written(spec, tmp_path, trained):
-    model = init_weights(build(spec(bias=False, **trained)), 0)
+    model = new_model(spec(bias=False, **trained), 0)
     assert huggingface.write(model, tmp_path / "out").family == "llama"

@@ -5,7 +5,7 @@ import torch
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.mixers.attention import GQA, MHA, MLA, MQA
 from llama_ablate.model.norms import LayerNorm, RMSNorm
@@ -141,7 +141,7 @@ def test_qkv_bias_overrides_for_these_three_what_the_model_has(bias, qkv_bias):
 @torch.no_grad()
 def test_a_window_hides_what_lies_further_back(spec):
     """With one layer and a window of 3, token t depends on t-2, t-1 and t alone."""
-    model = init_weights(build(spec(layers=1, attention={"name": "mha", "window": 3})), 0)
+    model = new_model(spec(layers=1, attention={"name": "mha", "window": 3}), 0)
     tokens = torch.arange(10)[None]
     before = model(tokens)[0]
     for changed in range(10):
@@ -166,7 +166,7 @@ def test_a_soft_cap_bounds_the_scores_by_its_tanh():
 def test_a_cap_on_the_logits_bounds_them_by_its_tanh(spec):
     tokens = torch.arange(10)[None]
     free, capped = (
-        init_weights(build(spec(init_std=0.5, logit_softcap=cap)), 0)(tokens) for cap in (None, 2.0)
+        new_model(spec(init_std=0.5, logit_softcap=cap), 0)(tokens) for cap in (None, 2.0)
     )
     torch.testing.assert_close(capped, 2 * torch.tanh(free / 2))
     assert free.abs().max() > 2 > capped.abs().max()

@@ -9,7 +9,7 @@ from llama_ablate.model import laws
 from llama_ablate.model.blocks import BLOCKS, PreNorm
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count, forget
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.feedforward import FEEDFORWARDS, SwiGLU
 from llama_ablate.model.positions import Position
 from llama_ablate.model.state import RecurrentState, Stateful
@@ -27,7 +27,7 @@ class Times(nn.Module):
 
 
 def model_of(block, **components):
-    return init_weights(build(make_spec(**LLAMA | {"block": block} | components)), 0)
+    return new_model(make_spec(**LLAMA | {"block": block} | components), 0)
 
 
 @torch.no_grad()

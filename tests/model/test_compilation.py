@@ -7,7 +7,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import COMPILED_FROM, Generation, Sampling
 from llama_ablate.model.compilation import CompiledStep
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from tests.conftest import make_spec
 
 # torch's compiler uses parts of torch that torch has deprecated.
@@ -41,7 +41,7 @@ def forgetting():
 
 
 def model_of(**changes):
-    return init_weights(build(make_spec(**{"init_std": 0.5} | changes)), 0).eval()
+    return new_model(make_spec(**{"init_std": 0.5} | changes), 0).eval()
 
 
 def traced(graphs):

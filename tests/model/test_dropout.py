@@ -15,7 +15,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.blocks import Block
 from llama_ablate.model.components import REGISTRIES, spec_from
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
@@ -35,7 +35,7 @@ def mask(place="blocks.0.attn", shape=(4, 9, 16), **changes):
 
 
 def model_of(**changes):
-    return init_weights(build(make_spec(**{"init_std": 0.3} | changes)), 0)
+    return new_model(make_spec(**{"init_std": 0.3} | changes), 0)
 
 
 def masks_of(model, **changes):

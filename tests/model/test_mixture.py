@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.training.compute import Compute, update
@@ -289,7 +289,7 @@ def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spe
     tokens = torch.randint(0, 61, (16, 25), generator=torch.Generator().manual_seed(0))
     found = []
     for number in (1, 4):
-        model = init_weights(build(spec(feedforward=mixture)), 0).double()
+        model = new_model(spec(feedforward=mixture), 0).double()
         kept, compute = Kept(model), Compute("cpu", 1, "float32", "math")
         train = Train(steps=1, clip=0)
         means, _ = update(Objective(model, []), kept, tokens.chunk(number), train, compute)

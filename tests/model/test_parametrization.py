@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.training.compute import Compute, update
@@ -35,7 +35,7 @@ def chosen(entry, **sizes):
 
 
 def trained(spec, optimizer="adamw", steps=3):
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     train = Train.check({"steps": 3, "lr": 1e-2, "weight_decay": 0.1, "optimizer": optimizer})
     stepped = make_optimizer(model, train)
     for step in range(steps):
@@ -122,10 +122,8 @@ def test_initial_deviations_of_wide_and_deep_models_follow_those_of_the_base(spe
     """Any rule: matrices fall with 1/sqrt(width) from the base's, all else is as there."""
     sizes = {"heads": 4, "bias": False, "init": init}
     entry = {"name": "completep", "base_dim": 64, "base_layers": 2}
-    base = init_weights(build(spec(dim=64, head_dim=16, layers=2, **sizes)), 0)
-    wide = init_weights(
-        build(spec(dim=256, head_dim=64, layers=8, parametrization=entry, **sizes)), 0
-    )
+    base = new_model(spec(dim=64, head_dim=16, layers=2, **sizes), 0)
+    wide = new_model(spec(dim=256, head_dim=64, layers=8, parametrization=entry, **sizes), 0)
     kind, parameters = kinds(wide), dict(wide.named_parameters())
     for name, parameter in base.named_parameters():
         if parameter.dim() >= 2:
@@ -135,7 +133,7 @@ def test_initial_deviations_of_wide_and_deep_models_follow_those_of_the_base(spe
 
 def gradients(spec, **sizes):
     """Return the root mean square of the gradient of each kind of parameter at the start."""
-    model = init_weights(build(spec(**sizes)), 0)
+    model = new_model(spec(**sizes), 0)
     logits = model(TOKENS[:, :-1])
     cross_entropy(logits.flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
     squares = {}
@@ -167,7 +165,7 @@ def test_muons_steps_change_activations_alike_at_every_width():
 
 
 def test_layers_of_a_loss_have_the_factors_of_the_models_own(spec):
-    model = init_weights(build(spec(parametrization={"name": "mup", "base_dim": 8})), 0)
+    model = new_model(spec(parametrization={"name": "mup", "base_dim": 8}), 0)
     losses = [LOSSES.resolve("multi_token")]
     rates = {w.name: w.scale("adaptive").rate for w in list_weights(Objective(model, losses))}
     own = {name for name in rates if name.startswith("losses.")}
@@ -179,7 +177,7 @@ def test_layers_of_a_loss_have_the_factors_of_the_models_own(spec):
 
 def test_logits_are_scaled_before_their_soft_cap(spec):
     entry = {"name": "mup", "base_dim": 8}
-    model = init_weights(build(spec(parametrization=entry, logit_softcap=0.01)), 0)
+    model = new_model(spec(parametrization=entry, logit_softcap=0.01), 0)
     hidden = model.hidden(TOKENS)
     expected = 0.01 * torch.tanh(model.head(hidden) / 4 / 0.01)
     torch.testing.assert_close(model.logits(hidden), expected)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.rope import RoPE
 
 
@@ -117,8 +117,8 @@ def test_ntk_scaling_keeps_the_fastest_pair_and_divides_the_slowest():
 def test_every_nth_layer_without_rotation_sees_its_keys_as_a_set(spec):
     """A one-layer model whose only layer is the n-th computes what one without positions does."""
     tokens = torch.arange(12)[None]
-    all_of_them = init_weights(build(spec(layers=1, position={"name": "rope", "nope_every": 1})), 0)
-    without = init_weights(build(spec(layers=1, position="none")), 0)
+    all_of_them = new_model(spec(layers=1, position={"name": "rope", "nope_every": 1}), 0)
+    without = new_model(spec(layers=1, position="none"), 0)
     assert torch.equal(all_of_them(tokens), without(tokens))
     fourth = build(spec(layers=5, position={"name": "rope", "nope_every": 4}), "meta")
     assert fourth.schemes == ["position"] * 3 + ["position_1", "position"]
@@ -143,7 +143,7 @@ def test_rotations_that_make_no_sense_are_refused(options, message):
 @torch.no_grad()
 def test_values_are_turned_as_keys_are_and_not_turned_back(spec):
     """The output is the weights times values at their positions: it moves when all move."""
-    model = init_weights(build(spec(layers=1, position={"name": "rope", "values": True})), 0)
+    model = new_model(spec(layers=1, position={"name": "rope", "values": True}), 0)
     attention, rope = model.blocks[0].attn, model.position
     seen = []
     attention.out.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs[0]))
