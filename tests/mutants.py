@@ -66,7 +66,7 @@ eps stands outside the root of RMSNorm | model/norms.py | model/test_norms.py
 the balance loss lacks the number of experts | model/mixture.py | model/test_mixture.py
     len(share_N) * (share_N * mean_N).sum() -> (share_N * mean_N).sum()
 bytes of a state forget the window | model/mixers/attention.py | model/test_patterns.py
-    min(context, self.window or context) * numbers -> context * numbers
+    room = min(capacity, self.window or capacity) -> room = capacity
 a full cache keeps the oldest tokens | model/state.py | model/test_patterns.py
     [:, :, -self.room :] -> [:, :, : self.room]
 FLOPs count the scores of shared heads alone | model/mixers/attention.py | model/test_patterns.py

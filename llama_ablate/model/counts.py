@@ -212,7 +212,6 @@ def exact(spec: ModelSpec, name: str) -> int:
     return int(value)
 
 
-@lru_cache(maxsize=100_000)
 def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
     """Return the state bytes of one sequence over all layers, for each of several contexts.
 
@@ -265,7 +264,7 @@ class _MetaModel(Decoder):
 def forget() -> None:
     """Clear all cached counts, after components have changed."""
     _PARTS.clear()
-    for cached in (build_meta_model, count, states, _count_block):
+    for cached in (build_meta_model, count, _count_block, _count_state):
         cached.cache_clear()
 
 
@@ -328,7 +327,16 @@ def _list_stateful(block: Any) -> list[Any]:
 
 def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
     """Sum the state bytes of parts for a sequence of `context` tokens."""
-    return sum(_call_count(part, "state_bytes", context, dtype) for part in parts)
+    return sum(_count_state(part, context, dtype) for part in parts)
+
+
+@lru_cache(maxsize=100_000)  # a part has the same state in all models that share the part
+def _count_state(part: Any, context: int, dtype: torch.dtype) -> float:
+    """Count the bytes of a part's state for one sequence; NaN if the part provides no state."""
+    try:
+        return int(part.new_state(1, context, dtype=dtype, device="meta").nbytes)
+    except NotProvidedError:
+        return math.nan
 
 
 def _count_idle(ffn: Any) -> int:
@@ -337,13 +345,13 @@ def _count_idle(ffn: Any) -> int:
     return numel(ffn) - int(_call_count(ffn, "active_parameters")) if has else 0
 
 
-def _call_count(module: Any, name: str, *of: Any) -> float:
+def _call_count(module: Any, name: str, *sizes: int) -> float:
     """Call a counting method of a component; return NaN if the component lacks the method.
 
     Raises ConfigError if the result is no number.
     """
     try:
-        value = getattr(module, name)(*of)
+        value = getattr(module, name)(*sizes)
     except NotProvidedError:
         return math.nan
     try:

@@ -233,13 +233,17 @@ class Decoder(nn.Module):
         return first_BT
 
     def new_state(
-        self, batch: int, capacity: int, dtype: torch.dtype | None = None
+        self,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
     ) -> DecoderState:
         """Return an empty state of all layers, for `capacity` tokens of `batch` sequences."""
         weight, first_BS = self.embedding.weight, None
-        kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": weight.device}
+        kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": device or weight.device}
         if self.spec.separator is not None:
-            first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=weight.device)
+            first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=kind["device"])
         return DecoderState(
             [block.attn.new_state(batch, capacity, **kind) for block in self.blocks],
             capacity,
@@ -248,9 +252,8 @@ class Decoder(nn.Module):
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the state of one sequence of `context` tokens, over all layers."""
-        keeping = *(block.attn for block in self.blocks), *self.stateful.values()
-        return sum(part.state_bytes(context, dtype) for part in keeping)
+        """Count the bytes of the state of one sequence of `context` tokens, over all layers."""
+        return self.new_state(1, context, dtype, "meta").nbytes
 
     def flops(self, context: int | None = None) -> int:
         """Count forward FLOPs per token at a context: 2 per multiply-add of every matrix product.

@@ -121,10 +121,6 @@ class Stateful(nn.Module, ABC):
     ) -> State:
         """Return the empty state of `batch` sequences of at most `capacity` tokens."""
 
-    @abstractmethod
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
-
 
 class DecoderState:
     """State of a decoder: the states of all layers, which a forward pass updates.

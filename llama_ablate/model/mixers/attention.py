@@ -40,9 +40,6 @@ class Mixer(Protocol):
     ) -> State:
         """Return the empty state of `batch` sequences of at most `capacity` tokens."""
 
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
-
     def flops(self, context: int) -> int:
         """Count forward FLOPs per token at a context."""
 
@@ -109,11 +106,6 @@ class Attention(nn.Module, ABC):
         """Return an empty KV cache for `capacity` tokens, or for the window if it is shorter."""
         room = min(capacity, self.window or capacity)
         return KVState(self.cached, batch, room, dtype=dtype, device=device)
-
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the cache bytes of `context` tokens, or of the window if it is shorter."""
-        numbers = sum(heads * width for heads, width in self.cached.values())
-        return min(context, self.window or context) * numbers * dtype.itemsize
 
 
 class MultiHead(Attention):

@@ -89,16 +89,6 @@ class Recurrent(nn.Module, ABC):
             }
         )
 
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the matrices (float32) and of the convolution's last inputs.
-
-        The bytes do not depend on the context.
-        """
-        del context
-        exact = torch.promote_types(dtype, torch.float32)
-        matrices = self.heads * self.key * self.value * exact.itemsize
-        return int(matrices + self.conv.held * self.conv.channels * dtype.itemsize)
-
     def flops(self, context: int) -> int:
         """Count forward FLOPs per token of the projections and of the chunked recurrence.
 
