@@ -6,7 +6,7 @@ One layer of each distinct kind is built on torch's meta device.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -80,10 +80,6 @@ class Counts:
         """
         counted = not math.isnan(self.flops_per_token)
         return self.train_flops_per_token if counted else 6 * self.active_parameters
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts that are not NaN, as plain numbers."""
-        return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
 OUTSIDE = ("embedding", "position", "head")  # parts outside of the blocks

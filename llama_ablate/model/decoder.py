@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, need
 from llama_ablate.model.components import make_norm, make_parametrization, make_part
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
@@ -71,13 +71,10 @@ class Decoder(nn.Module):
 
     def _check_streams(self) -> None:
         """Raise ConfigError if the pattern's blocks have different numbers of residual streams."""
-        streams = [getattr(block, "streams", 1) for block in self.blocks]
-        if len(set(streams)) > 1:
-            names = dict.fromkeys(choice.name for choice in self.spec.block.choices)
-            raise ConfigError(
-                f"{', '.join(names)} keep different residual streams: they cannot be one pattern",
-                ("block",),
-            )
+        streams = {getattr(block, "streams", 1) for block in self.blocks}
+        names = ", ".join(dict.fromkeys(choice.name for choice in self.spec.block.choices))
+        message = f"{names} keep different residual streams: they cannot be one pattern"
+        need(len(streams) == 1, message, "block")
 
     def _add_positions(self, built: Sequence[int]) -> None:
         """Add a module for each distinct position scheme, named `position`, `position_1`, ..."""
@@ -94,21 +91,16 @@ class Decoder(nn.Module):
                 self.add_module(names[key], part)
             if isinstance(block.attn, TrainingOnly):
                 self._check_training_only(choice, block.attn)
-            values = getattr(self.get_submodule(names[key]), "rotates_values", False)
-            if values and width and not getattr(block.attn, "rotates_values", False):
-                name = spec.attention.at(layer).name
-                raise ConfigError(
-                    f"'{name}' has no values that position could rotate", ("position",)
-                )
+            values = width and getattr(self.get_submodule(names[key]), "rotates_values", False)
+            message = f"'{spec.attention.at(layer).name}' has no values that position could rotate"
+            need(not values or getattr(block.attn, "rotates_values", False), message, "position")
             self.schemes.append(names[key])
-        if len(names) > 1:
-            for choice, _width in names:
-                if POSITIONS.get(choice.name).embed is not Position.embed:  # type: ignore[attr-defined]
-                    raise ConfigError(
-                        f"'{choice.name}' is added to the embeddings, before the first layer: "
-                        "it cannot be one of a pattern",
-                        ("position",),
-                    )
+        for choice, _width in names:
+            embeds = POSITIONS.get(choice.name).embed is not Position.embed  # type: ignore[attr-defined]
+            message = (
+                f"'{choice.name}' is added to the embeddings, before the first layer: it cannot"
+            )
+            need(len(names) == 1 or not embeds, f"{message} be one of a pattern", "position")
 
     def _check_training_only(self, position: Choice, mixer: TrainingOnly) -> None:
         """Raise ConfigError for options that a mixer with only `forward(x)` would not apply."""
@@ -247,8 +239,8 @@ class Decoder(nn.Module):
         return DecoderState(
             [block.attn.new_state(batch, capacity, **kind) for block in self.blocks],
             capacity,
-            first_BS,
             {n: part.new_state(batch, capacity, **kind) for n, part in self.stateful.items()},
+            first_BS,
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:

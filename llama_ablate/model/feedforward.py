@@ -109,8 +109,8 @@ class GatedFeedForward(FeedForward):
         multiplier: float = 1.0,
         **options: Any,
     ) -> None:
-        said = f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
-        need(multiple_of >= 1 and 0 < multiplier < _WIDEST, said)
+        message = f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
+        need(multiple_of >= 1 and 0 < multiplier < _WIDEST, message)
         default_width = llama_width(dim, multiple_of, multiplier)
         super().__init__(dim, bias, width=default_width if width is None else width, **options)
         self.gate = Linear(dim, self.width, bias=bias)

@@ -84,8 +84,8 @@ class MixtureOfExperts(nn.Module):
         need(2 <= experts <= most, f"experts {experts}: must be from 2 to {most:,}")
         need(1 <= top_k <= experts, f"top_k {top_k}: must be from 1 to the {experts} experts")
         need(0 <= shared <= most, f"shared {shared}: must be from 0 to {most:,}")
-        said = f"capacity {capacity}: must be above 0, or null to drop nothing"
-        need(capacity is None or 0 < capacity < math.inf, said)
+        message = f"capacity {capacity}: must be above 0, or null to drop nothing"
+        need(capacity is None or 0 < capacity < math.inf, message)
         for name, value in (("balance_weight", balance_weight), ("balance_rate", balance_rate)):
             need(0 <= value < math.inf, f"{name} {value:g}: must be 0 or more")
         network = _inner(inner)
@@ -249,8 +249,8 @@ def _rounded(size: int) -> int:
 
 def _inner(name: str) -> Choice:
     allowed = [component for component in FEEDFORWARDS if component != "moe"]
-    said = f"inner '{name}' is no network that an expert can be{nearest(name, allowed)}"
-    need(name in allowed, said)
+    message = f"inner '{name}' is no network that an expert can be{nearest(name, allowed)}"
+    need(name in allowed, message)
     return FEEDFORWARDS.resolve(name)
 
 

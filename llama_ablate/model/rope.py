@@ -74,16 +74,16 @@ class RoPE(Position):
             ("factor", factor, 1e-6, 1e6),
             ("original_context", original_context, 1, 1 << 30),
         ):
-            said = f"{name} {value:g} must be from {least:g} to {most:g}"
-            need(least <= value <= most, said)
+            message = f"{name} {value:g} must be from {least:g} to {most:g}"
+            need(least <= value <= most, message)
         for lower, low, upper, high in (
             ("low_freq", low_freq, "high_freq", high_freq),
             ("beta_slow", beta_slow, "beta_fast", beta_fast),
         ):
-            said = f"{lower} {low:g} must be above 0 and below {upper} {high:g}"
-            need(0 < low < high, said)
-        said = f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk, "
-        need(scaling != "none" or factor == 1, f"{said}yarn")
+            message = f"{lower} {low:g} must be above 0 and below {upper} {high:g}"
+            need(0 < low < high, message)
+        message = f"factor {factor:g} has no effect without a scaling: linear, llama3, ntk, yarn"
+        need(scaling != "none" or factor == 1, message)
         need(scaling == "none" or factor != 1, f"scaling '{scaling}' needs a factor other than 1")
         del nope_every  # config.spec has made a pattern over depth of it
         self.theta, self.layout = theta, layout

@@ -384,8 +384,8 @@ class MLA(MultiHead):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        said = f"canon {self.canon}: 'mla' makes keys of a latent; allowed: none, A"
-        need("B" not in self.canon, said)
+        message = f"canon {self.canon}: 'mla' makes keys of a latent; allowed: none, A"
+        need("B" not in self.canon, message)
         self.heads, self.head_dim = heads, head_dim
         self.latent = 4 * head_dim if latent is None else latent
         self.rope_dim = max(2, head_dim // 4 * 2) if rope_dim is None else rope_dim
