@@ -202,7 +202,7 @@ turns that warm up are counted | training/timing.py | training/test_timing.py
 Meta's queries and keys are read as halves | interop/families.py | interop/test_meta_and_llama2c.py
     "layout": "interleaved", "theta": theta -> "layout": "half", "theta": theta
 a head that is not tied is lost | interop/huggingface.py | interop/test_huggingface.py
-    if head.shape != table.shape or not torch.equal(head, table): -> if head.shape != table.shape:
+    head.shape == table.shape and torch.equal(head, table) -> head.shape == table.shape
 a rope scaling of older files is left out | interop/families.py | interop/test_huggingface.py
     nested.get("rope_type", nested.get("type", "default")) -> nested.get("rope_type", "default")
 a wrong option ends with exit code 1 | commands/cli.py | test_mistakes.py
