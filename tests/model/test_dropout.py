@@ -233,17 +233,3 @@ def test_one_rate_and_the_same_for_each_place_are_one_architecture_and_no_rate_i
         assert resolved(dropout=spec.to_dict()["dropout"]) == spec
     older = {key: value for key, value in resolved().to_dict().items() if key != "dropout"}
     assert spec_from(older) == resolved()
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (1.0, "1.0 (float) is not accepted: it should be less than 1"),
-        ({"atention": 0.1}, "unknown key 'atention'; allowed: attention, embedding, sublayer"),
-    ],
-)
-def test_a_wrong_rate_is_refused_in_one_line(entry, message):
-    with pytest.raises(ConfigError) as error:
-        resolved(dropout=entry)
-    assert message in str(error.value)
-    assert error.value.where[0] == "dropout"

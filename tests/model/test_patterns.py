@@ -77,12 +77,6 @@ def test_a_pattern_that_makes_no_sense_is_refused_in_one_line_at_its_place(entry
     assert "\n" not in caught.value.message
 
 
-def test_a_scheme_that_is_added_to_the_embeddings_is_no_part_of_a_pattern(spec):
-    with pytest.raises(ConfigError, match="'sinusoidal' is added to the embeddings") as caught:
-        build(spec(position={"pattern": ["rope", "sinusoidal"]}))
-    assert caught.value.where == ("position",)
-
-
 #: But for the one that compares with a model of another depth.
 LAWS = [law.__name__ for law in laws.laws.LAWS]
 
