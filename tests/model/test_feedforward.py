@@ -97,8 +97,3 @@ def test_swiglu_width_is_that_of_the_published_models(dim, multiple_of, multipli
         built = SwiGLU(dim, False, multiple_of=multiple_of, multiplier=multiplier)
     assert built.width == width
     assert built.gate.weight.shape == (width, dim)
-
-
-def test_a_given_width_is_taken_as_it_is():
-    assert SwiGLU(64, False, width=100).width == 100
-    assert ReLU(64, False, width=100).width == 100

@@ -5,7 +5,7 @@ from llama_ablate.config import spec as patterns
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, new_model
+from llama_ablate.model.decoder import build
 from tests import laws
 from tests.laws import TOKENS, model_of
 
@@ -115,12 +115,6 @@ def test_windows_that_differ_by_layer_see_as_far_as_each_allows():
     changed[:, 10] = (changed[:, 10] + 1) % 61
     moved = (model(TOKENS) - model(changed)).abs().amax((0, 2)) > 0
     assert moved.nonzero().flatten().tolist() == [10, 11, 12, 13, 14, 15, 16]
-
-
-def test_layers_share_weights_with_those_of_a_model_that_has_them_everywhere(spec):
-    mixed = new_model(spec(attention={"pattern": [LOCAL, "mqa"]}), 3)
-    plain = new_model(spec(attention="mqa"), 3)
-    assert torch.equal(mixed.blocks[1].attn.k.weight, plain.blocks[1].attn.k.weight)
 
 
 def test_a_solved_width_holds_in_every_layer_that_has_one(spec):
