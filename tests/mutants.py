@@ -47,7 +47,7 @@ a damaged checkpoint is believed | training/checkpoint.py | reliability/test_dam
     not path.name.endswith(f"-{digest[:32]}.pt") -> not digest
 a path in a pack may lead out of it | results/archive.py | test_pack.py
     {"", ".", ".."} & {*parts} or -> not parts or
-a window is one token too wide | model/context.py | model/test_attention.py
+a window is one token too wide | model/context.py | model/test_patterns.py
     (back_TS >= window) -> (back_TS > window)
 a document sees the end of the one before it | model/context.py | model/test_laws.py
     unseen_BTS = at_S < first_BT[..., None] -> unseen_BTS = at_S < first_BT[..., None] - 1

@@ -10,13 +10,14 @@ from torch import nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
+from llama_ablate.model.blocks import Block, PreNorm
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.counts import count
+from llama_ablate.model.counts import count, forget
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.linear import OutLinear
 from llama_ablate.model.mixers.attention import MHA
-from llama_ablate.model.state import RecurrentState
-from tests.conftest import LLAMA
+from llama_ablate.model.state import RecurrentState, Stateful
+from tests.conftest import LLAMA, SMALL
 from tests.laws import COMPONENTS
 
 
@@ -157,6 +158,41 @@ class Misspelt(Mean):
     no_weight_decay = frozenset({"decay"})
 
 
+class TokenShift(Stateful, SwiGLU):
+    """A feed-forward network that reads the token before, as RWKV's does."""
+
+    def forward(self, x_BTD, ctx):
+        state = ctx.state(self)
+        last = x_BTD[:, :1] * 0 if state is None else state["last"]
+        before_BTD = torch.cat([last, x_BTD[:, :-1]], 1)
+        if ctx.valid_BT is not None:
+            before_BTD = before_BTD * (ctx.pos_T > 0)[..., None]
+        if state is not None:
+            state.advance(x_BTD.shape[1], last=x_BTD[:, -1:])
+        return super().forward((x_BTD + before_BTD) / 2, ctx)
+
+    def new_state(self, batch, _capacity, *, dtype, device):
+        dim = self.up.in_features
+        return RecurrentState({"last": torch.zeros(batch, 1, dim, dtype=dtype, device=device)})
+
+
+class ById(PreNorm):
+    """Add a number of each token's id, which the decoder leaves in ctx.shared."""
+
+    def forward(self, x_BTD, ctx, state=None):
+        return super().forward(x_BTD + ctx.shared["tokens"][..., None].sin(), ctx, state)
+
+
+class Undropped(Block):
+    """Drops what attention adds, and not what the feed-forward does."""
+
+    final_norm = True
+
+    def forward(self, x_BTD, ctx, state=None):
+        x_BTD = x_BTD + ctx.drop(self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
+        return x_BTD + 2 * self.ffn(self.ffn_norm(x_BTD), ctx)
+
+
 @pytest.fixture
 def check(monkeypatch, spec):
     """Register a component as `theirs`, and hold it to the laws."""
@@ -167,6 +203,7 @@ def check(monkeypatch, spec):
             others = {k: v for k, v in getattr(registry, kind).items() if k != "theirs"}
             monkeypatch.setattr(registry, kind, others)
         registry.register("theirs")(component)
+        forget()  # what was counted of another of that name
         return laws.check(spec(**LLAMA | {slot: "theirs"} | changes), slot)
 
     return held
@@ -261,3 +298,20 @@ def test_a_recurrence_that_obeys_every_law_is_let_in_whatever_the_rule_of_initia
     check, rule
 ):
     check("attention", Mean, init=rule)
+
+
+def test_a_feed_forward_network_may_keep_state_which_is_counted(check, spec):
+    check("feedforward", TokenShift)
+    plain, other = count(spec()), count(spec(feedforward="theirs"))
+    assert other.state_bytes - plain.state_bytes == 2 * SMALL["layers"] * SMALL["dim"]
+
+
+def test_a_block_may_read_the_ids_of_the_tokens(check):
+    check("block", ById)
+
+
+def test_a_block_that_forgets_dropout_is_refused_where_there_is_some(check):
+    check("block", Undropped)
+    check("block", REGISTRIES["block"].get("pre"), dropout=0.1)
+    with pytest.raises(ConfigError, match=r"'theirs' does not drop all .* ctx\.drop"):
+        check("block", Undropped, dropout=0.1)
