@@ -27,7 +27,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import plan
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, new_model
 from llama_ablate.report.pictures import blank, save
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
@@ -68,7 +68,7 @@ def changes(
 ) -> Iterator[tuple[int, str, float]]:
     """Train a new model; yield step, part, and mean absolute change of its output."""
     compute = Compute()
-    model = compute.prepare(init_weights(build(spec), seed))
+    model = compute.prepare(new_model(spec, seed))
     objective = Objective(model)
     optimizer = make_optimizer(objective, train)
     rows = max(1, min(train.batch, MAX_BATCH_TOKENS // spec.context))

@@ -28,7 +28,7 @@ from llama_ablate.config.experiment import Model
 from llama_ablate.design.variants import resolve
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Compile, Generation, Sampling
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, new_model
 from llama_ablate.training.compute import configure_process
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -47,7 +47,7 @@ def model_of(sizes: dict[str, int], dtype: torch.dtype, **changes: Any) -> Decod
     """Build a Llama model with random weights."""
     recipe = {"vocab": VOCAB, "context": 1024, "feedforward": "swiglu", **sizes, **changes}
     spec = resolve(Model.check(recipe))
-    return init_weights(build(spec), 0).to(dtype).eval()
+    return new_model(spec, 0).to(dtype).eval()
 
 
 def hugging_face(model: Decoder) -> Any:

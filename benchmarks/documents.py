@@ -20,7 +20,7 @@ import torch
 
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute, configure_process, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -47,7 +47,7 @@ def step_s(name: str, separator: int | None, options: argparse.Namespace) -> par
     recipe = Model.check({**sizes, "context": options.context, "vocab": VOCAB, **changes})
     spec = replace(resolve(recipe), separator=separator)
     compute = Compute(options.device, options.threads, options.precision, kernel)
-    objective = Objective(compute.prepare(init_weights(build(spec), 0)))
+    objective = Objective(compute.prepare(new_model(spec, 0)))
     train = Train.check({"steps": 1, "batch": options.batch})
     optimizer = make_optimizer(objective, train)
     generator = torch.Generator().manual_seed(0)

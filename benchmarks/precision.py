@@ -22,7 +22,7 @@ import torch
 
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute, choose, update
 from llama_ablate.training.losses import Objective
@@ -39,7 +39,7 @@ def row(dim: int, head_dim: int, context: int, batch: int, options: argparse.Nam
     spec = resolve(Model.check(sizes))
     train = Train.check({"steps": 1, "batch": batch})
     computes = {pair: Compute(options.device, 1, *pair) for pair in PAIRS}
-    objective = Objective(computes[PAIRS[0]].prepare(init_weights(build(spec), 0)))
+    objective = Objective(computes[PAIRS[0]].prepare(new_model(spec, 0)))
     optimizer = make_optimizer(objective, train)
     tokens = torch.randint(0, VOCAB, (batch, context + 1)).to(options.device)
 

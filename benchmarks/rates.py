@@ -20,7 +20,7 @@ from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -70,7 +70,7 @@ def _shape(
     keys = ("dim", "layers", "heads", "vocab", "context")
     spec = resolve(Model.check(dict(zip(keys, sizes, strict=False))), REGISTRIES)
     rows = sizes[-1]
-    model = compute.prepare(init_weights(build(spec), 0))
+    model = compute.prepare(new_model(spec, 0))
     train = Train.check({"steps": 1, "batch": rows})
     objective = Objective(model)
     optimizer = make_optimizer(objective, train)

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.variants import resolve
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import configure_process
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -65,7 +65,7 @@ def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], T
             "feedforward": {"name": "swiglu", "width": width(dim)},
         }
     )
-    model = init_weights(build(resolve(recipe)), 0)
+    model = new_model(resolve(recipe), 0)
     model.kernel = kernel
     return model
 

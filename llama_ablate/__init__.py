@@ -2,10 +2,10 @@
 
 The public surface, imported on first use so that `import llama_ablate` is quick:
 `run` (an experiment), `open` (its results as data frames), `report`, `concat` (join results of
-several experiments), `compare` (runs of another trainer), `load` (an experiment file), `plan` (its variants and runs), `build` and
-`init_weights` (a model),
-`Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
-`BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
+several experiments), `compare` (runs of another trainer), `load` (an experiment file), `plan` (its
+variants and runs), `new_model` (a model with initial weights) and `build` (without), `Store`
+(results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`, `BLOCKS`,
+`CORPORA`, `TOKENIZERS`, `METRICS`.
 """
 
 from importlib import import_module
@@ -29,7 +29,7 @@ _PUBLIC = {
     "load": ("llama_ablate.config.experiment", "load"),
     "plan": ("llama_ablate.design.plan", "make"),
     "build": ("llama_ablate.model.decoder", "build"),
-    "init_weights": ("llama_ablate.model.decoder", "init_weights"),
+    "new_model": ("llama_ablate.model.decoder", "new_model"),
     "Store": ("llama_ablate.results", "Store"),
     "ConfigError": ("llama_ablate.errors", "ConfigError"),
     "NORMS": ("llama_ablate.model.norms", "NORMS"),

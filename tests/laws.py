@@ -17,7 +17,7 @@ from llama_ablate.model import laws
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, build, new_model
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Embedding, Linear
@@ -180,7 +180,7 @@ def named(spec):
 
 
 def model_of(combination, seed=0, **sizes):
-    model = init_weights(build(make_spec(**combination, **sizes)), seed)
+    model = new_model(make_spec(**combination, **sizes), seed)
     model.kernel = "math"
     return model
 
@@ -370,7 +370,7 @@ def initial_values_are_those_declared(spec):
     """Under every rule of `model.init`, what waits for no rule is what its constructor gives."""
     for rule in INITS:
         ruled = replace(spec, init=INITS.resolve(rule))
-        model, constructed = init_weights(build(ruled), 3), Decoder(ruled, 3)
+        model, constructed = new_model(ruled, 3), Decoder(ruled, 3)
         for name, parameter in model.named_parameters():
             path, _, part = name.rpartition(".")
             module = model.get_submodule(path)
@@ -432,7 +432,7 @@ def no_two_places_share_a_dropout_mask(model):
 
 def held_out_loss_is_cross_entropy_alone(spec, text, **keys):
     """What a run minimises beside cross-entropy is no part of the held-out loss of its curve."""
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     config = Train.check({"steps": 2, "batch": 2, "evals": 1, **keys})
     compute = Compute("cpu", 1, "float32", "math")
     done = train(model, text, config, steps=2, seed=0, compute=compute)

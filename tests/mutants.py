@@ -47,7 +47,7 @@ a damaged checkpoint is believed | training/checkpoint.py | reliability/test_dam
     not path.name.endswith(f"-{digest[:32]}.pt") -> not digest
 a path in a pack may lead out of it | results/archive.py | test_pack.py
     {"", ".", ".."} & {*parts} or -> not parts or
-a window is one token too wide | model/context.py | model/test_attention.py
+a window is one token too wide | model/context.py | model/test_patterns.py
     (back_TS >= window) -> (back_TS > window)
 a document sees the end of the one before it | model/context.py | model/test_laws.py
     unseen_BTS = at_S < first_BT[..., None] -> unseen_BTS = at_S < first_BT[..., None] - 1
@@ -66,7 +66,7 @@ eps stands outside the root of RMSNorm | model/norms.py | model/test_norms.py
 the balance loss lacks the number of experts | model/mixture.py | model/test_mixture.py
     len(share_N) * (share_N * mean_N).sum() -> (share_N * mean_N).sum()
 bytes of a state forget the window | model/mixers/attention.py | model/test_patterns.py
-    min(context, self.window or context) * numbers -> context * numbers
+    room = min(capacity, self.window or capacity) -> room = capacity
 a full cache keeps the oldest tokens | model/state.py | model/test_patterns.py
     [:, :, -self.room :] -> [:, :, : self.room]
 FLOPs count the scores of shared heads alone | model/mixers/attention.py | model/test_patterns.py
@@ -190,7 +190,7 @@ added seeds are no further look | results/protocol.py | test_protocol.py
 an arm of another order reads the baseline's | launch/worker.py | findings/test_controls.py
     seed=planned.order_seed, -> seed=planned.seed,
 all seeds begin from the same weights | launch/worker.py | test_launch.py
-    build(spec_from(variant.model)), planned.init_seed) -> build(spec_from(variant.model)), 0)
+    new_model(spec_from(variant.model), planned.init_seed) -> new_model(spec_from(variant.model), 0)
 perplexity is a power of 2 | measure/quality.py | test_measures.py
     perplexity = math.exp(min(mean, 700.0)) -> perplexity = 2 ** min(mean, 700.0)
 a further token is measured from an empty cache | measure/live_bytes.py | test_measures.py
@@ -202,7 +202,7 @@ turns that warm up are counted | training/timing.py | training/test_timing.py
 Meta's queries and keys are read as halves | interop/families.py | interop/test_meta_and_llama2c.py
     "layout": "interleaved", "theta": theta -> "layout": "half", "theta": theta
 a head that is not tied is lost | interop/huggingface.py | interop/test_huggingface.py
-    if head.shape != table.shape or not torch.equal(head, table): -> if head.shape != table.shape:
+    head.shape == table.shape and torch.equal(head, table) -> head.shape == table.shape
 a rope scaling of older files is left out | interop/families.py | interop/test_huggingface.py
     nested.get("rope_type", nested.get("type", "default")) -> nested.get("rope_type", "default")
 a wrong option ends with exit code 1 | commands/cli.py | test_mistakes.py

@@ -12,7 +12,7 @@ from llama_ablate.data.tokenizer import TOKENIZERS, Bytes
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute
 
 COMPUTE = Compute("cpu", 1, "float32", "fused")
@@ -22,7 +22,7 @@ TRAIN = Train.check({"steps": 1, "batch": 4})
 @pytest.fixture
 def model(spec):
     def make(**changes):
-        return COMPUTE.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
+        return COMPUTE.prepare(new_model(spec(vocab=256, **changes), 0))
 
     return make
 
@@ -56,7 +56,7 @@ def measure(subject, **options):
 def test_likelihoods_are_those_of_each_text_alone(model, slots):
     """Against a float64 model that reads one text at a time, without padding."""
     small = model(**slots)
-    exact = init_weights(build(small.spec), 0).double()
+    exact = new_model(small.spec, 0).double()
     draw = np.random.default_rng(0)
     sizes = [(1, 3), (20, 4), (5, 1), (24, 1), (2, 22), (7, 7)]
     texts = [Encoded(*(draw.integers(0, 256, n).tolist() for n in pair)) for pair in sizes]

@@ -15,7 +15,7 @@ from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model import laws as model_laws
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, choose, measured
@@ -121,7 +121,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(
     slot, name, compute, spec, text, tmp_path
 ):
     def trained(saved=None, stop_at=None):
-        model = init_weights(build(spec(**LARGE, **{slot: name})), 0)
+        model = new_model(spec(**LARGE, **{slot: name}), 0)
         asked = count(checkpoint.latest(saved) if saved else 0)
         done = train(
             model,
@@ -143,7 +143,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(
 
 
 def test_held_out_losses_are_those_of_float64_also_where_tf32_is_asked_for(spec):
-    model = init_weights(build(spec(**LARGE, init_std=0.1)), 0)
+    model = new_model(spec(**LARGE, init_std=0.1), 0)
     cut = windows(np.random.default_rng(0).integers(0, 256, 2000), 256)
     expected = losses(model.double(), cut, Compute())
     torch.set_float32_matmul_precision("high")
@@ -157,7 +157,7 @@ def test_held_out_losses_are_those_of_float64_also_where_tf32_is_asked_for(spec)
 
 
 def test_a_run_in_bfloat16_is_evaluated_in_float32(spec, text):
-    model = FULL.prepare(init_weights(build(spec(**LARGE, init_std=0.1)), 0))
+    model = FULL.prepare(new_model(spec(**LARGE, init_std=0.1), 0))
     cut = windows(text.split("test"), 256, 2000)
     assert np.array_equal(losses(model, cut, HALF), losses(model, cut, FULL))
 
@@ -165,7 +165,7 @@ def test_a_run_in_bfloat16_is_evaluated_in_float32(spec, text):
 @pytest.mark.parametrize("compute", [FULL, HALF], ids=compute_name)
 @pytest.mark.parametrize("name", list(METRICS))
 def test_every_metric_is_taken_of_a_model_on_a_gpu(name, compute, spec, text):
-    model = compute.prepare(init_weights(build(spec(**LARGE)), 0))
+    model = compute.prepare(new_model(spec(**LARGE), 0))
     subject = Subject(model, text, RECIPE, compute)
     values = {v.name: v.value for v in METRICS.measure(METRICS.resolve(name), subject)}
     assert all(math.isfinite(value) for value in values.values())

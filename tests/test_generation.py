@@ -10,7 +10,7 @@ from llama_ablate.data.tokenizer import Bytes
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import Generation, Sampling, Streamed, probabilities
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from tests.in_process import run_in_process
 
 from .conftest import make_spec
@@ -19,7 +19,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def model_of(**changes):
-    return init_weights(build(make_spec(**{"init_std": 0.5} | changes)), 0)
+    return new_model(make_spec(**{"init_std": 0.5} | changes), 0)
 
 
 def continued(model, *prompts, **options):

@@ -17,7 +17,6 @@ class Theirs(nn.Module):
     def __init__(self, dim: int): super().__init__()
     def forward(self, x_BTD, ctx, state=None): return x_BTD
     def new_state(self, batch, capacity, *, dtype, device): ...
-    def state_bytes(self, context, dtype): return 0
     def flops(self, context): return 0
 """
 LOSS = """
@@ -69,7 +68,7 @@ def test_what_has_all_that_its_slot_asks_for_is_let_in(enter, registry, text):
 @pytest.mark.parametrize(
     ("registry", "text", "was", "wrong", "said"),
     [
-        (ATTENTIONS, MIXER, "def state_bytes", "def bytes", "it has no 'state_bytes'"),
+        (ATTENTIONS, MIXER, "def new_state", "def bytes", "it has no 'new_state'"),
         (
             ATTENTIONS,
             MIXER,

@@ -18,7 +18,7 @@ from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.quality import calibration_error
 from llama_ablate.measure.turns import Arm, joined, measure_arms
 from llama_ablate.model.counts import count, states
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, windows
@@ -36,7 +36,7 @@ def tokens(book):
 @pytest.fixture
 def subject(spec, tokens):
     def make(compute=COMPUTE, **changes):
-        model = compute.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
+        model = compute.prepare(new_model(spec(vocab=256, **changes), 0))
         return Subject(model, tokens, TRAIN, compute)
 
     return make
@@ -68,7 +68,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book)
     bpe = store.prepare(corpus, TOKENIZERS.resolve({"name": "bpe", "vocab": 290}))
     model = subject(tie=False).model
     torch.nn.init.zeros_(model.head.weight)
-    wide = init_weights(build(type(model.spec)(**{**vars(model.spec), "vocab": 290})), 0)
+    wide = new_model(type(model.spec)(**{**vars(model.spec), "vocab": 290}), 0)
     torch.nn.init.zeros_(wide.head.weight)
     values = measure("perplexity", Subject(wide, bpe, TRAIN, COMPUTE))
     per_byte = bpe.counts["test"] / bpe.bytes["test"]
@@ -90,7 +90,7 @@ MIXTURE = {"name": "moe", "experts": 4, "width": 16}
 @pytest.mark.parametrize("name", [name for name in METRICS if METRICS.per(name) == "run"])
 def test_a_run_in_bfloat16_is_measured_in_float32(spec, tokens, name):
     """The same weights give the same numbers: autocast moves losses by as much as variants do."""
-    model = init_weights(build(spec(vocab=256, init_std=0.3, feedforward=MIXTURE)), 0)
+    model = new_model(spec(vocab=256, init_std=0.3, feedforward=MIXTURE), 0)
     model.kernel = "math"
     train = Train.check({"steps": 1, "batch": 4})
     computes = [Compute("cpu", 1, precision, "math") for precision in ("float32", "bfloat16")]
@@ -279,7 +279,7 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
     """A model that copies from the right place, or from one beside it."""
     entry = {"name": "lag-copy", "vocab": 8, "lag": 2, "noise": 0.5, "tokens": 40_000}
     tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
-    copies = COMPUTE.prepare(init_weights(build(spec(vocab=8, attention="mha")), 0))
+    copies = COMPUTE.prepare(new_model(spec(vocab=8, attention="mha"), 0))
 
     def copied(tokens_BT):
         return torch.nn.functional.one_hot(tokens_BT.roll(lag - 1, 1), 8).float()
@@ -402,7 +402,7 @@ def test_calibration_error_by_hand():
 def test_calibration_of_a_model_that_knows_nothing_is_chance_and_flat_on_the_floor(spec, tmp_path):
     corpus = CORPORA.resolve({"name": "lag-copy", "vocab": 8, "lag": 2, "tokens": 20_000})
     text = store.prepare(corpus, TOKENIZERS.resolve("chars"), tmp_path / "cache")
-    model = init_weights(build(spec(vocab=8, layers=1, dim=16, context=16)), 0)
+    model = new_model(spec(vocab=8, layers=1, dim=16, context=16), 0)
     for parameter in model.head.parameters():
         torch.nn.init.zeros_(parameter)
     choice = METRICS.resolve("calibration")

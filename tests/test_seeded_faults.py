@@ -16,9 +16,9 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.linear import parameters
-from llama_ablate.model.mixers.recurrent import Recurrent
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.model.norms import LayerNorm
+from llama_ablate.model.state import RecurrentState
 from llama_ablate.training import evaluation, loop, optimizer_laws, optimizers
 
 from . import laws
@@ -200,10 +200,10 @@ def with_all_parts(model, cut, compute):
     return nats + sum(parts.values()).item()
 
 
-def without_its_tail(self, context, dtype):
-    """Forget the convolution's tail in counting."""
-    del context, dtype
-    return 4 * self.heads * self.key * self.value
+def growing(self, tokens, **tensors):
+    """Keep more tokens with each step."""
+    self._live |= {"read": torch.zeros(self.length + tokens), **tensors}
+    self.length += tokens
 
 
 #: What is wrong, whose attribute stands for what, the law, the model it is held to, what it says.
@@ -244,8 +244,8 @@ FAULTS = {
         (Context, "__init__", all_is_seen),
         (laws.documents_apart, LLAMA | APART, "lets a document see the one before it"),
     ),
-    "the bytes of a state lack a convolution's tail": (
-        (Recurrent, "state_bytes", without_its_tail),
+    "a state grows as it is read": (
+        (RecurrentState, "advance", growing),
         (laws.counted_bytes, GATED_DELTA, "bytes for a sequence of length 1 in float32, and keeps"),
     ),
 }

@@ -16,7 +16,7 @@ from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import RMSNorm
 from llama_ablate.model.positions import Position
@@ -88,7 +88,7 @@ def test_every_test_that_the_page_names_is_there():
 
 @torch.no_grad()
 def test_s1_llama_2_by_hand_gives_its_logits_shape_with_and_without_cache():
-    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
+    model = new_model(resolve_preset("llama2-demo")[0], 0)
     tokens = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
     full = model(tokens)
     assert full.shape == (2, 16, 1000)
@@ -130,7 +130,7 @@ def test_s1_its_unit_tests_shapes_with_what_they_left_out():
 
 @torch.no_grad()
 def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
-    model = init_weights(build(resolve_preset("gpt-block-demo")[0]), 0)
+    model = new_model(resolve_preset("gpt-block-demo")[0], 0)
     shapes = []
     model.blocks[0].register_forward_hook(lambda _m, _x, y: shapes.append(tuple(y.shape)))
     cache = model.new_state(1, 2048)
@@ -145,7 +145,7 @@ def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
 
 @torch.no_grad()
 def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
-    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
+    model = new_model(resolve_preset("llama2-demo")[0], 0)
     cache = model.new_state(batch=3, capacity=64)
     keys, values = cache.layers[0].tensors
     assert keys.shape == values.shape == (3, 2, 64, 32)  # batch, n_kv of 8 heads, max_seq, head_dim
@@ -189,7 +189,7 @@ def test_s14_the_next_token_is_that_of_metas_equations(checkpoint):
 
 def test_s15_the_embedding_is_normal_002_and_fused_attention_is_the_manual_one():
     spec = resolve_preset("llm-foundry-small")[0]
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     weight = model.embedding.weight
     # 2,097,152 draws: the standard errors are 1.4e-5 and 1e-5.
     assert abs(weight.mean().item()) < 6e-5

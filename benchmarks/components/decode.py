@@ -8,7 +8,7 @@ import torch
 from benchmarks.components.timing import Controls, Ratio, Setup, Table, Work, in_turns, more
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.variants import resolve
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, new_model
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute
 
@@ -76,7 +76,7 @@ def ratios(tables: Sequence[Table]) -> list[Ratio]:
 def _model(attention: str, setup: Setup) -> Decoder:
     spec = resolve(Model.check(_MODEL | {"attention": attention}))
     compute = Compute(setup.device, setup.threads, setup.dtype)
-    return compute.prepare(init_weights(build(spec), 0)).to(setup.torch_dtype).eval()
+    return compute.prepare(new_model(spec, 0)).to(setup.torch_dtype).eval()
 
 
 def _in_inference(work: Callable[[], None]) -> Work:

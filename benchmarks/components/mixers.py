@@ -19,7 +19,7 @@ from benchmarks.components.timing import (
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.variants import resolve
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.kernels import Kernel
 
 _CONTEXT = 512
@@ -56,7 +56,7 @@ def _alone(setup: Setup) -> Table:
         sizes = {"dim": setup.dim, "layers": 1, "heads": max(1, setup.dim // 64)}
         entry = {"attention": attention, "context": context, "vocab": 256}
         spec = resolve(Model.check(sizes | entry))
-        model = init_weights(build(spec, setup.device), 0)
+        model = new_model(spec, 0).to(setup.device)
         model.position.prepare(context)
         ctx = Context(0, context, model.position, kernel=kernel, device=setup.device)
         low = setup.torch_dtype == torch.bfloat16

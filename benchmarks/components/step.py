@@ -9,7 +9,7 @@ import torch
 from benchmarks.components.timing import Controls, Setup, Table, Work, in_turns
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.variants import resolve
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -53,7 +53,7 @@ def _step(swap_in: Mapping[str, Any], setup: Setup) -> Work:
     train = Train.check(values)
     spec = resolve(Model.check(_MODEL | changes))
     compute = Compute(setup.device, setup.threads, setup.dtype)
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     if swap:
         for block in model.blocks:
             for name in block.norms:

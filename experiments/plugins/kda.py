@@ -64,11 +64,6 @@ class KimiDelta(nn.Module):
         shape = batch, self.heads, self.width, self.width
         return RecurrentState({"matrix": torch.zeros(shape, dtype=torch.float32, device=device)})
 
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the matrices, at any context."""
-        del context, dtype
-        return 4 * self.heads * self.width**2
-
     def flops(self, context: int) -> int:
         """Compute the FLOPs per token: the projections, and two products with the matrices."""
         del context

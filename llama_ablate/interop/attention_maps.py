@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.loader import OpenedModel
 from llama_ablate.model.kernels import Maps
@@ -19,8 +19,8 @@ def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> AttentionMaps:
     tokens, and if no layer has an attention.
     """
     most = min(_MOST, opened.model.spec.context)
-    if not 0 < len(prompt) <= most:
-        raise ConfigError(f"the prompt has {len(prompt):,} tokens; allowed: 1 to {most:,}")
+    fits = 0 < len(prompt) <= most
+    need(fits, f"the prompt has {len(prompt):,} tokens; allowed: 1 to {most:,}")
     maps: list[Maps] = []
     layers: list[int] = []  # a recurrence adds no maps
     hooks = [
@@ -32,8 +32,7 @@ def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> AttentionMaps:
         opened.model(torch.tensor([list(prompt)], device=device), maps=maps)
     for hook in hooks:
         hook.remove()
-    if not maps:
-        raise ConfigError(f"no layer of '{opened.title}' is an attention: it has no maps")
+    need(maps, f"no layer of '{opened.title}' is an attention: it has no maps")
     scores, masked, weights = (
         torch.stack([getattr(layer, name)[0].float().cpu() for layer in maps]).numpy()
         for name in ("scores", "masked", "weights")

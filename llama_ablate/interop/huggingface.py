@@ -13,12 +13,12 @@ from torch import Tensor
 
 from llama_ablate.config.spec import SLOTS, DropoutRates, ModelSpec
 from llama_ablate.data.tokenizer import Tokenizer
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, nearest, need
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import write_json
 from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.families import FAMILIES, Config, Family
-from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json
+from llama_ablate.interop.stored_tensors import Stored, assign, check_memory, fill, read_json
 from llama_ablate.interop.transformers_tokenizer import (
     generation_config,
     special_ids,
@@ -64,11 +64,8 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
 
 def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
     head, table = stored.read("lm_head.weight"), stored.read(embedding)
-    if head.shape != table.shape or not torch.equal(head, table):
-        raise ConfigError(
-            f"'{where}' says that its output shares the embedding's weights, but "
-            "lm_head.weight holds others"
-        )
+    message = f"'{where}' says that its output shares the embedding's weights, but lm_head.weight"
+    need(head.shape == table.shape and torch.equal(head, table), f"{message} holds others")
 
 
 def _list_stored_names(model: Decoder) -> list[str]:
@@ -85,10 +82,9 @@ def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
         # No nearest match: the name of another architecture is no misspelling.
         allowed = ", ".join(sorted(FAMILIES))
         raise ConfigError(f"'{file}': model_type '{kind}' is not known; allowed: {allowed}")
-    if config.get("quantization_config"):
-        raise ConfigError(
-            f"'{file}': the checkpoint is quantized; allowed: float32, float16 or bfloat16 weights"
-        )
+    allowed = "float32, float16 or bfloat16 weights"
+    is_quantized = config.get("quantization_config")
+    need(not is_quantized, f"'{file}': the checkpoint is quantized; allowed: {allowed}")
     return FAMILIES[kind], config, FAMILIES[kind].spec(config, file)
 
 
@@ -119,8 +115,8 @@ def write(
     family = FAMILIES[kind]
     model = _convert_layout(model)
     spec = canonical(model.spec)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"'{folder}' is there already and not empty")
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    need(is_free, f"'{folder}' is there already and not empty")
     config = family.config(replace(spec, dropout=model.spec.dropout))
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
     config |= {"dtype": dtype, **special_ids(tokenizer)}
@@ -162,8 +158,8 @@ def _choose_family(spec: ModelSpec, kind: str | None) -> str:
 
     Raises ConfigError, naming the differences, if there is none.
     """
-    if kind is not None and kind not in FAMILIES:
-        raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
+    exists = kind is None or kind in FAMILIES
+    need(exists, f"--to {kind}: no such family{nearest(str(kind), FAMILIES)}")
     lost = {name: _list_differences(spec, name) for name in FAMILIES}
     able = [name for name in FAMILIES if not lost[name]]
     if kind is None and able:
@@ -211,8 +207,7 @@ def _open_tensors(files: Sequence[Path]) -> Stored:
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, torch.dtype] = {}
     for file in files:
-        if not os.access(file, os.R_OK):
-            raise ConfigError(f"'{file}' cannot be read: no permission")
+        need(os.access(file, os.R_OK), f"'{file}' cannot be read: no permission")
         try:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  it is no dict
@@ -266,15 +261,11 @@ def _convert_layout(model: Decoder) -> Decoder:
     rotated = max(getattr(scheme, "rotated", 0) for scheme in model.positions.values())
     order = torch.arange(rotated).view(-1, 2).T.flatten()  # of neighbours, as halves
     order = torch.cat([order, torch.arange(rotated, spec.head_dim)])
-    state = dict(model.state_dict())
-    for name, tensor in state.items():
+    tensors = dict(model.state_dict())
+    for name, tensor in tensors.items():
         if re.search(r"\.attn\.[qk]\.", name):
             heads = tensor.view(-1, spec.head_dim, *tensor.shape[1:])
-            state[name] = heads[:, order].reshape(tensor.shape)
+            tensors[name] = heads[:, order].reshape(tensor.shape)
         elif re.search(r"\.attn\.[qk]_norm\.", name):
-            state[name] = tensor[order]
-    converted = build(spec, "meta")
-    converted.load_state_dict(state, assign=True)
-    if spec.tie:
-        converted.head.weight = converted.embedding.weight
-    return converted
+            tensors[name] = tensor[order]
+    return assign(build(spec, "meta"), tensors)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.interop.families import META
 from llama_ablate.interop.stored_tensors import Entry, Stored, fill, spec_of
 from llama_ablate.model.decoder import Decoder, build
@@ -40,16 +40,15 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
     size = file.stat().st_size
     with file.open("rb") as opened:
         head = opened.read(_HEADER.size)
-    if len(head) < _HEADER.size:
-        raise ConfigError(f"'{file}' is too short for the header of a llama2.c model")
+    is_whole = len(head) == _HEADER.size
+    need(is_whole, f"'{file}' is too short for the header of a llama2.c model")
     dim, width, layers, heads, kv_heads, vocab, context = _HEADER.unpack(head)
-    if dim == _MAGIC:
-        raise ConfigError(f"'{file}' is version {width} of llama2.c's format; supported: version 0")
-    if min(dim, width, layers, heads, kv_heads, context) < 1 or vocab == 0 or dim % heads:
-        raise ConfigError(
-            f"'{file}' is no llama2.c model: its header reads "
-            f"{', '.join(map(str, _HEADER.unpack(head)))}"
-        )
+    message = f"'{file}' is version {width} of llama2.c's format; supported: version 0"
+    need(dim != _MAGIC, message)
+    header = ", ".join(map(str, _HEADER.unpack(head)))
+    are_sizes = min(dim, width, layers, heads, kv_heads, context) >= 1 and vocab != 0
+    fits = are_sizes and dim % heads == 0
+    need(fits, f"'{file}' is no llama2.c model: its header reads {header}")
     params = {"dim": dim, "n_layers": layers, "n_heads": heads, "n_kv_heads": kv_heads}
     model = META.model({**params, "vocab_size": abs(vocab), "tie_word_embeddings": vocab > 0})
     network = {"name": "swiglu", "width": width}
@@ -61,8 +60,7 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
     numbers = {name: math.prod(shape) for name, shape in shapes.items()}
     numbers[_TABLES] = context * spec.head_dim
     ends = list(accumulate((4 * numbers[name] for name in order), initial=_HEADER.size))
-    if ends[-1] != size:
-        raise ConfigError(f"'{file}' has {size:,} bytes where its header asks for {ends[-1]:,}")
+    need(ends[-1] == size, f"'{file}' has {size:,} bytes where its header asks for {ends[-1]:,}")
     starts = dict(zip(order, ends, strict=False))
 
     def get(name: str) -> Tensor:

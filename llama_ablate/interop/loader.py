@@ -21,7 +21,7 @@ from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.stored_tensors import check_memory
 from llama_ablate.model.components import spec_from
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, build, new_model
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, snapshot
 
@@ -117,9 +117,8 @@ def open_preset(
     a preset whose weights do not fit into free memory, before anything is built.
     """
     spec, _ = resolve_preset(name, sets)
-    # Twice the weights: a second copy exists while initial values are drawn.
-    check_memory(2 * 4 * count(spec).parameters, f"drawing the weights of '{name}'")
-    model = init_weights(build(spec), seed).to(dtype or torch.float32)
+    check_memory(4 * count(spec).parameters, f"drawing the weights of '{name}'")
+    model = new_model(spec, seed).to(dtype or torch.float32)
     model = model.eval().requires_grad_(requires_grad=False)
     read: Tokenizer = tokenizer_files.read(tokenizer.expanduser()) if tokenizer else Bytes()
     return OpenedModel(f"'{name}', untrained", model, lambda: read)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, need
 from llama_ablate.interop.families import META
 from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json
 from llama_ablate.model.decoder import Decoder, build
@@ -51,8 +51,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
 
 def _shards(folder: Path) -> list[dict[str, Tensor]]:
     files = sorted(folder.glob("consolidated.*.pth"))
-    if not files:
-        raise ConfigError(f"'{folder}' holds no consolidated.NN.pth")
+    need(files, f"'{folder}' holds no consolidated.NN.pth")
     expected = [f"consolidated.{i:02d}.pth" for i in range(len(files))]
     if missing := sorted(set(expected) - {file.name for file in files}):
         raise ConfigError(f"'{folder}' has {len(files)} shards but lacks {missing[0]}")

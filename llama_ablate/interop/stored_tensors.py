@@ -14,7 +14,7 @@ from torch import Tensor
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.variants import resolve
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, need
 from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build
@@ -95,39 +95,41 @@ def fill(
         rows = sum(shapes[name][0] for name in entry.ours)
         expected = (rows, *shapes[entry.ours[0]][1:])
         expected = expected[::-1] if entry.transposed else expected
-        if tuple(stored.shapes[entry.theirs]) != expected:
-            raise ConfigError(
-                f"'{where}': {entry.theirs} is {_format_shape(stored.shapes[entry.theirs])}, "
-                f"where its configuration asks for {_format_shape(expected)}"
-            )
+        shape = tuple(stored.shapes[entry.theirs])
+        differs = f"{entry.theirs} is {_format_shape(shape)}, where its configuration asks for"
+        need(shape == expected, f"'{where}': {differs} {_format_shape(expected)}")
     dtype = dtype or _widest(entries, stored, where)
     check_memory(count(spec).parameters * dtype.itemsize, f"'{where}'")
-    state: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for entry in entries:
         pieces = entry.split(stored.read(entry.theirs), [shapes[name][0] for name in entry.ours])
         for name, piece in zip(entry.ours, pieces, strict=True):
-            state[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
+            tensors[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
     if spec.tie:
-        state["head.weight"] = state["embedding.weight"]
-    model.load_state_dict(state, assign=True)
+        tensors["head.weight"] = tensors["embedding.weight"]
+    return assign(model, tensors).eval().requires_grad_(requires_grad=False)
+
+
+def assign(model: Decoder, tensors: Mapping[str, Tensor]) -> Decoder:
+    """Replace the parameters of a model on the meta device by tensors; return the model."""
+    model.load_state_dict(tensors, assign=True)
     for module in model.modules():  # buffers that are not stored, such as position tables
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
-                module.register_buffer(
-                    name, torch.zeros_like(buffer, device="cpu"), persistent=False
-                )
-    if spec.tie:
+                empty = torch.zeros_like(buffer, device="cpu")
+                module.register_buffer(name, empty, persistent=False)
+    if model.spec.tie:
         model.head.weight = model.embedding.weight
-    return model.eval().requires_grad_(requires_grad=False)
+    return model
 
 
 def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtype:
     """Return the narrowest dtype that represents every stored tensor without loss."""
     dtypes = {entry.theirs: stored.dtypes[entry.theirs] for entry in entries}
+    allowed = ", ".join(map(_name_dtype, DTYPES))
     for name, dtype in dtypes.items():
-        if dtype not in DTYPES:
-            allowed = ", ".join(map(_name_dtype, DTYPES))
-            raise ConfigError(f"'{where}': {name} is {_name_dtype(dtype)}; allowed: {allowed}")
+        message = f"'{where}': {name} is {_name_dtype(dtype)}; allowed: {allowed}"
+        need(dtype in DTYPES, message)
     return reduce(torch.promote_types, dtypes.values())
 
 
@@ -140,18 +142,15 @@ def _check_names(
         "has besides": [n for n in stored.shapes if n not in {*wanted} and not unneeded(n)],
     }
     said = [f"{word} {', '.join(names[:3])}" for word, names in differences.items() if names]
-    if said:
-        what = "does not hold what its configuration describes"
-        raise ConfigError(f"'{where}' {what}: it {' and '.join(said)}")
+    what = "does not hold what its configuration describes"
+    need(not said, f"'{where}' {what}: it {' and '.join(said)}")
 
 
 def check_memory(needed: int, what: str, device: torch.device | str = "cpu") -> None:
     """Raise ConfigError if something needs more bytes than a device has free."""
     free = free_bytes(device)
-    if needed > free:
-        raise ConfigError(
-            f"{what} needs {needed / 2**30:,.1f} GiB; {free / 2**30:,.1f} GiB are free"
-        )
+    sizes = f"{needed / 2**30:,.1f} GiB; {free / 2**30:,.1f} GiB are free"
+    need(needed <= free, f"{what} needs {sizes}")
 
 
 def rename(name: str, rules: Mapping[str, str]) -> str:
@@ -163,16 +162,14 @@ def rename(name: str, rules: Mapping[str, str]) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ConfigError for a file that is missing, too large or no JSON."""
-    if not path.is_file():
-        raise ConfigError(f"there is no file '{path}'")
+    need(path.is_file(), f"there is no file '{path}'")
     try:
         values = json.loads(disk.read(path))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"'{path}' is no JSON: {reason}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"'{path}' holds no JSON object")
-    return values
+    need(isinstance(values, dict), f"'{path}' holds no JSON object")
+    return dict(values)
 
 
 def _format_shape(shape: Sequence[int]) -> str:

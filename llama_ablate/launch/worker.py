@@ -29,7 +29,7 @@ from llama_ablate.launch.processes import REFUSED, Program, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.components import spec_from
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, new_model
 from llama_ablate.model.laws import predicts_from_prefix
 from llama_ablate.model.weights import save_weights
 from llama_ablate.results import Outcome, Record, Store
@@ -118,7 +118,7 @@ def _run(
     noted = LiveNote(*about) if lease else nullcontext()
     try:
         tokens = open_tokens(text)
-        model = init_weights(build(spec_from(variant.model)), planned.init_seed)
+        model = new_model(spec_from(variant.model), planned.init_seed)
         with noted as note:
             trained = train(
                 model,

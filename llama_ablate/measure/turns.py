@@ -15,7 +15,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.evidence.medians import compare_column
 from llama_ablate.measure.metrics import METRICS, Subject, reason
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.timing import interleave
@@ -61,7 +61,7 @@ def measure_arms(
 
     def measure(arm: Arm, choice: Choice) -> Measurement:
         arm_compute = compute.trained_as(arm.train)
-        model = arm_compute.prepare(init_weights(build(arm.spec), 0))
+        model = arm_compute.prepare(new_model(arm.spec, 0))
         return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, arm_compute))
 
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}

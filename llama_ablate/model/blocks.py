@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.context import Context
 from llama_ablate.model.state import State
 
@@ -88,8 +88,7 @@ class PreNorm(Block):
         **options: Any,
     ) -> None:
         super().__init__(attn, ffn, norm, **options)
-        if not 0 <= residual <= 1:
-            raise ConfigError(f"residual {residual:g}: must be from 0 to 1")
+        need(0 <= residual <= 1, f"residual {residual:g}: must be from 0 to 1")
         self.residual = residual
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:

@@ -16,8 +16,7 @@ from llama_ablate.errors import ConfigError, under
 from llama_ablate.model import mixture, rope  # noqa: F401  they register
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.initialisation import INITS, drawing_from
-from llama_ablate.model.linear import Embedding, Head
+from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.mixers import gated_delta  # noqa: F401  it registers
 from llama_ablate.model.mixers.attention import ATTENTIONS
 from llama_ablate.model.norms import NORMS
@@ -47,64 +46,11 @@ def make_parametrization(spec: ModelSpec) -> Parametrization:
     return built
 
 
-class PartMaker:
-    """Factory of the parts of a decoder."""
-
-    def part(
-        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
-    ) -> nn.Module:
-        """Build a slot's component, whose random numbers are seeded by `draw`, (seed, name).
-
-        `sizes` are sizes that are not in the spec, such as the layer's index.
-        """
-        with drawing_from(*draw):
-            return make_part(spec, slot, choice, **sizes)
-
-    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Build the embedding and the output head."""
-        embedding, head = Embedding(spec.vocab, spec.dim), Head(spec.dim, spec.vocab, bias=False)
-        if spec.tie:
-            head.weight = embedding.weight
-        return embedding, head
-
-
-class SharedParts(PartMaker):
-    """Factory that caches modules, to count the parameters of many models without building each.
-
-    The models of a large grid share modules, but no module occurs twice in one model.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[Any, Any] = {}
-
-    def part(
-        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
-    ) -> nn.Module:
-        """Return the cached module of a component with these sizes, or build and cache one."""
-        part_sizes = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
-        norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
-        component = REGISTRIES[slot].get(choice.name)
-        key = (component, choice, norm, *spec.sizes.values(), *part_sizes.values())
-        if key not in self._parts:
-            self._parts[key] = super().part(spec, slot, choice, draw, **sizes)
-        part: nn.Module = self._parts[key]
-        return part
-
-    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
-        """Return the cached embedding and head of the spec's sizes, or build and cache a pair."""
-        key = spec.vocab, spec.dim, spec.tie
-        if key not in self._parts:
-            self._parts[key] = super().ends(spec)
-        ends: tuple[Embedding, Head] = self._parts[key]
-        return ends
-
-    def forget(self) -> None:
-        """Clear the cache."""
-        self._parts.clear()
-
-
 def make_part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:
-    """Build the component of a slot. Raises ConfigError for options that do not fit the sizes."""
+    """Build the component of a slot. Raises ConfigError for options that do not fit the sizes.
+
+    `sizes` are sizes that are not in the spec, such as the layer's index.
+    """
     try:
         part: nn.Module = REGISTRIES[slot].build(choice, **{**spec.sizes, **sizes})
     except ConfigError as error:

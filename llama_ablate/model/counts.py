@@ -6,15 +6,17 @@ One layer of each distinct kind is built on torch's meta device.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import nn
 
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
-from llama_ablate.model.components import REGISTRIES, SharedParts
+from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import numel
 from llama_ablate.model.state import Stateful
@@ -78,10 +80,6 @@ class Counts:
         """
         counted = not math.isnan(self.flops_per_token)
         return self.train_flops_per_token if counted else 6 * self.active_parameters
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts that are not NaN, as plain numbers."""
-        return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
 OUTSIDE = ("embedding", "position", "head")  # parts outside of the blocks
@@ -210,7 +208,6 @@ def exact(spec: ModelSpec, name: str) -> int:
     return int(value)
 
 
-@lru_cache(maxsize=100_000)
 def states(spec: ModelSpec, contexts: tuple[int, ...]) -> tuple[float, ...]:
     """Return the state bytes of one sequence over all layers, for each of several contexts.
 
@@ -238,16 +235,32 @@ def build_meta_model(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
     """
     times = distinct(spec)
     with torch.device("meta"):
-        return Decoder(spec, layers=list(times), parts=_PARTS), times
+        return _MetaModel(spec, layers=list(times)), times
 
 
-_PARTS = SharedParts()
+_PARTS: dict[Any, nn.Module] = {}
+
+
+class _MetaModel(Decoder):
+    """Decoder that shares its parts with other decoders, since a large grid has few distinct parts.
+
+    No part occurs twice in one model.
+    """
+
+    def _build_part(self, slot: str, choice: Choice, name: str, **sizes: Any) -> nn.Module:
+        """Return the cached part with these sizes, or build and cache one."""
+        norm = self.spec.norm.at(sizes["layer"]) if "norm" in sizes else None
+        part_sizes = [size for size_name, size in sizes.items() if size_name != "norm"]
+        key = slot, choice, name, norm, *self.spec.sizes.values(), *part_sizes
+        if key not in _PARTS:
+            _PARTS[key] = super()._build_part(slot, choice, name, **sizes)
+        return _PARTS[key]
 
 
 def forget() -> None:
     """Clear all cached counts, after components have changed."""
-    _PARTS.forget()
-    for cached in (build_meta_model, count, states, _count_block):
+    _PARTS.clear()
+    for cached in (build_meta_model, count, _count_block, _count_state):
         cached.cache_clear()
 
 
@@ -310,7 +323,16 @@ def _list_stateful(block: Any) -> list[Any]:
 
 def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
     """Sum the state bytes of parts for a sequence of `context` tokens."""
-    return sum(_call_count(part, "state_bytes", context, dtype) for part in parts)
+    return sum(_count_state(part, context, dtype) for part in parts)
+
+
+@lru_cache(maxsize=100_000)  # a part has the same state in all models that share the part
+def _count_state(part: Any, context: int, dtype: torch.dtype) -> float:
+    """Count the bytes of a part's state for one sequence; NaN if the part provides no state."""
+    try:
+        return int(part.new_state(1, context, dtype=dtype, device="meta").nbytes)
+    except NotProvidedError:
+        return math.nan
 
 
 def _count_idle(ffn: Any) -> int:
@@ -319,13 +341,13 @@ def _count_idle(ffn: Any) -> int:
     return numel(ffn) - int(_call_count(ffn, "active_parameters")) if has else 0
 
 
-def _call_count(module: Any, name: str, *of: Any) -> float:
+def _call_count(module: Any, name: str, *sizes: int) -> float:
     """Call a counting method of a component; return NaN if the component lacks the method.
 
     Raises ConfigError if the result is no number.
     """
     try:
-        value = getattr(module, name)(*of)
+        value = getattr(module, name)(*sizes)
     except NotProvidedError:
         return math.nan
     try:

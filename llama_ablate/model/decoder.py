@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.errors import ConfigError
-from llama_ablate.model.components import PartMaker, make_norm, make_parametrization
+from llama_ablate.errors import ConfigError, need
+from llama_ablate.model.components import make_norm, make_parametrization, make_part
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.initialisation import fill
+from llama_ablate.model.initialisation import drawing_from, fill
 from llama_ablate.model.kernels import Kernel, Maps
-from llama_ablate.model.linear import Embedding, Linear
+from llama_ablate.model.linear import Embedding, Head
 from llama_ablate.model.mixers.training_only import TrainingOnly
 from llama_ablate.model.positions import POSITIONS, Position
 from llama_ablate.model.state import DecoderState, Stateful
@@ -38,31 +38,22 @@ class Decoder(nn.Module):
     """Decoder-only language model of any combination of components: tokens in, logits out.
 
     Random numbers in the components' constructors are seeded by (`seed`, name of the part).
-    Matrices that the rule `model.init` fills stay uninitialised until `init_weights`. `layers` are
-    the indices of the layers to build, by default all; `parts` is the factory of the modules. To
-    count parameters, one layer of each kind is built, by a factory that shares modules.
+    Matrices that the rule `model.init` fills are uninitialised. `layers` are the indices of the
+    layers to build, by default all.
     """
 
     #: Position scheme of the first layer.
     position: Any
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        seed: int = 0,
-        layers: Sequence[int] | None = None,
-        parts: PartMaker | None = None,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, seed: int = 0, layers: Sequence[int] | None = None) -> None:
         super().__init__()
-        parts = parts or PartMaker()
-        self._make = parts.part
-        self.spec = spec
+        self.spec, self._seed = spec, seed
         self.kernel: Kernel = "fused"
         self.parametrization = make_parametrization(spec)
-        self.embedding, head = parts.ends(spec)
+        self.embedding = Embedding(spec.vocab, spec.dim)
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a protocol that tests check, not a base class.
-        self.blocks: Any = nn.ModuleList(self._block(layer, seed) for layer in built)
+        self.blocks: Any = nn.ModuleList(map(self._block, built))
         self._check_streams()
         #: Modules other than mixers that keep a state between tokens, by name.
         self.stateful = {
@@ -72,21 +63,20 @@ class Decoder(nn.Module):
             part.state_name = name
         #: Name of each block's position module.
         self.schemes: list[str] = []
-        self._add_positions(built, seed)
-        self.norm = self._final_norm(seed) if self.blocks[-1].final_norm else nn.Identity()
-        self.head = head
+        self._add_positions(built)
+        self.norm = self._final_norm() if self.blocks[-1].final_norm else nn.Identity()
+        self.head = Head(spec.dim, spec.vocab, bias=False)
+        if spec.tie:
+            self.head.weight = self.embedding.weight
 
     def _check_streams(self) -> None:
         """Raise ConfigError if the pattern's blocks have different numbers of residual streams."""
-        streams = [getattr(block, "streams", 1) for block in self.blocks]
-        if len(set(streams)) > 1:
-            names = dict.fromkeys(choice.name for choice in self.spec.block.choices)
-            raise ConfigError(
-                f"{', '.join(names)} keep different residual streams: they cannot be one pattern",
-                ("block",),
-            )
+        streams = {getattr(block, "streams", 1) for block in self.blocks}
+        names = ", ".join(dict.fromkeys(choice.name for choice in self.spec.block.choices))
+        message = f"{names} keep different residual streams: they cannot be one pattern"
+        need(len(streams) == 1, message, "block")
 
-    def _add_positions(self, built: Sequence[int], seed: int) -> None:
+    def _add_positions(self, built: Sequence[int]) -> None:
         """Add a module for each distinct position scheme, named `position`, `position_1`, ..."""
         spec, names = self.spec, dict[tuple[Choice, int | None], str]()
         rotated = [block.attn.rotated for block in self.blocks]
@@ -97,26 +87,20 @@ class Decoder(nn.Module):
             key = choice, (width or usual) if rotates else None
             if key not in names:
                 names[key] = f"position_{len(names)}" if names else "position"
-                sizes = {"head_dim": width or usual}
-                part = self._make(spec, "position", choice, (seed, names[key]), **sizes)
+                part = self._build_part("position", choice, names[key], head_dim=width or usual)
                 self.add_module(names[key], part)
             if isinstance(block.attn, TrainingOnly):
                 self._check_training_only(choice, block.attn)
-            values = getattr(self.get_submodule(names[key]), "rotates_values", False)
-            if values and width and not getattr(block.attn, "rotates_values", False):
-                name = spec.attention.at(layer).name
-                raise ConfigError(
-                    f"'{name}' has no values that position could rotate", ("position",)
-                )
+            values = width and getattr(self.get_submodule(names[key]), "rotates_values", False)
+            message = f"'{spec.attention.at(layer).name}' has no values that position could rotate"
+            need(not values or getattr(block.attn, "rotates_values", False), message, "position")
             self.schemes.append(names[key])
-        if len(names) > 1:
-            for choice, _width in names:
-                if POSITIONS.get(choice.name).embed is not Position.embed:  # type: ignore[attr-defined]
-                    raise ConfigError(
-                        f"'{choice.name}' is added to the embeddings, before the first layer: "
-                        "it cannot be one of a pattern",
-                        ("position",),
-                    )
+        for choice, _width in names:
+            embeds = POSITIONS.get(choice.name).embed is not Position.embed  # type: ignore[attr-defined]
+            message = (
+                f"'{choice.name}' is added to the embeddings, before the first layer: it cannot"
+            )
+            need(len(names) == 1 or not embeds, f"{message} be one of a pattern", "position")
 
     def _check_training_only(self, position: Choice, mixer: TrainingOnly) -> None:
         """Raise ConfigError for options that a mixer with only `forward(x)` would not apply."""
@@ -135,24 +119,26 @@ class Decoder(nn.Module):
                 ("attention",),
             )
 
-    def _block(self, layer: int, seed: int) -> nn.Module:
-        """Build one layer; its parts' random numbers are seeded by (seed, name of the part)."""
+    def _build_part(self, slot: str, choice: Choice, name: str, **sizes: Any) -> nn.Module:
+        """Build a part, whose random numbers are seeded by (seed, name of the part)."""
+        with drawing_from(self._seed, name):
+            return make_part(self.spec, slot, choice, **sizes)
+
+    def _block(self, layer: int) -> nn.Module:
+        """Build one layer."""
         spec, chosen, name = self.spec, self.spec.layer(layer), f"blocks.{layer}"
         norm = partial(make_norm, spec, chosen.norm, layer)
-        attn, ffn = (
-            self._make(spec, slot, choice, (seed, f"{name}.{part}"), layer=layer, norm=norm)
-            for slot, choice, part in (
-                ("attention", chosen.attention, "attn"),
-                ("feedforward", chosen.feedforward, "ffn"),
-            )
-        )
-        sizes = {"layer": layer, "attn": attn, "ffn": ffn, "norm": partial(norm, spec.dim)}
-        return self._make(spec, "block", chosen.block, (seed, name), **sizes)
+        sizes: dict[str, Any] = {"layer": layer, "norm": norm}
+        attn = self._build_part("attention", chosen.attention, f"{name}.attn", **sizes)
+        ffn = self._build_part("feedforward", chosen.feedforward, f"{name}.ffn", **sizes)
+        sizes |= {"attn": attn, "ffn": ffn, "norm": partial(norm, spec.dim)}
+        return self._build_part("block", chosen.block, name, **sizes)
 
-    def _final_norm(self, seed: int) -> nn.Module:
+    def _final_norm(self) -> nn.Module:
         last = self.spec.layers - 1
-        choice = self.spec.norm.at(last)
-        return self._make(self.spec, "norm", choice, (seed, "norm"), layer=last, dim=self.spec.dim)
+        return self._build_part(
+            "norm", self.spec.norm.at(last), "norm", layer=last, dim=self.spec.dim
+        )
 
     @property
     def positions(self) -> dict[str, Any]:
@@ -239,24 +225,27 @@ class Decoder(nn.Module):
         return first_BT
 
     def new_state(
-        self, batch: int, capacity: int, dtype: torch.dtype | None = None
+        self,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
     ) -> DecoderState:
         """Return an empty state of all layers, for `capacity` tokens of `batch` sequences."""
         weight, first_BS = self.embedding.weight, None
-        kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": weight.device}
+        kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": device or weight.device}
         if self.spec.separator is not None:
-            first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=weight.device)
+            first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=kind["device"])
         return DecoderState(
             [block.attn.new_state(batch, capacity, **kind) for block in self.blocks],
             capacity,
-            first_BS,
             {n: part.new_state(batch, capacity, **kind) for n, part in self.stateful.items()},
+            first_BS,
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the state of one sequence of `context` tokens, over all layers."""
-        keeping = *(block.attn for block in self.blocks), *self.stateful.values()
-        return sum(part.state_bytes(context, dtype) for part in keeping)
+        """Count the bytes of the state of one sequence of `context` tokens, over all layers."""
+        return self.new_state(1, context, dtype, "meta").nbytes
 
     def flops(self, context: int | None = None) -> int:
         """Count forward FLOPs per token at a context: 2 per multiply-add of every matrix product.
@@ -283,7 +272,7 @@ def _acts_inside(position: str) -> bool:
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
-    """Build a decoder with uninitialised weights, for `init_weights` or weights of a file.
+    """Build a decoder with uninitialised weights, for weights of a file.
 
     No global state is changed. Raises ConfigError if the components do not fit the sizes.
     """
@@ -291,23 +280,14 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
         return Decoder(spec)
 
 
-def init_weights(model: Decoder, seed: int) -> Decoder:
-    """Initialise the weights of a model in place, and return it.
+def new_model(spec: ModelSpec, seed: int) -> Decoder:
+    """Build a decoder with the initial weights of a seed.
 
     The rule `model.init` fills the matrices of this package's `Linear` and `Embedding` layers, each
     seeded by (seed, parameter name), unless the layer has an initialiser `start`. All other
     parameters get the values of their component's constructor, seeded by (seed, name of the part).
+    Raises ConfigError if the components do not fit the sizes.
     """
-    initial, undrawn = Decoder(model.spec, seed).state_dict(), _list_undrawn(model)
-    model.load_state_dict({n: initial[n] for n in initial if n not in undrawn}, strict=False)
-    fill(model, model.spec, model.parametrization, seed)
+    model = Decoder(spec, seed)
+    fill(model, spec, model.parametrization, seed)
     return model
-
-
-def _list_undrawn(model: Decoder) -> set[str]:
-    """Return the names of the matrices that the rule `model.init` fills."""
-    return {
-        f"{name}.weight"
-        for name, module in model.named_modules()
-        if isinstance(module, Linear | Embedding) and module.start is None
-    }

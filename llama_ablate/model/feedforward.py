@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.context import Context
 from llama_ablate.model.linear import Linear, OutLinear, weights
 from llama_ablate.model.mixers.convolution import Canon
@@ -65,8 +65,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         self.width = 4 * dim if width is None else width
-        if not 0 < self.width <= _WIDEST:
-            raise ConfigError(f"width {self.width}: must be from 1 to {_WIDEST:,}")
+        need(0 < self.width <= _WIDEST, f"width {self.width}: must be from 1 to {_WIDEST:,}")
         self.up = Linear(dim, self.width, bias=bias)
         self.down = OutLinear(self.width, dim, bias=bias)
         self.canon_in = Canon(dim) if "C" in canon else None
@@ -110,10 +109,8 @@ class GatedFeedForward(FeedForward):
         multiplier: float = 1.0,
         **options: Any,
     ) -> None:
-        if multiple_of < 1 or not 0 < multiplier < _WIDEST:
-            raise ConfigError(
-                f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
-            )
+        message = f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
+        need(multiple_of >= 1 and 0 < multiplier < _WIDEST, message)
         default_width = llama_width(dim, multiple_of, multiplier)
         super().__init__(dim, bias, width=default_width if width is None else width, **options)
         self.gate = Linear(dim, self.width, bias=bias)

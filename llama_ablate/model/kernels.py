@@ -115,11 +115,8 @@ def attend(
         last = min(first + rows, T)
         block = slice(first, last), slice(before + last)
         block_dropped = dropped and (dropped[0][(..., *block)], dropped[1])
-        q_BHtE, k_BKsE, v_BKsE = (
-            q_BHTE[:, :, block[0]],
-            k_BKSE[:, :, block[1]],
-            v_BKSE[:, :, block[1]],
-        )
+        q_BHtE = q_BHTE[:, :, block[0]]
+        k_BKsE, v_BKsE = k_BKSE[:, :, block[1]], v_BKSE[:, :, block[1]]
         mask_ts = None if mask is None else mask[(..., *block)]
         mixed_BtHP.append(
             _attend_by_products(q_BHtE, k_BKsE, v_BKsE, mask_ts, block_dropped, scale)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.config.registry import Choice
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, nearest, need
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.linear import Linear, numel
 
@@ -79,17 +79,15 @@ class MixtureOfExperts(nn.Module):
         capacity: float | None = None,
     ) -> None:
         super().__init__()
-        if not 2 <= experts <= _MOST_EXPERTS:  # with one expert there is nothing to route
-            raise ConfigError(f"experts {experts}: must be from 2 to {_MOST_EXPERTS:,}")
-        if not 1 <= top_k <= experts:
-            raise ConfigError(f"top_k {top_k}: must be from 1 to the {experts} experts")
-        if not 0 <= shared <= _MOST_EXPERTS:
-            raise ConfigError(f"shared {shared}: must be from 0 to {_MOST_EXPERTS:,}")
-        if capacity is not None and not 0 < capacity < math.inf:
-            raise ConfigError(f"capacity {capacity:g}: must be above 0, or null to drop nothing")
+        most = _MOST_EXPERTS
+        # With one expert there is nothing to route.
+        need(2 <= experts <= most, f"experts {experts}: must be from 2 to {most:,}")
+        need(1 <= top_k <= experts, f"top_k {top_k}: must be from 1 to the {experts} experts")
+        need(0 <= shared <= most, f"shared {shared}: must be from 0 to {most:,}")
+        message = f"capacity {capacity}: must be above 0, or null to drop nothing"
+        need(capacity is None or 0 < capacity < math.inf, message)
         for name, value in (("balance_weight", balance_weight), ("balance_rate", balance_rate)):
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} {value:g}: must be 0 or more")
+            need(0 <= value < math.inf, f"{name} {value:g}: must be 0 or more")
         network = _inner(inner)
         if width is None:
             with torch.device("meta"):
@@ -251,10 +249,8 @@ def _rounded(size: int) -> int:
 
 def _inner(name: str) -> Choice:
     allowed = [component for component in FEEDFORWARDS if component != "moe"]
-    if name not in allowed:
-        raise ConfigError(
-            f"inner '{name}' is no network that an expert can be{nearest(name, allowed)}"
-        )
+    message = f"inner '{name}' is no network that an expert can be{nearest(name, allowed)}"
+    need(name in allowed, message)
     return FEEDFORWARDS.resolve(name)
 
 

@@ -9,7 +9,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 
 
 class NormInterface(Protocol):
@@ -23,8 +23,7 @@ NORMS = Registry("norm", sizes=(*SIZES, "layer"), interface=NormInterface)
 
 
 def _not_negative(eps: float) -> float:
-    if not 0 <= eps < 1:
-        raise ConfigError(f"eps {eps:g}: must be 0 or more, and below 1")
+    need(0 <= eps < 1, f"eps {eps:g}: must be 0 or more, and below 1")
     return eps
 
 
@@ -39,8 +38,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5, unbiased: bool = False) -> None:
         super().__init__()
-        if unbiased and dim < 2:
-            raise ConfigError("an unbiased deviation needs 2 coordinates or more")
+        need(dim >= 2 or not unbiased, "an unbiased deviation needs 2 coordinates or more")
         self.eps, self.unbiased = _not_negative(eps), unbiased
         self.gain = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.linear import Kind
 
 #: Size of an optimizer's step. `adaptive`: independent of the gradient's size (Adam, Lion, any step
@@ -120,8 +120,7 @@ def mup(
 
 def check_base(name: str, size: int) -> int:
     """Return the size of a base model. Raises ConfigError, at its key, if the size is below 1."""
-    if size < 1:
-        raise ConfigError(f"{name} {size} must be 1 or more", (name,))
+    need(size >= 1, f"{name} {size} must be 1 or more", name)
     return size
 
 

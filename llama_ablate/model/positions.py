@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.linear import Embedding
 
 
@@ -80,8 +80,7 @@ class Sinusoidal(Position):
 
     def __init__(self, dim: int, *, base: float = 10000.0, scale: bool = True) -> None:
         super().__init__()
-        if not base > 0:
-            raise ConfigError(f"base {base:g}: must be above 0")
+        need(base > 0, f"base {base:g}: must be above 0")
         self.dim = dim
         self.base = base
         self.scale = math.sqrt(dim) if scale else 1.0
@@ -157,11 +156,11 @@ class T5Bias(Position):
 
     def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        if not 2 <= buckets <= 1 << 20 or not buckets // 2 < max_distance <= 1 << 30:
-            raise ConfigError(
-                f"t5 needs 2 buckets or more, and max_distance beyond half of them: "
-                f"got {buckets} and {max_distance}"
-            )
+        need(
+            2 <= buckets <= 1 << 20 and buckets // 2 < max_distance <= 1 << 30,
+            f"t5 needs 2 buckets or more, and max_distance beyond half of them: "
+            f"got {buckets} and {max_distance}",
+        )
         self.exact, self.max_distance = buckets // 2, max_distance
         self.table = Embedding(buckets, heads)
 

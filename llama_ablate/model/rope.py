@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.positions import POSITIONS, Position
 
 
@@ -64,35 +64,27 @@ class RoPE(Position):
     ) -> None:
         super().__init__()
         self.rotated = int(head_dim * fraction)
-        if self.rotated % 2 or not 0 < self.rotated <= head_dim:
-            raise ConfigError(
-                "rope turns pairs of coordinates: "
-                + (
-                    f"head_dim {head_dim} is odd"
-                    if fraction == 1
-                    else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}"
-                )
-            )
+        odd = f"head_dim {head_dim} is odd"
+        if fraction != 1:
+            odd = f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}"
+        is_even = self.rotated % 2 == 0 < self.rotated <= head_dim
+        need(is_even, f"rope turns pairs of coordinates: {odd}")
         for name, value, least, most in (
             ("theta", theta, 1.001 if scaling == "yarn" else 1, 1e15),
             ("factor", factor, 1e-6, 1e6),
             ("original_context", original_context, 1, 1 << 30),
         ):
-            if not least <= value <= most:
-                raise ConfigError(f"{name} {value:g} must be from {least:g} to {most:g}")
+            message = f"{name} {value:g} must be from {least:g} to {most:g}"
+            need(least <= value <= most, message)
         for lower, low, upper, high in (
             ("low_freq", low_freq, "high_freq", high_freq),
             ("beta_slow", beta_slow, "beta_fast", beta_fast),
         ):
-            if not 0 < low < high:
-                raise ConfigError(f"{lower} {low:g} must be above 0 and below {upper} {high:g}")
-        if scaling == "none" and factor != 1:
-            raise ConfigError(
-                f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk, "
-                "yarn"
-            )
-        if scaling != "none" and factor == 1:
-            raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
+            message = f"{lower} {low:g} must be above 0 and below {upper} {high:g}"
+            need(0 < low < high, message)
+        message = f"factor {factor:g} has no effect without a scaling: linear, llama3, ntk, yarn"
+        need(scaling != "none" or factor == 1, message)
+        need(scaling == "none" or factor != 1, f"scaling '{scaling}' needs a factor other than 1")
         del nope_every  # config.spec has made a pattern over depth of it
         self.theta, self.layout = theta, layout
         self.rotates_values, self.relative = values, not values

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -121,31 +122,22 @@ class Stateful(nn.Module, ABC):
     ) -> State:
         """Return the empty state of `batch` sequences of at most `capacity` tokens."""
 
-    @abstractmethod
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
 
-
+@dataclass(eq=False)
 class DecoderState:
     """State of a decoder: the states of all layers, which a forward pass updates.
 
-    `layers` contains the states of the mixers, `others` the states of Stateful modules by name.
-    `first_BS` is the index at which the document of each token begins; None if the model does not
-    keep documents apart. Neither `first_BS` nor `length` is counted in `nbytes`.
+    Neither `first_BS` nor `length` is counted in `nbytes`.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[State],
-        capacity: int,
-        first_BS: Tensor | None = None,
-        others: Mapping[str, State] | None = None,
-    ) -> None:
-        self.layers = layers
-        self.others = others or {}
-        self.capacity = capacity
-        self.first_BS = first_BS
-        self.length = 0
+    #: States of the mixers, one per layer.
+    layers: Sequence[State]
+    capacity: int
+    #: States of Stateful modules, by the names of the modules.
+    others: Mapping[str, State]
+    #: Index at which the document of each token begins; None if documents are not kept apart.
+    first_BS: Tensor | None = None
+    length: int = 0
 
     @property
     def states(self) -> tuple[State, ...]:

@@ -12,16 +12,16 @@ from llama_ablate.model.decoder import Decoder
 
 def save_weights(weights: Mapping[str, Tensor], file: Writer, *, tied: bool) -> None:
     """Write a model's parameters and saved buffers to an open file; a tied head is written once."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
     if tied:
-        del state["head.weight"]
-    file.write(save(state))
+        del tensors["head.weight"]
+    file.write(save(tensors))
 
 
 def load_weights(model: Decoder, path: Path) -> Decoder:
     """Fill a model with the weights in a file of `save_weights`, and return the model."""
-    state = load_file(path)
+    tensors = load_file(path)
     if model.spec.tie:
-        state["head.weight"] = state["embedding.weight"]
-    model.load_state_dict(state)
+        tensors["head.weight"] = tensors["embedding.weight"]
+    model.load_state_dict(tensors)
     return model

@@ -19,7 +19,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.decoder import Decoder, new_model
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
@@ -319,7 +319,7 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
     batch = _batch(one_layer, train, compute.device)
-    objective = Objective(init_weights(build(one_layer), 0).to(compute.device), losses_of(train))
+    objective = Objective(new_model(one_layer, 0).to(compute.device), losses_of(train))
     tokens = torch.randint(0, one_layer.vocab, (batch, one_layer.context + 1)).to(compute.device)
     in_float32 = replace(compute, precision="float32")
     cases = {

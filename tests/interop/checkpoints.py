@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 
 SIZES = {
     "vocab_size": 61,
@@ -272,7 +272,7 @@ def llama2c_pieces(model):
 
 
 def ours(spec, seed=0):
-    return init_weights(build(spec), seed)
+    return new_model(spec, seed)
 
 
 if __name__ == "__main__":

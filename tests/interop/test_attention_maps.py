@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_ablate.commands.cli import main
 from llama_ablate.config.spec import resolve_slot as resolve
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.report import pictures
 from tests.conftest import make_spec
 from tests.in_process import run_script, save_nothing
@@ -52,7 +51,7 @@ def test_maps_name_the_layers_that_have_any(opened, tmp_path):
         attention = resolve(REGISTRIES["attention"], {"pattern": mixers}, len(mixers))
         spec = make_spec(layers=len(mixers), vocab=opened.model.spec.vocab)
         spec = replace(spec, attention=attention)
-        return attention_maps(replace(opened, model=init_weights(build(spec), 0)), prompt)
+        return attention_maps(replace(opened, model=new_model(spec, 0)), prompt)
 
     maps = maps_of("gated_delta", "mha", "gated_delta", "gqa")
     assert (maps.layers, len(maps.weights)) == ([1, 3], 2)
@@ -61,6 +60,10 @@ def test_maps_name_the_layers_that_have_any(opened, tmp_path):
     assert again.distance(3) == maps.distance(3) != maps.distance(1)
     with pytest.raises(ConfigError, match="--layer 2: allowed are 1, 3"):
         again.head(2, 0)
+    with pytest.raises(ConfigError, match="--head 4: allowed are 0, 1, 2, 3"):
+        again.head(1, 4)
+    with pytest.raises(ConfigError, match="600 tokens; allowed: 1 to 512"):
+        attention_maps(opened, [1] * 600)
     with pytest.raises(ConfigError, match="is an attention: it has no maps"):
         maps_of("gated_delta", "gated_delta")
 
@@ -118,23 +121,6 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     assert ran.returncode == 0
     assert "layer 0, head 3: looks" in ran.stdout
     assert (tmp_path / "again.png").stat().st_size > 5000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--layer", "0", "--head", "4"], "--head 4: allowed are 0, 1, 2, 3"),
-        (["--prompt", "the " * 600], "tokens; allowed: 1 to 512"),
-    ],
-)
-def test_heads_and_prompts_that_are_not_there_are_refused_and_nothing_is_written(
-    arguments, message, checkpoint, tmp_path, capsys
-):
-    out = tmp_path / "out"
-    command = ["attention", str(checkpoint), "--prompt", "the", "--out", str(out)]
-    assert main([*command, *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not out.exists()
 
 
 #: Printed by the walk-through for a base of 500,000 and heads of 128, to five digits.

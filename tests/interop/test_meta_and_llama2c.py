@@ -36,8 +36,8 @@ def test_metas_layout_computes_what_metas_code_does(shards, embedding_axis, tmp_
     assert model.blocks[0].ffn.width == META_WIDTH
 
 
-def test_llama3_8b_has_the_keys_and_shapes_of_its_own_file():
-    """The first keys in their order, and every shape, from the walk-through's print."""
+def test_llama3_8b_has_the_shapes_of_its_own_file():
+    """From the walk-through's print."""
     spec = resolve_preset("llama3-8b")[0]
     shapes = {n: tuple(p.shape) for n, p in build(spec, "meta").named_parameters()}
     printed = {
@@ -52,10 +52,6 @@ def test_llama3_8b_has_the_keys_and_shapes_of_its_own_file():
     }
     for name, shape in printed.items():
         assert shapes[f"{name}.weight"] == shape
-    order = [f"attention.w{part}" for part in "qkvo"]
-    order += [f"feed_forward.w{part}" for part in "132"] + ["attention_norm", "ffn_norm"]
-    layer = [f"layers.0.{name}.weight" for name in order]
-    assert list(meta_tensors())[:10] == ["tok_embeddings.weight", *layer]
 
 
 def test_llama2_leaves_vocabulary_heads_and_base_to_be_found(tmp_path):
@@ -159,58 +155,40 @@ def _pickled(folder):
     torch.save({"tok_embeddings.weight": _Payload(str(target))}, folder / "consolidated.00.pth")
 
 
-def _cut(folder):
-    file = folder / "consolidated.00.pth"
-    file.write_bytes(file.read_bytes()[:5000])
-
-
-def _without(name):
-    def change(folder):
-        state = meta_tensors()
-        del state[name]
-        torch.save(state, folder / "consolidated.00.pth")
-
-    return change
-
-
 def _with(name, tensor):
+    """Return a function that writes a file with another tensor of a name, or without one."""
+
     def change(folder):
-        torch.save(meta_tensors() | {name: tensor}, folder / "consolidated.00.pth")
+        state = meta_tensors() | {name: tensor}
+        kept = {k: v for k, v in state.items() if v is not None}
+        torch.save(kept, folder / "consolidated.00.pth")
 
     return change
 
 
-def _params(**changes):
-    def change(folder):
-        values = {k: v for k, v in (META_PARAMS | changes).items() if v is not None}
-        (folder / "params.json").write_text(json.dumps(values), "utf-8")
-
-    return change
+def _five_heads(folder):
+    (folder / "params.json").write_text(json.dumps(META_PARAMS | {"n_heads": 5}), "utf-8")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (_pickled, "is damaged or holds more than tensors"),
-        (_cut, "is damaged or holds more than tensors"),
         (lambda f: (f / "consolidated.00.pth").unlink(), "holds no consolidated.NN.pth"),
         (
             lambda f: (f / "consolidated.00.pth").rename(f / "consolidated.01.pth"),
             "has 1 shards but lacks consolidated.00.pth",
         ),
         (lambda f: torch.save([1, 2], f / "consolidated.00.pth"), "holds something else than"),
-        (_without("layers.1.attention.wo.weight"), "it lacks layers.1.attention.wo.weight"),
+        (_with("layers.1.attention.wo.weight", None), "it lacks layers.1.attention.wo.weight"),
         (
             _with("output.weight", torch.ones(61, 31)),
             "output.weight is 61 x 31, where its configuration asks for 61 x 32",
         ),
         (_with("norm.weight", torch.ones(32, dtype=torch.int8)), "norm.weight is int8; allowed: "),
-        (_params(n_layers=None), "params.json': the key 'n_layers' is missing"),
-        (_params(n_heads=5), "describes no model: heads: 5 heads do not divide dim 32"),
-        (_params(rope_theta=[1]), "params.json' has a value of the wrong kind"),
-        (lambda f: (f / "params.json").write_text("{", "utf-8"), "params.json' is no JSON"),
+        (_five_heads, "describes no model: heads: 5 heads do not divide dim 32"),
     ],
-    ids=[f"case {i}" for i in range(12)],
+    ids=[f"case {i}" for i in range(8)],
 )
 def test_metas_files_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     change, message, tmp_path

@@ -57,28 +57,23 @@ def _yarn(**keys):
     ("change", "message"),
     [
         (_cut, "is damaged or no safetensors file"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04pickle"), "is damaged or no"),
         (_only_pickle, "pytorch_model.bin is pickled and may hold code"),
         (_index({"a": "../../etc/passwd"}), "names a file outside its folder: ../../etc/passwd"),
         (_index({"a": "model-00001-of-00002.safetensors"}), "lacks the shard model-00001-of-00002"),
-        (_config(model_type="mamba2"), "model_type 'mamba2' is not known; allowed: gemma2, gpt2"),
+        (_config(model_type="gemma3"), "model_type 'gemma3' is not known; allowed: gemma2, gpt2"),
         (_config(model_type="a\nb\x1b[31m"), "a\\nb\\x1b[31m"),
-        (_config(model_type="gpt2"), "the key 'n_embd' is missing"),
         (_config(tie_word_embeddings=True), "shares the embedding's weights, but lm_head"),
-        (_config(model_type="qwen3"), "lacks model.layers.0.self_attn.q_norm.weight"),
         (_config(hidden_size="gone"), "config.json': the key 'hidden_size' is missing"),
         (_config(hidden_size="32"), "config.json' describes no model: dim: '32'"),
         (_config(num_hidden_layers=1), "it has besides model.layers.1."),
         (_config(vocab_size=62), "is 61 x 32, where its configuration asks for 62 x 32"),
         (_config(hidden_act="gelu_new"), "hidden_act is gelu_new; supported: silu, gelu, relu"),
-        (_config(rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "rope_type is dynamic;"),
         (_yarn(attention_factor=1.0), "attention_factor is 1; supported: 1.06931, which is 1 + ln"),
-        (_config(rope_parameters="fast"), "has a value of the wrong kind"),
         (_config(attention_bias=True), "attention_bias is true and mlp_bias another"),
         (_config(quantization_config={"bits": 4}), "the checkpoint is quantized"),
         (lambda f: (f / "config.json").write_text("[" * 100_000, "utf-8"), "is no JSON"),
     ],
-    ids=[f"case {i}" for i in range(21)],
+    ids=[f"case {i}" for i in range(16)],
 )
 def test_checkpoints_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     change, message, checkpoint, capsys
@@ -88,16 +83,7 @@ def test_checkpoints_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     err = capsys.readouterr().err
     assert message in err
     assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("kind", ["gpt_neox", "gemma3"])
-def test_the_name_of_another_architecture_is_not_taken_for_a_misspelling(kind, checkpoint, capsys):
-    """Whoever followed such a hint would get numbers, and wrong ones."""
-    _config(model_type=kind)(checkpoint)
-    assert main(["summary", str(checkpoint)]) == 2
-    err = capsys.readouterr().err
-    assert f"model_type '{kind}' is not known; allowed: gemma2, gpt2, llama, mistral" in err
-    assert "did you mean" not in err
+    assert "did you mean" not in err  # a similar family computes other numbers
 
 
 def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_read(checkpoint, monkeypatch):
@@ -109,12 +95,9 @@ def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_read(checkpoint
         open_model(checkpoint)
 
 
-def test_a_tokenizer_that_does_not_belong_is_refused(checkpoint, llama2_tokenizer):
+def test_a_tokenizer_that_is_missing_or_does_not_belong_is_refused(checkpoint, llama2_tokenizer):
     with pytest.raises(ConfigError, match=r"the tokenizer has \d+ tokens and .* 61: they"):
         _ = open_model(checkpoint, tokenizer=llama2_tokenizer).tokenizer
-
-
-def test_a_model_without_a_tokenizer_says_how_to_give_one(checkpoint):
     with pytest.raises(ConfigError, match="give one with --tokenizer FILE"):
         _ = open_model(checkpoint).tokenizer
 

@@ -13,7 +13,7 @@ from llama_ablate.interop import stored_tensors
 from llama_ablate.interop.loader import open_preset
 from llama_ablate.interop.trace import trace
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from tests.conftest import LLAMA, make_spec
 
 TEXT = list(b"hello world, again")
@@ -21,7 +21,7 @@ TEXT = list(b"hello world, again")
 
 @pytest.fixture(scope="module")
 def demo():
-    return init_weights(build(resolve_preset("llama2-demo")[0]), 0).eval()
+    return new_model(resolve_preset("llama2-demo")[0], 0).eval()
 
 
 def named(rows, module, operation):
@@ -92,7 +92,7 @@ def test_a_trace_leaves_no_hook_behind_and_changes_nothing(demo):
     ("slot", "name"), [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
 )
 def test_every_component_can_be_traced(slot, name):
-    model = init_weights(build(make_spec(**LLAMA | {slot: name})), 0)
+    model = new_model(make_spec(**LLAMA | {slot: name}), 0)
     rows = trace(model, [1, 2, 3, 4, 5])
     assert rows[-1].shape == (1, 5, 61)
     modules = {row.module for row in rows}
@@ -128,7 +128,7 @@ def test_generate_on_a_preset_draws_its_weights_from_a_seed_and_says_so(capsys):
     first, *others = texts
     assert first not in others
     assert all(0 <= token < 256 for token in first)
-    expected = init_weights(build(resolve_preset("llama2-demo")[0]), 3).state_dict()
+    expected = new_model(resolve_preset("llama2-demo")[0], 3).state_dict()
     torch.testing.assert_close(
         open_preset("llama2-demo", seed=3).model.state_dict(), expected, rtol=0, atol=0
     )
@@ -151,8 +151,8 @@ def test_mistakes_with_presets_are_told_in_one_line(arguments, message, capsys):
 
 def test_a_preset_that_does_not_fit_memory_is_refused_before_it_is_built(monkeypatch):
     monkeypatch.setattr(
-        "llama_ablate.interop.loader.build", lambda _: pytest.fail("nothing may be built")
+        "llama_ablate.interop.loader.new_model", lambda *_: pytest.fail("nothing may be built")
     )
     monkeypatch.setattr(stored_tensors, "free_bytes", lambda _: 64 << 30)
-    with pytest.raises(ConfigError, match=r"'llama3-70b' needs 525\.7 GiB; 64"):
+    with pytest.raises(ConfigError, match=r"'llama3-70b' needs 262\.8 GiB; 64"):
         open_preset("llama3-70b")

@@ -15,11 +15,22 @@ from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build
 from llama_ablate.model.parametrization import Parametrization
 from llama_ablate.model.positions import Position
+from tests.conftest import LLAMA
+from tests.laws import TOKENS, model_of
 
 
 class Twice(nn.Module):
     def forward(self, x, *_):
         return 2 * x
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x, *_):
+        return self.factor * x.sin()
 
 
 class Halve(nn.Module):
@@ -61,3 +72,24 @@ def test_a_tied_head_is_the_embedding_and_is_counted_once(spec):
     assert tied.head.weight is tied.embedding.weight
     sizes = [sum(p.numel() for p in model.parameters()) for model in (untied, tied)]
     assert sizes[0] - sizes[1] == 61 * 32
+
+
+@torch.no_grad()
+def test_x0_mixes_the_embedding_into_what_enters_each_layer():
+    """x0=8, mix (1/2, 1/4): 6, then 6 + 0 = 6; in the second layer 6/2 + 8/4 = 5."""
+    ctx = Context(0, 1, Position())
+    first, second = (PreNorm(Times(0.0), Times(0.0), nn.Identity, x0=True) for _ in range(2))
+    for block in (first, second):
+        block.x0_mix.copy_(torch.tensor([0.5, 0.25]))
+    x = first(torch.full((1, 1, 1), 8.0), ctx)
+    assert x == 6
+    assert second(x, ctx) == 5
+
+
+@torch.no_grad()
+def test_x0_starts_as_the_model_without():
+    for name in ("pre", "post", "reordered", "sandwich", "parallel", "parallel-two-norms"):
+        mixing, plain = (
+            model_of(LLAMA | {"block": {"name": name, "x0": x0}}) for x0 in (True, False)
+        )
+        assert torch.equal(mixing(TOKENS), plain(TOKENS))

@@ -26,13 +26,19 @@ def test_it_is_torchs_depthwise_convolution_padded_on_the_left(width):
     torch.testing.assert_close(*grads)
 
 
+#: Positions in their documents of the tokens of two sequences.
+DOCUMENTS = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("pos", [None, DOCUMENTS])
 @pytest.mark.parametrize("width", [1, 4, 12])
-def test_pieces_that_hand_on_the_tail_give_the_whole(width):
+def test_pieces_that_hand_on_the_tail_give_the_whole(width, pos):
     x, weight, bias = inputs(width)
-    whole, last = causal_convolution(x, weight, bias)
-    pieces, tail = [], None
-    for piece in x.split([1, 2, 1, 5], 1):
-        y, tail = causal_convolution(piece, weight, bias, tail)
+    whole, last = causal_convolution(x, weight, bias, pos_BT=pos)
+    pieces, tail, lengths = [], None, [1, 2, 1, 5]
+    places = [None] * 4 if pos is None else pos.split(lengths, 1)
+    for piece, at in zip(x.split(lengths, 1), places, strict=True):
+        y, tail = causal_convolution(piece, weight, bias, tail, at)
         assert tail.shape == (2, width - 1, 5)
         pieces.append(y)
     torch.testing.assert_close(torch.cat(pieces, 1), whole)
@@ -43,8 +49,7 @@ def test_pieces_that_hand_on_the_tail_give_the_whole(width):
 def test_it_reaches_into_no_document_before(width):
     given = [x.requires_grad_() for x in inputs(width)]
     x, weight, bias = given
-    pos = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
-    ours, tail = causal_convolution(x, weight, bias, pos_BT=pos)
+    ours, _ = causal_convolution(x, weight, bias, pos_BT=DOCUMENTS)
     alone = [
         torch.cat([causal_convolution(part[None], weight, bias)[0][0] for part in row])
         for row in (x[0].tensor_split([3, 4]), x[1].tensor_split([1]))
@@ -52,12 +57,6 @@ def test_it_reaches_into_no_document_before(width):
     torch.testing.assert_close(ours, torch.stack(alone))
     grads = [torch.autograd.grad(y.square().sum(), given) for y in (ours, torch.stack(alone))]
     torch.testing.assert_close(*grads)
-    pieces, kept = [], None
-    for part, at in zip(x.split([2, 1, 2, 4], 1), pos.split([2, 1, 2, 4], 1), strict=True):
-        y, kept = causal_convolution(part, weight, bias, kept, at)
-        pieces.append(y)
-    torch.testing.assert_close(torch.cat(pieces, 1), ours)
-    torch.testing.assert_close(kept, tail)
 
 
 def test_a_layer_starts_as_torchs_does_and_takes_no_decay():

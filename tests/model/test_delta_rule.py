@@ -52,15 +52,6 @@ def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
     assert_same_with_gradients(given, chunked, stepped)
 
 
-def test_a_step_is_the_recurrence():
-    given, S = inputs(9), state()
-    expected, last = by_steps(*given, S)
-    for t in range(9):
-        out, S = gated_delta_step(*(x[:, t] for x in given), S)
-        torch.testing.assert_close(out, expected[:, t])
-    torch.testing.assert_close(S, last)
-
-
 def test_float32_stays_near_float64_where_all_keys_are_alike():
     """The inverse's entries are small there, though powers of the matrix are not."""
     q, k, v, decay, _ = inputs(64, key=16)

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.feedforward import (
     GEGLU,
     GELU,
@@ -98,14 +97,3 @@ def test_swiglu_width_is_that_of_the_published_models(dim, multiple_of, multipli
         built = SwiGLU(dim, False, multiple_of=multiple_of, multiplier=multiplier)
     assert built.width == width
     assert built.gate.weight.shape == (width, dim)
-
-
-def test_a_given_width_is_taken_as_it_is():
-    assert SwiGLU(64, False, width=100).width == 100
-    assert ReLU(64, False, width=100).width == 100
-
-
-@pytest.mark.parametrize("options", [{"width": 0}, {"multiple_of": 0}, {"multiplier": 1e308}])
-def test_widths_that_make_no_network_are_refused(options):
-    with pytest.raises(ConfigError, match="must be"):
-        SwiGLU(64, False, **options)

@@ -1,12 +1,11 @@
 import pytest
 import torch
 
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.mixers.gated_delta import GatedDelta
-from tests.conftest import LLAMA, make_spec
+from tests.conftest import make_spec
 from tests.model.parameters import decayed
 
 from .recurrences import LAWS, model_with
@@ -51,7 +50,7 @@ def test_a_layer_computes_what_that_of_qwen3_next_does():
 
 def test_it_begins_as_its_papers_code_does_whatever_the_rule_of_initialisation():
     spec = make_spec(attention="gated_delta", dim=128, heads=128, head_dim=2)
-    models = [init_weights(build(spec), seed) for seed in (0, 0, 1)]
+    models = [new_model(spec, seed) for seed in (0, 0, 1)]
     first, again, other = (model.blocks[1].attn for model in models)
     rates, steps = first.A_log.exp(), torch.nn.functional.softplus(first.dt_bias)
     assert 0.01 <= rates.min() < 2
@@ -85,15 +84,3 @@ def test_heads_are_as_wide_as_is_asked():
     attn = GatedDelta(32, 4, 8, False, key_dim=3, value_dim=32)
     assert (attn.heads, attn.q.weight.shape, attn.v.weight.shape) == (1, (3, 32), (32, 32))
     assert attn.gain.shape == (32,)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"value_dim": 5}, "value_dim 5: must divide heads x head_dim, 32"),
-        ({"conv": -1}, "conv -1: must be from 0"),
-    ],
-)
-def test_widths_that_cannot_be_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        build(make_spec(**LLAMA | {"attention": {"name": "gated_delta", **options}}))

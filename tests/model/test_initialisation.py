@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Linear
@@ -42,7 +42,7 @@ DEVIATIONS = {
 @pytest.mark.parametrize("rule", list(INITS))
 def test_every_rule_draws_the_distribution_that_it_is_defined_by(spec, rule):
     """Mean, deviation and fourth moment, each within five of its Monte Carlo errors."""
-    model = init_weights(build(spec(init=rule, **SIZES)), 0)
+    model = new_model(spec(init=rule, **SIZES), 0)
     standard: dict[str, list] = {}
     for name, kind in kinds(model).items():
         if kind not in ("vector", "last"):
@@ -65,7 +65,7 @@ def test_every_rule_draws_the_distribution_that_it_is_defined_by(spec, rule):
 
 @pytest.mark.parametrize("rule", list(INITS))
 def test_biases_are_zero_but_for_torchs_which_are_uniform(spec, rule):
-    model = init_weights(build(spec(init=rule, **SIZES)), 0)
+    model = new_model(spec(init=rule, **SIZES), 0)
     layers = [m for m in model.modules() if isinstance(m, Linear) and m.bias is not None]
     assert len(layers) == LAYERS * 7
     for layer in layers:
@@ -101,7 +101,7 @@ def declared(monkeypatch):
 @pytest.mark.usefixtures("declared")
 @pytest.mark.parametrize("rule", list(INITS))
 def test_what_is_declared_begins_as_it_says_and_decays_as_it_says(spec, rule):
-    model = init_weights(build(spec(init=rule, feedforward="declared")), 0)
+    model = new_model(spec(init=rule, feedforward="declared"), 0)
     for block in model.blocks:
         ffn = block.ffn
         assert set(ffn.gate.weight.flatten().tolist()) == {4.0}
@@ -118,12 +118,12 @@ def test_what_a_constructor_draws_comes_from_seed_and_name_alone(spec):
     models = []
     for state, seed in ((1, 0), (2, 0), (3, 1)):
         torch.manual_seed(state)
-        models.append(init_weights(build(spec(feedforward="declared")), seed))
+        models.append(new_model(spec(feedforward="declared"), seed))
     first, again, other = (model.blocks[0].ffn.own.weight for model in models)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, models[0].blocks[1].ffn.own.weight)
     # torch's own rule for a linear layer: uniform within 1 / sqrt(inputs).
     assert first.std().item() == pytest.approx((3 * 32) ** -0.5, rel=0.1)
-    llama = init_weights(build(spec()), 0)
+    llama = new_model(spec(), 0)
     assert torch.equal(models[0].blocks[1].attn.q.weight, llama.blocks[1].attn.q.weight)

@@ -5,12 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.training.compute import Compute, update
@@ -225,23 +223,16 @@ def test_experts_are_chosen_in_float32_whatever_the_precision():
     torch.testing.assert_close(y.float(), moe(x, EVALUATION), rtol=0.1, atol=0.1)
 
 
-def test_active_parameters_and_flops_leave_out_the_experts_that_are_not_chosen():
+def test_active_parameters_and_flops_leave_out_the_experts_that_are_not_chosen(spec):
     moe = mixture(experts=5, top_k=2, shared=3)
     expert = 3 * DIM * 5
     assert sum(p.numel() for p in moe.parameters()) == 5 * DIM + (5 + 3) * expert
     assert moe.active_parameters() == 5 * DIM + (2 + 3) * expert
     assert moe.flops() == 2 * moe.active_parameters()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        moe(tokens(), EVALUATION)
-    assert counter.get_total_flops() == 21 * moe.flops()
-
-
-def test_a_model_counts_active_parameters_over_its_layers(spec):
-    moe = {"name": "moe", "experts": 5, "top_k": 2, "shared": 1, "width": 12}
-    counts = count(spec(feedforward=moe, bias=False, layers=3))
+    options = {"name": "moe", "experts": 5, "top_k": 2, "shared": 1, "width": 12}
+    counts = count(spec(feedforward=options, bias=False, layers=3))
     assert counts.parameters - counts.active_parameters == 3 * (5 - 2) * 3 * 32 * 12
     assert counts.non_embedding - counts.active_non_embedding == 3 * (5 - 2) * 3 * 32 * 12
-    assert count(spec()).active_parameters == count(spec()).parameters
 
 
 def test_unless_given_a_width_a_token_passes_as_many_units_as_in_the_inner_network():
@@ -250,23 +241,6 @@ def test_unless_given_a_width_a_token_passes_as_many_units_as_in_the_inner_netwo
         moe = MixtureOfExperts(64, False, **options)
         assert moe.width == moe.experts[0].width == width
     assert mixture(width=5, shared=3).shared.width == 15  # one network of so many times the width
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"top_k": 5}, "top_k 5: must be from 1 to the 4 experts"),
-        ({"experts": 1}, "experts 1: must be from 2 to 4,096"),
-        ({"capacity": 0.0}, "capacity 0: must be above 0, or null to drop nothing"),
-        ({"balance_rate": math.nan}, "balance_rate nan: must be 0 or more"),
-        ({"inner": "moe"}, "inner 'moe' is no network that an expert can be; allowed: bilinear"),
-    ],
-    ids=str,
-)
-def test_options_that_make_no_mixture_are_refused(options, message):
-    with pytest.raises(ConfigError) as caught:
-        mixture(**options)
-    assert message in caught.value.message
 
 
 class Kept:
@@ -289,7 +263,7 @@ def test_a_step_in_parts_has_the_gradients_and_the_balance_loss_of_the_whole(spe
     tokens = torch.randint(0, 61, (16, 25), generator=torch.Generator().manual_seed(0))
     found = []
     for number in (1, 4):
-        model = init_weights(build(spec(feedforward=mixture)), 0).double()
+        model = new_model(spec(feedforward=mixture), 0).double()
         kept, compute = Kept(model), Compute("cpu", 1, "float32", "math")
         train = Train(steps=1, clip=0)
         means, _ = update(Objective(model, []), kept, tokens.chunk(number), train, compute)

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.positions import ALiBi, Learned, Sinusoidal, T5Bias
 
 
@@ -73,8 +72,3 @@ def test_t5_adds_to_each_head_the_entry_of_the_distances_bucket():
         assert bias[head, 0, 5] == scheme.table.weight[0, head]  # itself
         assert bias[head, 0, 2] == scheme.table.weight[3, head]  # 3 back: a bucket of its own
         assert bias[head, 1, 0] == scheme.table.weight[5, head]  # 6 back: 4 + 4 ln(6/4)/ln(12/4)
-
-
-def test_t5_refuses_buckets_that_cannot_be_spread():
-    with pytest.raises(ConfigError, match="got 8 and 4"):
-        T5Bias(2, buckets=8, max_distance=4)

@@ -9,7 +9,7 @@ from torch import nn
 from llama_ablate.model import laws
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.positions import Position
 from tests.conftest import make_spec
 from tests.laws import initial_values_are_those_declared
@@ -40,7 +40,7 @@ def test_deepnorm_weighs_the_stream_by_the_fourth_root_of_twice_the_layers():
 def test_weights_of_deepnorm_begin_as_xaviers_and_but_for_queries_and_keys_smaller():
     """Of 2 layers beta is 16^(-1/4) = 1/2."""
     spec = make_spec(block="deepnorm", dim=128, heads=4, head_dim=32)
-    model = init_weights(build(spec), 0)
+    model = new_model(spec, 0)
     for name, parameter in model.blocks.named_parameters():
         if parameter.dim() == 2:
             gain = 1 if ".attn.q." in name or ".attn.k." in name else 0.5

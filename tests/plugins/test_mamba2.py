@@ -7,7 +7,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from tests.conftest import LLAMA, make_spec
 from tests.model.parameters import decayed
 from tests.model.recurrences import LAWS, model_with
@@ -80,7 +80,7 @@ def test_a_layer_computes_what_that_of_transformers_does(mamba2, groups, bias):
 
 def test_it_begins_as_its_papers_code_does_whatever_the_rule_of_initialisation():
     spec = make_spec(attention="mamba2", dim=128, heads=128, head_dim=2)
-    first, other = (init_weights(build(spec), seed).blocks[1].attn for seed in (0, 1))
+    first, other = (new_model(spec, seed).blocks[1].attn for seed in (0, 1))
     rates, steps = first.A_log.exp(), torch.nn.functional.softplus(first.dt_bias)
     assert 1 <= rates.min() < 2
     assert 14 < rates.max() <= 16

@@ -7,7 +7,7 @@ from torch import nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.positions import Position
 from tests.conftest import LLAMA, make_spec
 from tests.laws import TOKENS
@@ -64,7 +64,7 @@ def ready(block):
 
 
 def model_of(block, **components):
-    return init_weights(build(make_spec(**LLAMA | {"block": block} | components)), 0)
+    return new_model(make_spec(**LLAMA | {"block": block} | components), 0)
 
 
 def rms(x):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from llama_ablate.config.experiment import Train
 from llama_ablate.model import laws
 from llama_ablate.model.context import Context
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.norms import RMSNorm
 from llama_ablate.model.positions import Position
 from llama_ablate.training import optimizer_laws
@@ -198,7 +198,7 @@ def test_schedule_free_trains_between_steps_and_their_average_and_evaluates_the_
 
 def test_a_closure_has_the_gradient_of_the_step_and_that_of_targets_that_the_model_draws():
     """In parts of a batch too; drawn targets are those of the predictions in the long run."""
-    model = init_weights(build(make_spec(**LLAMA)), 0)
+    model = new_model(make_spec(**LLAMA), 0)
     objective, seen = Objective(model), []
     tokens = torch.randint(0, model.spec.vocab, (64, 9), generator=torch.Generator().manual_seed(0))
 

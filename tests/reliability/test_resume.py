@@ -10,7 +10,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.model.components import REGISTRIES
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training import checkpoint
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS
@@ -39,7 +39,7 @@ def trained(book, spec, plugin):
         saved.mkdir(exist_ok=True)
         own = {slot: entry}
         changes, recipe = ({}, own) if slot in Train.model_fields else (own, {})
-        model = init_weights(build(spec(vocab=256, **changes)), 0)
+        model = new_model(spec(vocab=256, **changes), 0)
         asked = count(checkpoint.latest(saved))
         done = train(
             model,

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
@@ -22,7 +22,7 @@ STEPS, BATCH = 6, 8
 
 def weights_after(spec, optimizer, accumulate, ranks=ALONE):
     """Return all weights after some steps in float64, with large changes of the weights."""
-    model = init_weights(build(spec(vocab=32, layers=1, feedforward=MOE)), 0).double()
+    model = new_model(spec(vocab=32, layers=1, feedforward=MOE), 0).double()
     keys = {"optimizer": optimizer, "lr": 0.01, "accumulate": accumulate, "steps": STEPS}
     config = Train.check({"batch": BATCH, **keys})
     objective = Objective(model)

@@ -15,7 +15,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, choose, configure_process, measured
 from llama_ablate.training.losses import Objective, losses_of
@@ -179,7 +179,7 @@ def test_no_later_step_is_compiled_otherwise_than_the_first(spec, traced, slot, 
     """Or a run that goes on from a checkpoint would compute its next step by the first's graph."""
     component = {"name": name, **NEEDED.get(name, {})}
     small = spec(layers=1, context=16, **{slot: component})
-    objective = Objective(init_weights(build(small), 0), losses_of(Train.check({"steps": 1})))
+    objective = Objective(new_model(small, 0), losses_of(Train.check({"steps": 1})))
     trained = COMPILED.wrap(objective)
     graphs = []
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_no_later_step_is_compiled_otherwise_than_the_first(spec, traced, slot, 
 @pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
 def test_a_mixture_is_not_compiled_again_for_every_split_of_tokens_over_experts(spec, traced):
     mixed = spec(layers=1, dim=16, context=8, feedforward={"name": "moe", "experts": 4, "width": 8})
-    objective = Objective(init_weights(build(mixed), 0), losses_of(Train.check({"steps": 1})))
+    objective = Objective(new_model(mixed, 0), losses_of(Train.check({"steps": 1})))
     trained, text = COMPILED.wrap(objective), torch.Generator().manual_seed(0)
     graphs, losses = [], []
     for _ in range(4):

@@ -12,7 +12,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training import token_losses
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import (
@@ -31,7 +31,7 @@ COMPUTE = Compute("cpu", 1, "float32", "math")
 
 def test_points_of_a_curve_are_evaluated_in_float32(spec, tokens):
     """Of a run in bfloat16, whose loss under autocast was off by up to 1.5e-4 nats."""
-    model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
+    model = new_model(spec(vocab=256, init_std=0.3), 0)
     keys = Train.check({"steps": 5, "batch": 8, "lr": 3e-3, "warmup": 0.0})
     half = replace(COMPUTE, precision="bfloat16")
     done = train(model, tokens, keys, steps=5, seed=0, compute=half)
@@ -43,7 +43,7 @@ def test_points_of_a_curve_are_evaluated_in_float32(spec, tokens):
 def test_losses_are_those_of_a_plain_loop_though_few_logits_are_made_at_once(spec, monkeypatch):
     monkeypatch.setitem(BATCH_TOKENS, "cpu", 50)
     monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7)
-    model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
+    model = new_model(spec(init_std=0.3, logit_softcap=3.0), 0)
     text = np.random.default_rng(0).integers(0, 61, 75)
     cut, expected = windows(text, 24), []
     for start in range(0, 74, 24):
@@ -87,7 +87,7 @@ def test_every_token_but_the_first_is_predicted_once_however_documents_are_cut(c
 
 def test_documents_are_scored_whole_each_as_if_alone(spec):
     """One at a time in float64: its first token from nothing but the separator before it."""
-    model = init_weights(build(spec(init_std=0.3, separator=0)), 0)
+    model = new_model(spec(init_std=0.3, separator=0), 0)
     text = joined((40, 7, 0, 9, 3, 24, 60, 1))
     cut = windows(text, 24, separator=0)
     found, position = losses(model, cut, COMPUTE), positions_of(cut, 0)
@@ -130,7 +130,7 @@ def ended(spec, tokens):
     """Train a layer whose model has been tampered with, and say how that ended."""
 
     def run(tamper, steps, evals=10):
-        model = init_weights(build(spec(vocab=256, layers=1, context=8)), 0)
+        model = new_model(spec(vocab=256, layers=1, context=8), 0)
         with torch.no_grad():
             tamper(model)
         values = {"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": evals}

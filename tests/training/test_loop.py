@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, choose
 from llama_ablate.training.loop import train
@@ -24,7 +24,7 @@ def train_config(**changes):
 
 
 def trained(spec, tokens, compute=COMPUTE, *, seed=0, saved=None, stop=lambda: False, **changes):
-    model, config = init_weights(build(spec(vocab=256, layers=1)), seed), train_config(**changes)
+    model, config = new_model(spec(vocab=256, layers=1), seed), train_config(**changes)
     more = {"compute": compute, "saved": saved, "stop": stop}
     return model, train(model, tokens, config, steps=20, seed=seed, **more)
 

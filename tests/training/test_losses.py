@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.loop import train
 from llama_ablate.training.losses import LOSSES, Objective, z_loss
@@ -27,7 +27,7 @@ def _loss_with_layers_of_its_own(plugin):
 
 
 def objective(spec, *losses, seed=0, **changes):
-    model = init_weights(build(spec(**{"init_std": 0.3, **changes})), seed)
+    model = new_model(spec(**{"init_std": 0.3, **changes}), seed)
     model.kernel = "math"
     return Objective(model, [LOSSES.resolve(entry) for entry in losses], seed)
 
@@ -48,7 +48,7 @@ def test_the_gradient_of_the_z_loss_is_twice_log_z_times_the_softmax():
 
 def test_without_losses_the_total_is_cross_entropy_to_the_bit(spec):
     total, parts = objective(spec)(TOKENS)
-    logits = init_weights(build(spec(init_std=0.3)), 0)
+    logits = new_model(spec(init_std=0.3), 0)
     logits.kernel = "math"
     expected = F.cross_entropy(logits(TOKENS[:, :-1]).flatten(0, 1), TOKENS[:, 1:].flatten())
     assert torch.equal(total, expected)
@@ -101,7 +101,7 @@ def test_what_a_loss_may_not_ask_for_is_named(spec, monkeypatch):
 
 
 def trained(spec, tokens, *, seed=0, saved=None, stop=lambda: False, feedforward="swiglu", **keys):
-    model = init_weights(build(spec(vocab=256, layers=1, feedforward=feedforward)), seed)
+    model = new_model(spec(vocab=256, layers=1, feedforward=feedforward), seed)
     config = Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **keys})
     done = train(
         model, tokens, config, steps=20, seed=seed, compute=COMPUTE, saved=saved, stop=stop
@@ -122,7 +122,7 @@ def test_the_curve_has_a_column_for_each_part_and_the_train_loss_stays_plain(spe
     first = done.curve[0]
     names = {"loss_balance_nats", "loss_z_loss_nats", "loss_multi_token_nats"}
     assert all(names <= set(point) for point in done.curve)
-    model = init_weights(build(spec(vocab=256, layers=1, feedforward=MOE)), 0)
+    model = new_model(spec(vocab=256, layers=1, feedforward=MOE), 0)
     batch = torch.from_numpy(tokens.batch(0, 0, 4, 24))
     expected = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).item()
     assert first["train_loss_nats"] == pytest.approx(expected, rel=1e-6)

@@ -7,7 +7,7 @@ from torch import nn
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.parametrization import Scale
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
@@ -41,7 +41,7 @@ def train_config(**changes):
 
 
 def model_of(spec, **sizes):
-    return init_weights(build(spec(bias=True, **sizes)), 0)
+    return new_model(spec(bias=True, **sizes), 0)
 
 
 def trained(model, optimizer, train, steps=3):

@@ -6,7 +6,7 @@ import torch
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.design.forecast import disk_bytes
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
@@ -19,7 +19,7 @@ COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
 def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **config):
-    model = init_weights(build(spec(vocab=256, layers=1, dim=dim, context=16)), 0)
+    model = new_model(spec(vocab=256, layers=1, dim=dim, context=16), 0)
     values = Train.check({"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **config})
     more = {"saved": saved, "stop": stop}
     return model, train(model, tokens, values, steps=steps, seed=0, compute=COMPUTE, **more)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from llama_ablate.training import token_losses
 from llama_ablate.training.losses import LOSSES, Objective
 
@@ -21,7 +21,7 @@ def some(monkeypatch):
 
 def computed(spec, *losses, **changes):
     """Return the total, the parts and the gradients of an objective by name."""
-    model = init_weights(build(spec(init_std=0.3, **changes)), 0)
+    model = new_model(spec(init_std=0.3, **changes), 0)
     model.kernel = "math"
     objective = Objective(model, [LOSSES.resolve(entry) for entry in losses])
     total, parts = objective(TOKENS)
@@ -46,7 +46,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(spec, monkeypatch, c
 def test_gradients_are_as_near_to_those_of_float64_as_rounding_lets_them(spec):
     """By an implementation of its own: one softmax minus one at the target, over all tokens."""
     _, _, found = computed(spec)
-    model = init_weights(build(spec(init_std=0.3)), 0).double()
+    model = new_model(spec(init_std=0.3), 0).double()
     model.kernel = "math"
     hidden_ND = model.hidden(TOKENS[:, :-1]).flatten(0, 1).detach()
     targets_N = TOKENS[:, 1:].flatten()
@@ -58,7 +58,7 @@ def test_gradients_are_as_near_to_those_of_float64_as_rounding_lets_them(spec):
 
 @pytest.mark.usefixtures("some")
 def test_no_more_logits_are_made_at_once_than_allowed(spec):
-    model = init_weights(build(spec()), 0)
+    model = new_model(spec(), 0)
     made = []
     model.head.register_forward_hook(
         lambda _module, _inputs, out: made.append(out.shape[:-1].numel())

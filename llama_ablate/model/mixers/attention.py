@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, need
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.linear import Linear, OutLinear, project_fused, weights
@@ -40,9 +40,6 @@ class Mixer(Protocol):
     ) -> State:
         """Return the empty state of `batch` sequences of at most `capacity` tokens."""
 
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the state bytes of one sequence of `context` tokens, in closed form."""
-
     def flops(self, context: int) -> int:
         """Count forward FLOPs per token at a context."""
 
@@ -60,10 +57,9 @@ class Attention(nn.Module, ABC):
 
     def __init__(self, *, window: int | None = None, softcap: float | None = None) -> None:
         super().__init__()
-        if window is not None and not 1 <= window <= _LONGEST:
-            raise ConfigError(f"window {window}: a token sees itself at least, so 1 or more")
-        if softcap is not None and softcap <= 0:
-            raise ConfigError(f"softcap {softcap:g} must be more than 0")
+        sees_itself = window is None or 1 <= window <= _LONGEST
+        need(sees_itself, f"window {window}: a token sees itself at least, so 1 or more")
+        need(softcap is None or softcap > 0, f"softcap {softcap} must be more than 0")
         self.window, self.softcap = window, softcap
 
     #: Factor of the scores; None for 1/sqrt(width of a head).
@@ -109,11 +105,6 @@ class Attention(nn.Module, ABC):
         """Return an empty KV cache for `capacity` tokens, or for the window if it is shorter."""
         room = min(capacity, self.window or capacity)
         return KVState(self.cached, batch, room, dtype=dtype, device=device)
-
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the cache bytes of `context` tokens, or of the window if it is shorter."""
-        numbers = sum(heads * width for heads, width in self.cached.values())
-        return min(context, self.window or context) * numbers * dtype.itemsize
 
 
 class MultiHead(Attention):
@@ -218,8 +209,8 @@ class SharedHeads(MultiHead):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if kv_heads < 1 or heads % kv_heads:
-            raise ConfigError(f"{heads} query heads do not divide into {kv_heads} kv_heads")
+        divides = kv_heads >= 1 and heads % kv_heads == 0
+        need(divides, f"{heads} query heads do not divide into {kv_heads} kv_heads")
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         biased = bias if qkv_bias is None else qkv_bias
         self.q = Linear(dim, heads * head_dim, bias=biased)
@@ -367,11 +358,11 @@ class Differential(SharedHeads):
         **options: Any,
     ) -> None:
         shared = heads if kv_heads is None else kv_heads
-        if shared < 1 or heads % shared:
-            raise ConfigError(
-                f"kv_heads {shared} do not divide the {heads} heads: the two softmaxes of a head "
-                "would have different keys and values"
-            )
+        need(
+            shared >= 1 and heads % shared == 0,
+            f"kv_heads {shared} do not divide the {heads} heads: the two softmaxes of a head "
+            "would have different keys and values",
+        )
         super().__init__(dim, 2 * heads, shared, head_dim, bias, norm, **options)
         self.subtract = Linear(dim, heads, bias=bias)
 
@@ -411,15 +402,13 @@ class MLA(MultiHead):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if "B" in self.canon:
-            raise ConfigError(f"canon {self.canon}: 'mla' makes keys of a latent; allowed: none, A")
+        message = f"canon {self.canon}: 'mla' makes keys of a latent; allowed: none, A"
+        need("B" not in self.canon, message)
         self.heads, self.head_dim = heads, head_dim
         self.latent = 4 * head_dim if latent is None else latent
         self.rope_dim = max(2, head_dim // 4 * 2) if rope_dim is None else rope_dim
-        if not (0 < self.latent <= 1 << 20 and 0 < self.rope_dim <= 1 << 16):
-            raise ConfigError(
-                f"latent {self.latent} and rope_dim {self.rope_dim} must be 1 or more"
-            )
+        fits = 0 < self.latent <= 1 << 20 and 0 < self.rope_dim <= 1 << 16
+        need(fits, f"latent {self.latent} and rope_dim {self.rope_dim} must be 1 or more")
         self.scale = (head_dim + self.rope_dim) ** -0.5
         biased = bias if qkv_bias is None else qkv_bias
         self.q = Linear(dim, heads * (head_dim + self.rope_dim), bias=biased)

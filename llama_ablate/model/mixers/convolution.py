@@ -154,8 +154,3 @@ class Canon(Stateful):
         del capacity
         shape = batch, self.WIDTH - 1, len(self.weight)
         return RecurrentState({"tail": torch.zeros(shape, dtype=dtype, device=device)})
-
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the inputs of the last three tokens, at any context."""
-        del context
-        return (self.WIDTH - 1) * len(self.weight) * dtype.itemsize

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.context import Context
 from llama_ablate.model.linear import Linear, OutLinear, project_fused
 from llama_ablate.model.mixers.attention import ATTENTIONS
@@ -48,8 +48,7 @@ class GatedDelta(Recurrent):
         key = max(1, value // 2) if key_dim is None else key_dim
         check_widths(key_dim=key, value_dim=value, conv=conv)
         inner = heads * head_dim
-        if inner % value:
-            raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
+        need(inner % value == 0, f"value_dim {value}: must divide heads x head_dim, {inner}")
         value_heads = inner // value
         super().__init__(value_heads, key, value, value_heads * (2 * key + value), conv)
         self.q = Linear(dim, value_heads * key, bias=bias)

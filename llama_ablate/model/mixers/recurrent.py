@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import need
 from llama_ablate.model.context import Context
 from llama_ablate.model.linear import Linear
 from llama_ablate.model.mixers.convolution import ShortConvolution
@@ -23,8 +23,7 @@ def check_widths(**widths: int) -> None:
     """Raise ConfigError for a width option that is out of range."""
     for name, width in widths.items():
         least = 0 if name == "conv" else 1
-        if not least <= width <= _WIDEST:
-            raise ConfigError(f"{name} {width}: must be from {least} to {_WIDEST:,}")
+        need(least <= width <= _WIDEST, f"{name} {width}: must be from {least} to {_WIDEST:,}")
 
 
 class Recurrent(nn.Module, ABC):
@@ -88,16 +87,6 @@ class Recurrent(nn.Module, ABC):
                 "tail": torch.zeros(tail, dtype=dtype, device=device),
             }
         )
-
-    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
-        """Compute the bytes of the matrices (float32) and of the convolution's last inputs.
-
-        The bytes do not depend on the context.
-        """
-        del context
-        exact = torch.promote_types(dtype, torch.float32)
-        matrices = self.heads * self.key * self.value * exact.itemsize
-        return int(matrices + self.conv.held * self.conv.channels * dtype.itemsize)
 
     def flops(self, context: int) -> int:
         """Count forward FLOPs per token of the projections and of the chunked recurrence.

@@ -31,8 +31,6 @@ class TrainingOnly(nn.Module):
         """Raise NotProvidedError."""
         raise NotProvidedError("a state to decode with", self.registered)
 
-    state_bytes = new_state
-
 
 def adapt(component: Any, name: str) -> Any:
     """Adapt a class whose `forward` takes `x` alone to the interface of a mixer.
@@ -42,7 +40,7 @@ def adapt(component: Any, name: str) -> Any:
     class_forward = getattr(component, "forward", nn.Module.forward)
     needed = sum(p.default is p.empty for p in inspect.signature(class_forward).parameters.values())
     others = class_forward is nn.Module.forward or needed != len(("self", "x"))
-    if others or hasattr(component, "new_state") or hasattr(component, "state_bytes"):
+    if others or hasattr(component, "new_state"):
         return component
 
     def forward(self: nn.Module, x_BTD: Tensor, ctx: Context, state: object = None) -> Any:
