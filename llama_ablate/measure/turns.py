@@ -25,6 +25,9 @@ PROCESSES, ROUNDS = 5, 3
 #: Largest number of processes, and the half width of an interval (as a share of the speed) above
 #: which processes are added.
 MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
+#: Seconds after which a paired measurement starts no further process. Each process starts no round
+#: after its share of the seconds.
+MAX_PAIRED_S = 600.0
 
 
 @dataclass(frozen=True)
