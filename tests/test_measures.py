@@ -133,14 +133,6 @@ def test_options_that_cannot_be_measured_are_refused_before_they_are(
     assert caught.value.where == (where,)
 
 
-@pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
-def test_measured_cache_bytes_equal_the_closed_form(subject, attention, kv_heads):
-    found = subject(Compute("cpu", 1, "bfloat16", "fused"), attention=attention)
-    values = measure("kv_cache", found, context=20)
-    assert values["kv_cache_added_bytes"] == 2 * 2 * kv_heads * 8 * 2
-    assert values["kv_cache_bytes"] == 20 * values["kv_cache_added_bytes"]
-
-
 LIVE = {
     "full": {},
     "window": {"attention": {"name": "mha", "window": 6}},

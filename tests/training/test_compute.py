@@ -123,10 +123,10 @@ def test_what_is_asked_for_is_taken_whatever_the_device_can(spec, bfloat16, has)
 def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
     spec, monkeypatch, most, rows
 ):
-    seen, forward, one = [], computing._forward, spec(layers=1)
+    seen, losses, one = [], computing._Step.losses, spec(layers=1)
     a_sequence = count(one).train_flops_per_token * one.context
     monkeypatch.setattr(
-        computing, "_forward", lambda *g, **k: seen.append(g[1][0].shape) or forward(*g, **k)
+        computing._Step, "losses", lambda step: seen.append(step.parts[0].shape) or losses(step)
     )
     monkeypatch.setitem(computing._TIMED_FLOPS, "cpu", most * a_sequence)
     timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"), rounds=1)
