@@ -40,15 +40,12 @@ def test_float32_is_float32_whatever_the_process_was_set_to(device):
 
 
 def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
+    configure_process(1)
+    assert not torch.are_deterministic_algorithms_enabled()
     configure_process(1, "cuda")
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-def test_on_a_cpu_operations_are_left_as_they_are():
-    configure_process(1)
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.fixture
