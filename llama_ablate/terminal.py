@@ -162,7 +162,7 @@ class Bar(AbstractContextManager["Bar"]):
     def __init__(self, name: str, unit: str = "") -> None:
         self._name, self._unit = name, unit
         self._bar: Any = None
-        self._said = time.monotonic()
+        self._began, self._said = 0.0, time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -171,13 +171,17 @@ class Bar(AbstractContextManager["Bar"]):
     def update(self, done: int, total: int | None) -> None:
         """Show `done` of `total` units (None: unknown).
 
-        Without a terminal, print a line at most once a minute.
+        Without a terminal, print a line at most once a minute, with the seconds left.
         """
         if not sys.stderr.isatty():
-            if time.monotonic() - self._said > _LINE_S:
-                self._said = time.monotonic()
+            now = time.monotonic()
+            self._began = self._began or now
+            if now - self._said > _LINE_S:
+                self._said = now
                 of = f" of {total:,}" if total else ""
-                sys.stderr.write(f"{self._name}: {done:,}{of} {self._unit}".rstrip() + "\n")
+                left_s = (now - self._began) * (total / done - 1) if total and done else 0
+                left = f", about {left_s:.0f} s left" * bool(left_s)
+                sys.stderr.write(f"{self._name}: {done:,}{of} {self._unit}".rstrip() + f"{left}\n")
             return
         if self._bar is None:
             from tqdm import tqdm

@@ -82,7 +82,7 @@ def own_registries():
         for registry in (*REGISTRIES.values(), METRICS, OPTIMIZERS, LOSSES, TOKENIZERS):
             for kind in ("_components", "_schemas"):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
-        patch.setattr(METRICS, "_per", dict(METRICS._per))
+        patch.setattr(METRICS, "_kinds", dict(METRICS._kinds))
         patch.setattr(plugins, "_loaded", {})
         _forget_counts()
         yield

@@ -16,6 +16,7 @@ from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.quality import calibration_error
+from llama_ablate.measure.speed import turn_flops
 from llama_ablate.measure.turns import Arm, joined, measure_arms
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import new_model
@@ -132,14 +133,6 @@ def test_options_that_cannot_be_measured_are_refused_before_they_are(
     assert caught.value.where == (where,)
 
 
-@pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
-def test_measured_cache_bytes_equal_the_closed_form(subject, attention, kv_heads):
-    found = subject(Compute("cpu", 1, "bfloat16", "fused"), attention=attention)
-    values = measure("kv_cache", found, context=20)
-    assert values["kv_cache_added_bytes"] == 2 * 2 * kv_heads * 8 * 2
-    assert values["kv_cache_bytes"] == 20 * values["kv_cache_added_bytes"]
-
-
 LIVE = {
     "full": {},
     "window": {"attention": {"name": "mha", "window": 6}},
@@ -178,14 +171,30 @@ def test_training_speed_is_tokens_and_flops_of_the_same_steps(subject):
     assert per_token == pytest.approx(count(found.model.spec).train_flops_per_token)
 
 
-def test_decode_speed_covers_batches_and_contexts_with_and_without_cache(subject):
-    values = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4, paired=True)
+def test_decode_speed_covers_batches_and_contexts_and_has_no_cache_where_it_is_asked_for(subject):
+    shape = {"batch": [1, 3], "context": [12, 20], "new": 4}
     kinds = ("prefill", "decode_cached", "decode_uncached")
-    expected = {f"{k}_b{b}_c{c}_tokens_per_s" for k in kinds for b in (1, 3) for c in (12, 20)}
-    assert set(values) == expected
-    assert min(values.values()) > 0
-    alone = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4)
-    assert set(alone) == {f"{k}_b3_c20_tokens_per_s" for k in kinds[:2]}  # the largest, with cache
+    sizes = [f"b{b}_c{c}_tokens_per_s" for b in (1, 3) for c in (12, 20)]
+    for options, taken, at in (
+        ({"paired": True, "uncached": True}, kinds, sizes),
+        ({"paired": True}, kinds[:2], sizes),
+        ({"uncached": True}, kinds, sizes[-1:]),  # the largest alone
+    ):
+        values = measure("decode_speed", subject(), **shape, **options)
+        assert set(values) == {f"{kind}_{size}" for kind in taken for size in at}
+        assert min(values.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [({"context": [20]}, 2 * 20 * 8), ({"context": [20], "paired": True}, 2 * 20 * 9)],
+)
+def test_a_turn_is_forecast_by_the_tokens_that_it_reads(spec, options, passes):
+    per_token = count(spec(vocab=256, context=20)).work / 3
+    for more, times in (({}, 1), ({"uncached": True}, 9)):
+        choice = METRICS.resolve({"name": "decode_speed", **options, **more})
+        flops = turn_flops(choice, spec(vocab=256), TRAIN)
+        assert flops == pytest.approx(times * passes * per_token)
 
 
 def arms(specs, tokens):

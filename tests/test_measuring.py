@@ -1,6 +1,7 @@
 """What is measured of variants is measured again where what it depends on has changed."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -31,9 +32,9 @@ def passes(experiment_file, tmp_path, monkeypatch):
     store, file, taken = Store(tmp_path / "r"), experiment_file(measure="[kv_cache]"), []
     store.prepare()
 
-    def call(_task, arms, entries, *_given, **_more):
+    def call(_task, arms, choices, *_given, **_more):
         taken.append(arms)
-        return [{METRICS.resolve(e).name: Measurement() for e in entries} for _ in arms]
+        return [{choice.name: Measurement() for choice in choices} for _ in arms]
 
     monkeypatch.setattr(measurement.processes, "call", call)
     monkeypatch.setattr(Store, "records", lambda _self: [])
@@ -55,30 +56,34 @@ def test_speeds_are_measured_again_where_what_they_depend_on_was_edited(passes, 
     assert passes(changed) == 2
 
 
-def test_speeds_are_taken_in_processes_started_anew_and_sizes_once(
-    experiment_file, tmp_path, monkeypatch
+@pytest.mark.parametrize(("a_process_s", "processes"), [(0, 5), (200, 4), (1000, 2)])
+def test_speeds_are_taken_in_processes_started_anew_for_ten_minutes_and_sizes_once(
+    experiment_file, tmp_path, monkeypatch, a_process_s, processes
 ):
-    calls = []
+    calls, now = [], [0.0]
 
-    def call(_task, arms, entries, _compute, rounds, _limit_s, *, anew, **_more):
-        names = [METRICS.resolve(entry).name for entry in entries]
-        calls.append((names, rounds, anew))
+    def call(_task, arms, choices, _compute, rounds, limit_s, *, anew, **_more):
+        names = [choice.name for choice in choices]
+        calls.append((names, rounds, limit_s, anew))
+        now[0] += a_process_s * anew
         speed = Value("x", float(len(calls)), samples=(float(len(calls)),) * rounds)
         return [{name: Measurement((speed,)) for name in names} for _ in arms]
 
     monkeypatch.setattr(measurement.processes, "call", call)
+    monkeypatch.setattr(measurement.time, "monotonic", lambda: now[0])
     store = Store(tmp_path / "r")
     store.prepare()
     file = experiment_file(measure="[{name: train_speed, paired: true}, kv_cache]")
     plan = make(experiment.load(file)).model_copy(update={"compute": Compute()})
     metrics = measurement.metrics_of(plan)
     measurement.measure_variants(store, plan, metrics, lambda *_: None)
-    assert calls == [(["kv_cache"], 1, False)] + [(["train_speed"], 3, True)] * 5
+    once = [(["kv_cache"], 1, math.inf, False)]
+    assert calls == once + [(["train_speed"], 3, 120.0, True)] * processes
     for variant in plan.tables[0].variants:
         metrics = store.metrics_of([variant.id])[variant.id]
         (speed,) = metrics["train_speed"].rows
-        turns = ((2.0,) * 3, (3.0,) * 3, (4.0,) * 3, (5.0,) * 3, (6.0,) * 3)
-        assert (speed.value, speed.by_process) == (4.0, turns)
+        turns = tuple((2.0 + i,) * 3 for i in range(processes))
+        assert (speed.value, speed.by_process) == (1.5 + processes / 2, turns)
         assert metrics["kv_cache"].numbers == {"x": 1.0}
 
 

@@ -1,5 +1,6 @@
 """From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
 
+import psutil
 import pytest
 import torch
 
@@ -206,7 +207,8 @@ def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit
     file = experiment_file()
     needed = answer("plan", file, "--json")["memory"]["bytes"]
     for share, code in ((1.1, 0), (0.9, 0), (0.5, 2)):
-        monkeypatch.setattr(forecast, "_total_bytes", lambda _, has=share * needed: has)
+        memory = psutil.virtual_memory()._replace(total=share * needed)
+        monkeypatch.setattr(forecast.psutil, "virtual_memory", lambda has=memory: has)
         assert main(["plan", str(file)]) == code
         told = capsys.readouterr()
         assert ("is predicted to need" in told.out + told.err) == (share < 1)

@@ -11,7 +11,7 @@ import transformers
 from llama_ablate.config import experiment
 from llama_ablate.design import plan
 from llama_ablate.model.components import spec_from
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import new_model
 from tests.test_run_ids import stand_in_text  # noqa: F401
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "recipes"
@@ -117,7 +117,7 @@ def test_a_recipe_has_as_many_parameters_as_the_model_of_transformers(recipe):
 @torch.no_grad()
 def test_a_recipe_computes_what_the_model_of_transformers_does(recipe):
     spec = planned(recipe)[1]
-    ours, theirs = init_weights(build(spec), 0), peer_of(recipe, spec)
+    ours, theirs = new_model(spec, 0), peer_of(recipe, spec)
     for parameter in theirs.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))  # gains and biases, too
     known = dict(theirs.named_parameters())

@@ -80,12 +80,12 @@ def _paper(options: ReportOptions) -> Answer:
     return Answer(text, {"paper": str(target), "files": names})
 
 
-def write(results: "Results", command: str = "") -> Answer:
+def write(results: "Results", command: str = "", *, aloud: bool = True) -> Answer:
     """Write the report of the finished runs, and return its contents for printing.
 
     The exit code is 1 if a run did not end ok, or if a part of the report could not be made. If
     `command`, the command line that trains, is given, the output suggests next steps, such as more
-    seeds.
+    seeds. Warnings are printed to standard error, if `aloud`.
     """
     say("writing the report")
     from llama_ablate.commands.shared import notes
@@ -105,7 +105,7 @@ def write(results: "Results", command: str = "") -> Answer:
             disk.remove(partial)
         path, faults = page.write(frames, every, notices, results.report)
     notes.odd_files(results)
-    said = [f"note: {notice}" for notice in notices]
+    said = [f"note: {notice}" for notice in notices] if aloud else []
     for line in (*said, *(f"error: the report lacks {fault}" for fault in faults)):
         sys.stderr.write(f"{in_one_line(line)}\n")
     output: list[str | pd.DataFrame] = []

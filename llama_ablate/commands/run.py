@@ -1,12 +1,12 @@
 """The command `run`: train and measure an experiment's runs, and write its report."""
 
+import math
 import re
 import shutil
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -192,7 +192,8 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     )
     # Import the report now, while the fork server still imports torch: it takes two seconds, which
     # would otherwise be added after the last run.
-    import_module("llama_ablate.report.page")
+    from llama_ablate.report import page as _  # noqa: F401
+
     store = Store(notes.followed(options.results / plan.experiment.slug))
     store.prepare()
     try:
@@ -204,19 +205,19 @@ def run_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     notes.take_failures(store, sinks)  # of an earlier command
     if limits := local.describe_limits():
         notes.note(limits)
-    say(f"{len(plan.runs):,} runs of {len(plan.arms):,} variants")
     _verify(store, list(plan.runs), redo)
-    wanted = {run for runs in only.values() for run in runs} if only else None
-    measuring_s = forecast.measuring_seconds(store.plan)
+    measuring_s = forecast.measuring_seconds(plan, math.inf)
     with Progress(plan.experiment.name, measuring_s) as progress:
         with _launcher(launch, store, device, plan) as launcher:
-            queue = Queue(store, plan, progress)
-            _work(queue, launcher, store, plan, wanted)
+            wanted = {run for runs in only.values() for run in runs} if only else None
+            _work(Queue(store, plan, progress), launcher, store, plan, wanted)
         store.sweep(unfinished=False)  # a late worker may have left files of a finished run
-        if not only or plan.runs.keys() <= store.final_ids():
-            measurement.measure(store, store.plan, metrics, progress.measure)
-        else:
+        if only and not plan.runs.keys() <= store.final_ids():
             notes.note("speeds are measured of all variants together: run without --only for them")
+        else:
+            if measuring_s:  # the page need not wait for speeds, which may take minutes
+                report.write(Results(store.root), aloud=False)
+            measurement.measure(store, store.plan, metrics, progress.measure)
     _send_results(store, sinks)
     return report.write(Results(store.root), f"llama-ablate run {options.file}")
 
@@ -333,8 +334,6 @@ def _write_plan(
 
     Raises ConfigError for an experiment that this machine cannot run, and if writing fails.
     """
-    from dataclasses import replace
-
     from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
     from llama_ablate.design import checks, forecast
@@ -345,8 +344,7 @@ def _write_plan(
 
     train = plan.experiment.train
     request = f"device {device}, precision {train.precision}, kernel {train.kernel}"
-    if train.compile != "never":
-        request += f", compile {train.compile}"
+    request += f", compile {train.compile}" * (train.compile != "never")
     spec = plan.tables[0].baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     with source.located():  # errors for settings that do not fit this machine
@@ -371,6 +369,7 @@ def _write_plan(
     store.keep_tokenizers(
         {key: text.opened["corpus"].tokenizer.to_json() for key, text in texts.items()}
     )
+    say(f"{len(plan.runs):,} runs of {len(plan.arms):,} variants")
     return plan
 
 

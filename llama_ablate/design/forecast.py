@@ -13,7 +13,8 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.runs import by_loss, count_optimizer_bytes, scaled_rate
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.turns import PROCESSES, ROUNDS, is_paired
+from llama_ablate.measure.speed import turn_flops
+from llama_ablate.measure.turns import MAX_PAIRED_S, PROCESSES, ROUNDS, is_paired
 from llama_ablate.model.counts import build_meta_model, count
 from llama_ablate.model.mixers.attention import Attention
 from llama_ablate.model.mixture import MixtureOfExperts
@@ -24,9 +25,8 @@ from llama_ablate.training.schedules import cooldown
 from llama_ablate.training.token_losses import LOGITS, split_evenly
 
 _BYTES = 4  # per parameter: weights are stored in float32
-#: Seconds to start a process that measures, for a turn of a paired speed measurement, and for a
-#: turn of an unpaired speed measurement.
-_PROCESS_S, _TURN_S, _SHORT_TURN_S = 4.0, 0.5, 0.1
+#: Seconds to start a process that measures, and for a turn of a small model.
+_PROCESS_S, _TURN_S = 4.0, 0.2
 _RECORD = 32 << 10  # bytes of a record, its curve and metrics, with room to spare
 #: Largest ratio between measured peak memory and the closed-form estimate, in either direction, on
 #: the benchmark's specs.
@@ -136,7 +136,7 @@ def forecast(
             work[run.id] = passes * variant.work * tokens
             reading[run.id] = slower * variant.work / 3 * read[variant.id]
 
-    measuring_s = measuring_seconds(plan)
+    measuring_s = measuring_seconds(plan, compute.flops_per_s)
 
     def cost(runs: Collection[str]) -> Cost:
         at_once = max(1, min(workers, len(runs)))
@@ -153,17 +153,20 @@ def forecast(
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
 
 
-def measuring_seconds(plan: PlanDocument) -> float:
-    """Estimate how long it takes to measure the timed metrics, in seconds.
+def measuring_seconds(plan: PlanDocument, flops_per_s: float) -> float:
+    """Estimate how long it takes to measure the timed metrics, in seconds, at a training speed.
 
-    In a turn, a process times one variant.
+    In a turn, a process times one variant. No further turn begins after `MAX_PAIRED_S` seconds.
     """
-    choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
-    paired = sum(is_paired(choice) for choice in choices)
-    turns = ROUNDS * len(plan.arms)
-    seconds = PROCESSES * (_PROCESS_S + turns * paired * _TURN_S) * bool(paired)
-    is_decoded = any(choice.name == "decode_speed" and not is_paired(choice) for choice in choices)
-    return seconds + (_PROCESS_S + turns * _SHORT_TURN_S) * is_decoded
+    seconds = 0.0
+    for choice in map(METRICS.resolve, plan.experiment.measure):
+        work = sum(turn_flops(choice, v.spec, plan.train_of(v, table)) for v, table in plan.arms)
+        process_s = _PROCESS_S + ROUNDS * (len(plan.arms) * _TURN_S + work / flops_per_s)
+        if is_paired(choice):
+            seconds += PROCESSES * process_s
+        elif choice.name == "decode_speed":
+            seconds += process_s
+    return min(seconds, MAX_PAIRED_S)
 
 
 def held_out_tokens(plan: PlanDocument, text: PlannedText) -> dict[str, int]:
@@ -311,16 +314,10 @@ def check_memory(memory: Memory, device: str) -> str:
 
     Raises ConfigError if the device lacks even the lower end of the predicted range.
     """
-    total = _total_bytes(device)
+    total = psutil.virtual_memory().total if device == "cpu" else torch.cuda.mem_get_info(device)[1]
     if memory.bytes <= total:
         return ""
     what = f"'{memory.variant}' is predicted to need {memory.bytes / 1e9:,.1f} GB of memory"
     if memory.bytes > WITHIN * total:
         raise ConfigError(f"{what}, and {device} has {total / 1e9:,.1f} GB", ("model",))
     return f"{what} (within a factor of {WITHIN}), and {device} has {total / 1e9:,.1f} GB"
-
-
-def _total_bytes(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.mem_get_info(device)[1]
-    return int(psutil.virtual_memory().total)

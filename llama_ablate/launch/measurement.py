@@ -1,6 +1,7 @@
 """Measurement of variants and finished runs, in separate processes."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.turns import (
+    MAX_PAIRED_S,
     MAX_PROCESSES,
     PROCESSES,
     ROUNDS,
@@ -72,7 +74,7 @@ def measure_step_times(store: Store, plan: PlanDocument, compute: Compute) -> St
         def measure() -> list[float]:
             say(f"measuring the pace of {len(arms)} variants")
             metrics: list[dict[str, Measurement]] = processes.call(
-                _measure, arms, [speed.entry()], compute, 5, log=store.log("pace")
+                _measure, arms, [speed], compute, 5, log=store.log("pace")
             )
             speeds = [metric[speed.name].numbers["train_tokens_per_s"] for metric in metrics]
             steps = (train.batch * spec.context for spec, train, _ in arms)
@@ -159,13 +161,12 @@ def _paired(choice: Choice) -> Choice:
 
 
 def _entry(choice: Choice) -> Entry:
-    """Return the configuration entry that identifies a measurement, without `paired: true`.
+    """Return the configuration entry that identifies a measurement.
 
-    Earlier versions had no option `paired` and measured every speed in pairs.
+    Options are left out at values that name what earlier versions measured without these options.
     """
-    options = dict(choice.options)
-    if options.get("paired"):
-        del options["paired"]
+    unsaid = (("paired", True), ("uncached", False))
+    options = {key: value for key, value in choice.options if (key, value) not in unsaid}
     return {"name": choice.name, **options} if options else choice.name
 
 
@@ -182,43 +183,46 @@ def _measured(
     """Measure the per-variant metrics of each variant, by metric name.
 
     Timed metrics are measured in new interpreters; paired speeds in several, until their intervals
-    are narrow enough.
+    are narrow enough or `MAX_PAIRED_S` seconds are over, but in two at least.
     """
     arms = [
         (spec_from(variant.model), plan.train_of(variant, table), table.text_of(variant))
         for variant, table in plan.arms
     ]
-    paired = [c.entry() for c in choices if is_paired(c)]
-    timed = [c.entry() for c in choices if METRICS.timed(c.name) and not is_paired(c)]
-    others = [c.entry() for c in choices if not METRICS.timed(c.name)]
-    trained_s = sum(record.train_s for record in store.records()) if timed else math.inf
-    limit_s = min(_MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE * trained_s)
-    passes = [(others, 1)] * bool(others) + [(timed, ROUNDS)] * bool(timed)
-    passes += [(paired, ROUNDS)] * (MAX_PROCESSES if paired else 0)
-    total = sum(rounds * len(arms) * len(entries) for entries, rounds in passes)
-    before = 0
-    by_process: list[list[dict[str, Measurement]]] = []
-    for entries, rounds in passes:
-        if entries is paired and _is_precise(plan, by_process, paired):
-            break
+    paired = [c for c in choices if is_paired(c)]
+    timed = [c for c in choices if METRICS.timed(c.name) and not is_paired(c)]
+    others = [c for c in choices if not METRICS.timed(c.name)]
+    total = len(arms) * (len(others) + ROUNDS * (len(timed) + MAX_PROCESSES * len(paired)))
+    done = 0
 
-        def show(done: int, before: int = before) -> None:
-            progress(before + done, total)
-
+    def take(taken: Sequence[Choice], rounds: int, limit_s: float) -> list[dict[str, Measurement]]:
+        nonlocal done
+        before, done = done, done + rounds * len(arms) * len(taken)
         metrics: list[dict[str, Measurement]] = processes.call(
             _measure,
             arms,
-            entries,
+            taken,
             Compute.of(plan.compute),
             rounds,
-            limit_s if entries is timed else math.inf,
-            anew=entries is not others,
+            limit_s,
+            anew=taken is not others,
             log=store.log(_KEY),
-            report=show,
+            report=lambda calls: progress(before + calls, total),
         )
-        by_process.append(metrics)
-        before += rounds * len(arms) * len(entries)
-    return _joined(by_process, [c.name for c in choices])
+        return metrics
+
+    passes = [take(others, 1, math.inf)] if others else []
+    if timed:
+        trained_s = sum(record.train_s for record in store.records())
+        passes.append(take(timed, ROUNDS, min(_MAX_UNPAIRED_S, _MAX_UNPAIRED_SHARE * trained_s)))
+    timings: list[list[dict[str, Measurement]]] = []
+    until = time.monotonic() + MAX_PAIRED_S
+    while paired and len(timings) < MAX_PROCESSES:
+        timings.append(take(paired, ROUNDS, MAX_PAIRED_S / PROCESSES))
+        late = len(timings) > 1 and time.monotonic() > until
+        if late or (len(timings) >= PROCESSES and _is_precise(plan, timings, paired)):
+            break
+    return _joined([*passes, *timings], [c.name for c in choices])
 
 
 def _joined(
@@ -236,17 +240,14 @@ def _joined(
 
 def _is_precise(
     plan: PlanDocument,
-    of_processes: Sequence[Sequence[dict[str, Measurement]]],
-    paired: Sequence[Entry],
+    timings: Sequence[Sequence[dict[str, Measurement]]],
+    paired: Sequence[Choice],
 ) -> bool:
     """Return whether the paired speeds measured so far have narrow enough intervals."""
-    names = [METRICS.resolve(entry).name for entry in paired]
-    timed = [process_metrics for process_metrics in of_processes if names[0] in process_metrics[0]]
-    if len(timed) < PROCESSES:
-        return False
+    names = [choice.name for choice in paired]
     places = {variant.id: i for i, (variant, _) in enumerate(plan.arms)}
     bases = [places[table.baseline.id] for _, table in plan.arms]
-    arms = _joined(timed, names)
+    arms = _joined(timings, names)
     widest = max(half_width([arm[name] for arm in arms], bases, name) for name in names)
     return widest <= WANTED_HALF_WIDTH
 
@@ -403,12 +404,11 @@ def open_run(store: Store, run_id: str) -> tuple[Decoder, Record, Compute]:
 def _measure(
     report: Callable[[Any], None],
     arms: Sequence[tuple[ModelSpec, Train, PlannedText]],
-    entries: Sequence[Entry],
+    choices: Sequence[Choice],
     compute: Compute,
     rounds: int,
     limit_s: float = math.inf,
 ) -> list[dict[str, Measurement]]:
-    choices = [METRICS.resolve(entry) for entry in entries]
     names = [choice.name for choice in choices]
     opened = [Arm(spec, train, _open_text(text, names)) for spec, train, text in arms]
     return measure_arms(opened, choices, compute, rounds=rounds, limit_s=limit_s, report=report)

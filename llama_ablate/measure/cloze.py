@@ -128,17 +128,11 @@ def _encoded(task: Task, tokenizer: Tokenizer, context: int) -> list[list[Encode
     for item in task.items:
         try:
             texts = [encode(tokenizer, item.context, text, first) for text in item.continuations]
-            _check_lengths(texts, context)
+            for length in (len(text.continuation) for text in texts):
+                if not 0 < length <= context:
+                    what = f"a text to be scored has {length:,} tokens"
+                    raise ConfigError(f"{what}: must be 1 to {context:,}, the context")  # noqa: TRY301
         except ConfigError as error:
             raise ConfigError(f"{item.place}: {error.message}", ("task",)) from None
         encoded.append(texts)
     return encoded
-
-
-def _check_lengths(texts: Sequence[Encoded], context: int) -> None:
-    for text in texts:
-        if not 0 < len(text.continuation) <= context:
-            raise ConfigError(
-                f"a text to be scored has {len(text.continuation):,} tokens: must be 1 to "
-                f"{context:,}, the context"
-            )

@@ -57,7 +57,7 @@ class PeakMemory:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._before = 0 if device == "cuda" else _resident()
+        self._before = 0 if device == "cuda" else int(psutil.Process().memory_info().rss)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
@@ -66,10 +66,6 @@ class PeakMemory:
         if self._device == "cuda":
             return torch.cuda.max_memory_allocated()
         return max(0, most_resident() - self._before)
-
-
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
 
 
 def most_resident() -> int:

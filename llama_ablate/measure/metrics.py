@@ -1,7 +1,6 @@
 """The METRICS registry: registration, checks and measurement of metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -10,7 +9,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.errors import NotProvidedError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results.record import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
@@ -18,7 +17,6 @@ from llama_ablate.training.evaluation import document_mode
 
 Per = Literal["run", "variant"]
 Worse = Literal["lower", "higher"]
-_SECONDS = 600  # longest round; every variant has several rounds
 #: A metric's own check, called with the spec, the tokens and the metric's options.
 Check = Callable[..., None]
 #: Function that returns rows, or numbers by name if they have no coordinates.
@@ -41,6 +39,17 @@ class Unmeasured(Exception):  # noqa: N818  not an error: the model has nothing 
     rows: tuple[Value, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """Properties of a metric beside its options, as for `Metrics.add`."""
+
+    per: Per
+    check: Check | None
+    timed: bool
+    reads_text: bool
+    worse: Mapping[str, Worse]
+
+
 class Metrics(Registry):
     """Registry of metrics, each measured per run (with its trained weights) or per variant.
 
@@ -51,11 +60,7 @@ class Metrics(Registry):
 
     def __init__(self) -> None:
         super().__init__("metric")
-        self._per: dict[str, Per] = {}
-        self._timed: set[str] = set()
-        self._textless: set[str] = set()
-        self._checks: dict[str, Check] = {}
-        self._worse: dict[str, Mapping[str, Worse]] = {}
+        self._kinds: dict[str, _Kind] = {}
 
     def add(
         self,
@@ -77,36 +82,29 @@ class Metrics(Registry):
         (a limit on how much worse a variant may be) uses the first of these quantities unless the
         guard names another quantity.
         """
-        self._worse[name] = worse or {}
-        self._per[name] = per
-        if timed:
-            self._timed.add(name)
-        if not reads_text:
-            self._textless.add(name)
-        if check:
-            self._checks[name] = check
+        self._kinds[name] = _Kind(per, check, timed, reads_text, worse or {})
         return self.register(name)
 
     def per(self, name: str) -> Per:
         """Return whether a metric is measured per run or per variant."""
-        return self._per[name]
+        return self._kinds[name].per
 
     def worse(self, name: str) -> Mapping[str, Worse]:
         """Return the worse direction of a metric's quantities, as declared."""
-        return self._worse.get(name, {})
+        return self._kinds[name].worse if name in self._kinds else {}
 
     def timed(self, name: str) -> bool:
         """Return whether a per-variant metric is a speed, which differs from call to call."""
-        return name in self._timed
+        return self._kinds[name].timed
 
     def reads_text(self, name: str) -> bool:
         """Return whether a metric reads the tokens of its text."""
-        return name not in self._textless
+        return self._kinds[name].reads_text
 
     def check(self, choice: Choice, spec: ModelSpec, tokens: Tokens) -> None:
         """Raise ConfigError if a metric's options do not fit a spec and its text."""
-        if choice.name in self._checks:
-            self._checks[choice.name](spec, tokens, **dict(choice.options))
+        if check := self._kinds[choice.name].check:
+            check(spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
         """Measure one metric. Raises the metric's errors; Unmeasured has the rows so far."""
@@ -138,12 +136,7 @@ class Metrics(Registry):
         """
         metrics: dict[str, Measurement] = {}
         for suffix, documents in readings.items():
-            mode = (
-                document_mode(subject.model, subject.tokens, documents)
-                if documents
-                else nullcontext()
-            )
-            with mode:
+            with document_mode(subject.model, subject.tokens, documents):
                 for choice in choices:
                     try:
                         measured = self.attempt(choice, subject)
@@ -185,13 +178,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, Unmeasured):
         return text[0]
     return ": ".join([type(error).__name__, *text[:1]])
-
-
-def check_seconds(seconds: float) -> None:
-    """Raise ConfigError for seconds out of range (0 to 600)."""
-    if not 0 <= seconds <= _SECONDS:
-        message = f"seconds {seconds:g}: must be from 0 to {_SECONDS}, for each round"
-        raise ConfigError(message, ("seconds",))
 
 
 METRICS = Metrics()

@@ -3,20 +3,25 @@
 In interleaved timing, variants take turns. A turn is short and repeats its work for a number of
 seconds; the median of the repetitions counts, since another program may lengthen some of them.
 Paired timing has five processes of three turns, or up to ten processes if confidence intervals stay
-wide. All turns of a process share its memory layout, which affects speed at random, so each process
-is one observation.
+wide, for at most ten minutes. All turns of a process share its memory layout, which affects speed
+at random, so each process is one observation.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure.metrics import METRICS, Subject, check_seconds
+from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.model.counts import count
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results.record import Coordinate, Value, row
@@ -25,19 +30,17 @@ from llama_ablate.training.losses import Objective, losses_of
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import seconds_of
 
+_MAX_TURN_S = 600  # every variant has several turns
 
-def _check_train(
-    _spec: ModelSpec,
-    _tokens: Tokens,
-    *,
-    paired: bool,  # noqa: ARG001 - any is allowed
-    seconds: float,
-) -> None:
-    check_seconds(seconds)
+
+def _check_turn(_spec: ModelSpec, _tokens: Tokens, *, seconds: float, **_options: Any) -> None:
+    if not 0 <= seconds <= _MAX_TURN_S:
+        message = f"seconds {seconds:g}: must be from 0 to {_MAX_TURN_S}, for each turn"
+        raise ConfigError(message, ("seconds",))
 
 
 @METRICS.add(
-    "train_speed", per="variant", check=_check_train, timed=True, worse={"train_speed": "lower"}
+    "train_speed", per="variant", check=_check_turn, timed=True, worse={"train_speed": "lower"}
 )
 def train_speed(
     subject: Subject,
@@ -54,19 +57,12 @@ def train_speed(
     objective = Objective(model, losses_of(train))
     optimizer, trained = make_optimizer(objective, train), compute.wrap(objective)
     context = model.spec.context
-    parts = [
-        part.to(compute.device)
-        for part in torch.from_numpy(subject.tokens.batch(0, 0, train.batch, context)).chunk(
-            train.accumulate
-        )
-    ]
-
+    batch = torch.from_numpy(subject.tokens.batch(0, 0, train.batch, context))
+    parts = batch.to(compute.device).chunk(train.accumulate)
     dropout = Dropout.for_step(model.spec, 0, 0, train.batch)
-
-    def step() -> None:
-        update(trained, optimizer, parts, train, compute, dropout=dropout)
-
-    tokens_per_s = train.batch * context / _typical(step, compute.synchronize, seconds)
+    step = partial(update, trained, optimizer, parts, train, compute, dropout=dropout)
+    (step_s,) = _medians(lambda: (seconds_of(step, compute.synchronize),), seconds)
+    tokens_per_s = train.batch * context / step_s
     yield row("train_tokens_per_s", tokens_per_s, "tokens/s", "train_speed")
     flops = count(model.spec).train_flops_per_token
     if not math.isnan(flops):
@@ -77,11 +73,11 @@ def _check_decode(
     spec: ModelSpec,
     tokens: Tokens,
     *,
-    paired: bool,  # noqa: ARG001 - any is allowed
     batch: Sequence[int],
     context: Sequence[int],
     new: int,
     seconds: float,
+    **_options: Any,
 ) -> None:
     if not batch or min(batch) < 1:
         raise ConfigError(
@@ -89,7 +85,7 @@ def _check_decode(
         )
     if new < 1:
         raise ConfigError(f"decode_speed: new {new!s:.60} must be 1 or more", ("new",))
-    check_seconds(seconds)
+    _check_turn(spec, tokens, seconds=seconds)
     needed, available = max(batch) * max(_lengths(spec, context, new)), tokens.counts["train"]
     if needed > available:
         raise ConfigError(
@@ -124,36 +120,43 @@ def decode_speed(
     context: Sequence[int] = (),
     new: int = 8,
     seconds: float = 0.02,
+    uncached: bool = False,
 ) -> Iterator[Value]:
-    """Prefill and decode tokens per second over batch and context, with and without cache.
+    """Prefill and decode tokens per second over batch and context.
 
-    If `paired` is true, every batch and context is timed with and without a cache, in five or more
-    processes. Otherwise only the largest batch and the longest context are timed with the cache, in
-    three turns of one process. `context` is the number of tokens in the cache when decoding ends
-    (by default half of the training context and all of it, if longer than `new`); the last `new` of
-    these tokens are decoded one at a time, the others are prefilled at once. Without a cache, every
-    token takes a forward pass over all tokens before it. Prefill, decoding with a cache and
-    decoding without a cache are each repeated in a turn for at least `seconds`.
+    If `paired` is true, every batch and context is timed, in five or more processes. Otherwise only
+    the largest batch and the longest context are timed, in three turns of one process. `context` is
+    the number of tokens in the cache when decoding ends (by default half of the training context
+    and all of it, if longer than `new`); the last `new` of these tokens are decoded one at a time,
+    the others are prefilled at once. With `uncached`, decoding is timed without a cache, too: every
+    token takes a forward pass over all tokens before it. Prefill and decoding are repeated in a
+    turn, each for at least `seconds`.
     """
-    lengths = _lengths(subject.model.spec, context, new)
-    for length in lengths if paired else [max(lengths)]:
-        for size in batch if paired else [max(batch)]:
-            text = subject.tokens.split("train")[: size * length].astype("int64")
-            tokens = torch.from_numpy(text).view(size, length)
-            prefill, taken = _decode_seconds(subject, tokens, new, seconds, uncached=paired)
-            at: dict[str, Coordinate] = {"batch": size, "context": length}
-            end = f"b{size}_c{length}_tokens_per_s"
-            prefilled, unit = size * (length - new), "tokens/s"
-            yield row(f"prefill_{end}", prefilled / prefill, unit, "prefill_speed", **at)
-            for cache, seconds_taken in taken.items():
-                speed = size * new / seconds_taken
-                yield row(f"decode_{cache}_{end}", speed, unit, "decode_speed", **at, cache=cache)
+    for length, size in _sizes(subject.model.spec, paired, batch, context, new):
+        text = subject.tokens.split("train")[: size * length].astype("int64")
+        tokens = torch.from_numpy(text).view(size, length)
+        prefill_s, *decode_s = _decode_seconds(subject, tokens, new, seconds, uncached=uncached)
+        at: dict[str, Coordinate] = {"batch": size, "context": length}
+        end = f"b{size}_c{length}_tokens_per_s"
+        prefilled, unit = size * (length - new), "tokens/s"
+        yield row(f"prefill_{end}", prefilled / prefill_s, unit, "prefill_speed", **at)
+        for cache, taken_s in zip(("cached", "uncached"), decode_s, strict=False):
+            speed = size * new / taken_s
+            yield row(f"decode_{cache}_{end}", speed, unit, "decode_speed", **at, cache=cache)
+
+
+def _sizes(
+    spec: ModelSpec, every: bool, batch: Sequence[int], context: Sequence[int], new: int
+) -> list[tuple[int, int]]:
+    """Return the contexts and batches to time: every pair, or the largest alone."""
+    sizes = [(length, size) for length in _lengths(spec, context, new) for size in batch]
+    return sizes if every else [max(sizes)]
 
 
 @torch.inference_mode()
 def _decode_seconds(
     subject: Subject, tokens: torch.Tensor, new: int, at_least_s: float, *, uncached: bool
-) -> tuple[float, dict[str, float]]:
+) -> list[float]:
     """Return the seconds of a prefill, and of decoding `new` tokens with and without a cache.
 
     `tokens` are whole texts, (batch, context), of which the last `new` columns are decoded.
@@ -165,38 +168,43 @@ def _decode_seconds(
     size, length = tokens.shape
     prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
 
-    def prefill() -> None:
-        model(prompt, model.new_state(size, length))
-
-    def cached_s() -> float:
+    def with_cache() -> tuple[float, ...]:
         cache = model.new_state(size, length)
-        model(prompt, cache)
 
         def decode() -> None:
             for column in rest.unbind(1):
                 model(column[:, None], cache)
 
-        return seconds_of(decode, compute.synchronize)
+        prefill_s = seconds_of(lambda: model(prompt, cache), compute.synchronize)
+        return prefill_s, seconds_of(decode, compute.synchronize)
 
-    def without() -> None:
-        for end in range(length - new + 1, length + 1):
-            model(tokens[:, :end])
+    def without_cache() -> tuple[float, ...]:
+        def decode() -> None:
+            for end in range(length - new + 1, length + 1):
+                model(tokens[:, :end])
 
-    taken = {"cached": _median(cached_s, at_least_s)}
-    if uncached:
-        taken["uncached"] = _typical(without, compute.synchronize, at_least_s)
-    return _typical(prefill, compute.synchronize, at_least_s), taken
+        return (seconds_of(decode, compute.synchronize),)
 
-
-def _typical(work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float) -> float:
-    """Return the median seconds of calls to `work`, after a warm-up."""
-    return _median(lambda: seconds_of(work, synchronize), at_least_s)
+    cases = (with_cache, without_cache) if uncached else (with_cache,)
+    return [seconds for timed in cases for seconds in _medians(timed, at_least_s)]
 
 
-def _median(timed: Callable[[], float], at_least_s: float) -> float:
-    """Return the median of timings repeated for at least `at_least_s`, after a warm-up."""
+def _medians(timed: Callable[[], tuple[float, ...]], at_least_s: float) -> list[float]:
+    """Return the medians of timings, repeated after a warm-up for at least `at_least_s` each."""
     timed()
     times = [timed()]
-    while sum(times) < at_least_s:
+    while min(map(sum, zip(*times, strict=True))) < at_least_s:
         times.append(timed())
-    return median(times)
+    return [*map(median, zip(*times, strict=True))]
+
+
+def turn_flops(choice: Choice, spec: ModelSpec, train: Train) -> float:
+    """Estimate the FLOPs of a turn, whose work is done twice or more; 0 for a plug-in's metric."""
+    if choice.name == "train_speed":
+        return 2 * train.batch * spec.context * count(spec).work
+    if choice.name != "decode_speed":
+        return 0.0
+    passes = 2 * (1 + choice["new"] * choice["uncached"])
+    given = (choice[option] for option in ("paired", "batch", "context", "new"))
+    tokens = {(replace(spec, context=c), n): passes * n * c for c, n in _sizes(spec, *given)}
+    return sum((count(at).work / 3 * number for (at, _), number in tokens.items()), start=0.0)

@@ -25,6 +25,9 @@ PROCESSES, ROUNDS = 5, 3
 #: Largest number of processes, and the half width of an interval (as a share of the speed) above
 #: which processes are added.
 MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
+#: Seconds after which a paired measurement starts no further process. Each process starts no round
+#: after its share of the seconds.
+MAX_PAIRED_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,10 @@ def measure_arms(
         enough=lambda: time.monotonic() - began > limit_s,
     )
     metrics: list[dict[str, Measurement]] = [{} for _ in arms]
-    for case in cases:
-        i, name = case
-        if case in errors:
-            metrics[i][name] = Measurement(error=reason(errors[case]))
-        else:
-            metrics[i][name] = _combined(results[case], _medians)
+    for i, name in cases:
+        failed = errors.get((i, name))
+        turns = [Measurement(error=reason(failed))] if failed else results[i, name]
+        metrics[i][name] = joined(turns, of_processes=False)
     return metrics
 
 
@@ -100,34 +101,24 @@ def half_width(arms: Sequence[Measurement], bases: Sequence[int], quantity: str)
     return widest
 
 
-def joined(processes: Sequence[Measurement]) -> Measurement:
-    """Join a metric's measurements in several processes: medians over all rounds.
+def joined(parts: Sequence[Measurement], *, of_processes: bool = True) -> Measurement:
+    """Join a metric's measurements in several processes, or in the turns of one process.
 
-    If the metric failed in one of the processes, the failed measurement is returned.
+    A value is the median over all turns. If the metric failed in one of the parts, the failed
+    measurement is returned; otherwise the first error of a part, if any, is kept.
     """
-    for measurement in processes:
-        if measurement.error and not measurement.rows:
-            return measurement
-    return _combined(processes, _over_processes)
-
-
-def _over_processes(values: Sequence[Value]) -> Value:
-    turns = [turns for value in values for turns in value.by_process]
-    samples = tuple(chain(*turns))
-    return replace(values[0], value=median(samples), samples=samples, turns=tuple(map(len, turns)))
-
-
-def _medians(values: Sequence[Value]) -> Value:
-    samples = tuple(value.value for value in values)
-    return replace(values[0], value=median(samples), samples=samples)
-
-
-def _combined(
-    parts: Sequence[Measurement], combine: Callable[[Sequence[Value]], Value]
-) -> Measurement:
-    """Combine measurements: the values with the same name, and the first error, if any."""
     by_name: dict[str, list[Value]] = {}
-    for value in chain(*(part.rows for part in parts)):
-        by_name.setdefault(value.name, []).append(value)
-    error = next((part.error for part in parts if part.error), "")
-    return Measurement(tuple(combine(values) for values in by_name.values()), error)
+    for part in parts:
+        if part.error and not part.rows:
+            return part
+        for value in part.rows:
+            by_name.setdefault(value.name, []).append(value)
+    rows = tuple(_join_values(values, of_processes) for values in by_name.values())
+    return Measurement(rows, next((part.error for part in parts if part.error), ""))
+
+
+def _join_values(values: Sequence[Value], of_processes: bool) -> Value:
+    one = [((value.value,),) for value in values]
+    turns = [*chain(*([value.by_process for value in values] if of_processes else one))]
+    samples, counts = tuple(chain(*turns)), tuple(map(len, turns)) if of_processes else ()
+    return replace(values[0], value=median(samples), samples=samples, turns=counts)

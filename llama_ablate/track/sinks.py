@@ -9,8 +9,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
-import pandas as pd
-
 from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import to_line
@@ -40,7 +38,9 @@ class TrackedRun:
     @property
     def flat(self) -> dict[str, str | int | float | bool]:
         """The config with dotted keys; lists are JSON text."""
-        (flat,) = pd.json_normalize(dict(self.config)).to_dict("records")
+        from pandas import json_normalize  # 0.5 s, which no run without trackers has to wait for
+
+        (flat,) = json_normalize(dict(self.config)).to_dict("records")
         plain = str | int | float | bool
         return {str(k): v if isinstance(v, plain) else to_line(v) for k, v in flat.items()}
 

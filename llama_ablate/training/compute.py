@@ -179,15 +179,15 @@ def update(
     is called with a function that computes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
-    forward = partial(_forward, objective, parts, compute, ranks, dropout)
-    for total, by_name in forward():
+    passes = _Step(objective, parts, compute, train.clip, ranks, dropout)
+    for total, by_name in passes.losses():
         (total / len(parts)).backward()
         for name, value in by_name.items():
             before = means.get(name, torch.zeros((), device=compute.device))
             means[name] = before + value.detach() / len(parts)
     means = {name: ranks.mean(value) for name, value in means.items()}
     norm = _clip(objective, train.clip)
-    do_step(optimizer, _Closure(objective, forward, parts, train.clip))
+    do_step(optimizer, passes)
     optimizer.zero_grad()
     for module in objective.modules():
         after_step: Callable[..., None] | None = getattr(module, "after_step", None)
@@ -196,73 +196,60 @@ def update(
     return means, norm
 
 
-def _forward(
-    objective: nn.Module,
-    parts: Sequence[Tensor],
-    compute: Compute,
-    ranks: Ranks,
-    dropout: Dropout | None,
-    *,
-    sampled: bool = False,
-) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
-    """Yield each micro-batch's loss on this rank, with the parts of the loss by name.
-
-    If a loss balances the experts of a mixture, and the step has several micro-batches or ranks,
-    the experts' load shares in the whole step are first counted in a forward pass without
-    gradients: the loss is a product of two means, and a mean of such products over parts of the
-    step would be a different function.
-    """
-    mixtures: list[Any] = [
-        module for module in objective.modules() if getattr(module, "balances_by_loss", False)
-    ]
-    if mixtures and (len(parts) > 1 or ranks.count > 1):
-        for mixture in mixtures:
-            mixture.is_counting = True
-        with torch.no_grad():
-            for _ in _losses(objective, parts, compute, ranks, dropout, sampled=sampled):
-                pass
-        for mixture in mixtures:
-            mixture.know_step(ranks.mean)
-    yield from _losses(objective, parts, compute, ranks, dropout, sampled=sampled)
-
-
-def _losses(
-    objective: nn.Module,
-    parts: Sequence[Tensor],
-    compute: Compute,
-    ranks: Ranks,
-    dropout: Dropout | None,
-    *,
-    sampled: bool,
-) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
-    first = 0
-    for part in parts:
-        mine = ranks.share(part)
-        masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
-        with compute.autocast():
-            result = objective(mine, masks, sampled=sampled)
-        first += len(part)
-        yield result
-
-
 @dataclass
-class _Closure:
-    """Function that recomputes a step's loss and gradients: see `optimizers.Closure`."""
+class _Step:
+    """Passes over the micro-batches of a step; a call is an `optimizers.Closure`."""
 
     objective: nn.Module
-    forward: Callable[..., Iterator[tuple[Any, Mapping[str, Tensor]]]]
     parts: Sequence[Tensor]
-    clip: float
+    compute: Compute
+    clip: float = 0.0
+    ranks: Ranks = ALONE
+    dropout: Dropout | None = None
 
     @property
     def tokens(self) -> int:
         return sum(part[:, 1:].numel() for part in self.parts)
 
+    def losses(self, *, sampled: bool = False) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
+        """Yield each micro-batch's loss on this rank, with the parts of the loss by name.
+
+        If a loss balances the experts of a mixture, and the step has several micro-batches or
+        ranks, the experts' load shares in the whole step are first counted in a forward pass
+        without gradients: the loss is a product of two means, and a mean of such products over
+        parts of the step would be a different function.
+        """
+        mixtures: list[Any] = [
+            module
+            for module in self.objective.modules()
+            if getattr(module, "balances_by_loss", False)
+        ]
+        if mixtures and (len(self.parts) > 1 or self.ranks.count > 1):
+            for mixture in mixtures:
+                mixture.is_counting = True
+            with torch.no_grad():
+                for _ in self._forward(sampled=sampled):
+                    pass
+            for mixture in mixtures:
+                mixture.know_step(self.ranks.mean)
+        yield from self._forward(sampled=sampled)
+
+    def _forward(self, *, sampled: bool) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
+        first = 0
+        for part in self.parts:
+            mine = self.ranks.share(part)
+            row = first + self.ranks.index * len(mine)
+            masks = self.dropout.from_row(row) if self.dropout else None
+            with self.compute.autocast():
+                result = self.objective(mine, masks, sampled=sampled)
+            first += len(part)
+            yield result
+
     def __call__(self, *, sampled: bool = False) -> Tensor:
         self.objective.zero_grad()
         with torch.enable_grad():
             losses = []
-            for total, _ in self.forward(sampled=sampled):
+            for total, _ in self.losses(sampled=sampled):
                 (total / len(self.parts)).backward()
                 losses.append(total.detach())
         if not sampled:
@@ -318,7 +305,9 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     """
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
-    batch = _batch(one_layer, train, compute.device)
+    # A micro-batch, or a part of it that is quick enough.
+    most = _TIMED_FLOPS[compute.device] / (count(one_layer).work * one_layer.context)
+    batch = max(1, min(train.batch // train.accumulate, int(most)))
     objective = Objective(new_model(one_layer, 0).to(compute.device), losses_of(train))
     tokens = torch.randint(0, one_layer.vocab, (batch, one_layer.context + 1)).to(compute.device)
     in_float32 = replace(compute, precision="float32")
@@ -339,19 +328,13 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     )
 
 
-def _batch(one: ModelSpec, train: Train, device: str) -> int:
-    """Return the number of sequences in a timed step: a micro-batch, or part of a large batch."""
-    most = _TIMED_FLOPS[device] / (count(one).work * one.context)
-    return max(1, min(train.batch // train.accumulate, int(most)))
-
-
 def _forward_backward_s(objective: Objective, tokens: Tensor, compute: Compute) -> float:
     """Time the forward and backward pass of one micro-batch."""
     compute.prepare(objective.model)
     dropout = Dropout.for_step(objective.model.spec, 0, 0, len(tokens))
 
     def step() -> None:
-        ((loss, _),) = _forward(objective, [tokens], compute, ALONE, dropout)
+        ((loss, _),) = _Step(objective, [tokens], compute, dropout=dropout).losses()
         loss.backward()
         objective.zero_grad()
 

@@ -5,13 +5,15 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
@@ -123,6 +125,7 @@ def train(
     objective = Objective(model, losses_of(config), seed if init_seed is None else init_seed)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
+    batches = batches or tokens.batch
     run = _Run(
         objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, evaluated
     )
@@ -146,47 +149,51 @@ def train(
             continue  # a stop during a branch is handled above
         run.step(state)
         if state.step % run.point_every == 0 or state.step == steps:
-            point = run.add_point(state)
-            progress(state.step, point["train_loss_nats"], state.curve)
-            if not all(math.isfinite(point[k]) for k in ("train_loss_nats", "grad_norm")):
-                return run.ended(
-                    "diverged", f"loss or gradient not finite by step {state.step}", state
-                )
-        else:
-            progress(state.step, run.late_loss(state), state.curve)
+            run.add_point(state)
+        progress(state.step, run.late_loss(state), state.curve)
+        for point in state.curve[-1:]:
+            if not (math.isfinite(point["train_loss_nats"]) and math.isfinite(point["grad_norm"])):
+                reason = f"loss or gradient not finite by step {state.step}"
+                return run.ended("diverged", reason, state)
     if hasattr(optimizer, "eval"):
         optimizer.eval()  # metrics and saved weights use its evaluation weights
     run.unigram = unigram_loss(tokens, run.sample)
     return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        objective: Objective,
-        optimizer: Optimizer,
-        tokens: Tokens,
-        config: Train,
-        steps: int,
-        seed: int,
-        compute: Compute,
-        ranks: Ranks,
-        batches: Batches | None,
-        evaluated: str,
-    ) -> None:
-        self.objective, self.model = objective, objective.model
-        self.optimizer, self.compute = optimizer, compute
-        self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
-        self.batch = batches or tokens.batch
-        self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
+    objective: Objective
+    optimizer: Optimizer
+    tokens: Tokens
+    config: Train
+    steps: int
+    seed: int
+    compute: Compute
+    ranks: Ranks
+    batch: Batches
+    documents: str
+    #: The loss of token frequencies on the sample, once the run has done all its steps.
+    unigram: float | None = None
+
+    def __post_init__(self) -> None:
+        self.model = self.objective.model
+        self.trained = self.ranks.wrap(self.compute.wrap(self.objective))
         self.context = self.model.spec.context
-        self.point_every = -(-steps // _POINTS)
-        self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.evaluated = partial(document_mode, self.model, tokens, evaluated)
+        self.point_every = -(-self.steps // _POINTS)
+        most = -(-self.steps // self.config.evals)  # steps between two evaluations
+        self.eval_every = self.point_every * max(1, most // self.point_every)
         with self.evaluated():
-            self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
-        #: The loss of token frequencies on the same sample, once the run has done all its steps.
-        self.unigram: float | None = None
+            self.sample = heldout_windows(self.model, self.tokens, "validation", CURVE_TOKENS)
+
+    def evaluated(self) -> AbstractContextManager[None]:
+        """Return a context in which the model reads held-out text in its document mode."""
+        return document_mode(self.model, self.tokens, self.documents)
+
+    def heldout_loss(self, cut: list[NDArray[np.int64]]) -> float:
+        """Compute the mean loss of windows of held-out text."""
+        with self.evaluated(), evaluation_weights(self.optimizer):
+            return float(losses(self.model, cut, self.compute).mean())
 
     def step(self, state: _State) -> None:
         """Run one optimizer step; record the losses, and the gradient norm before clipping."""
@@ -210,7 +217,7 @@ class _Run:
             self.trained, self.optimizer, parts, self.config, self.compute, self.ranks, dropout
         )
 
-    def add_point(self, state: _State) -> Point:
+    def add_point(self, state: _State) -> None:
         """Add a point to the curve: mean loss since the last point, periodically held-out loss."""
         since = int(state.curve[-1]["step"]) if state.curve else 0
         point = {
@@ -226,10 +233,8 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            with self.evaluated(), evaluation_weights(self.optimizer):
-                point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
+            point[_LOSS] = self.heldout_loss(self.sample)
         state.curve.append(point)
-        return point
 
     def late_loss(self, state: _State) -> float:
         """Return the mean loss of the last `point_every` steps."""
@@ -255,10 +260,9 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                with self.evaluated(), evaluation_weights(self.optimizer):
+                with self.evaluated():
                     cut = heldout_windows(self.model, self.tokens, split)
-                    loss = losses(self.model, cut, self.compute).mean()
-                state.branches[steps, split] = float(loss)
+                state.branches[steps, split] = self.heldout_loss(cut)
             self._restore(*before)
         return False
 

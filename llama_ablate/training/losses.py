@@ -80,10 +80,9 @@ class Objective(nn.Module):
             self._calls[choice.name] = loss, _list_arguments(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
-        wanted_inputs = [wanted for _, wanted in self._calls.values()]
         #: Whether logits may be computed for some tokens at a time, as no loss needs all logits at
         #: once.
-        self._cuts = not any("logits" in wanted for wanted in wanted_inputs)
+        self._cuts = not any("logits" in wanted for _, wanted in self._calls.values())
         self._by_token: dict[str, TokenLoss] = {CROSS_ENTROPY: cross_entropy}
         for name, (loss, wanted) in self._calls.items():
             if "token_logits" in wanted:

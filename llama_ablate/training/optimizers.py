@@ -168,15 +168,10 @@ def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None =
     """
     return sum(
         math.prod(shape) * parameter.element_size() * (times or {}).get(parameter, 1)
-        for parameter, shape in state_shapes(optimizer)
+        for group in optimizer.param_groups
+        for parameter, shapes in zip(group["params"], group["shapes"], strict=True)
+        for shape in shapes
     )
-
-
-def state_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
-    """Yield the shape of each optimizer state tensor, with its parameter."""
-    for group in optimizer.param_groups:
-        for parameter, shapes in zip(group["params"], group["shapes"], strict=True):
-            yield from ((parameter, shape) for shape in shapes)
 
 
 @lru_cache(maxsize=100_000)
@@ -238,7 +233,7 @@ def adamw(
 ) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), in torch's fused version."""
     all_groups = groups(weights, weight_decay, state=moments(2), eps=eps)
-    return LazyOptimizer(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), all_groups)
+    return LazyOptimizer((partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), all_groups))
 
 
 @OPTIMIZERS.register("muon")
@@ -275,9 +270,9 @@ def muon(
         adjust_lr_fn=adjust,
     )
     others = partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True)
-    return ChainedOptimizer(
-        LazyOptimizer(matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
-        LazyOptimizer(others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
+    return LazyOptimizer(
+        (matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
+        (others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
     )
 
 
@@ -296,7 +291,7 @@ def lion(
     the same factor.
     """
     make = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
-    return LazyOptimizer(make, groups(weights, weight_decay, state=moments(1)))
+    return LazyOptimizer((make, groups(weights, weight_decay, state=moments(1))))
 
 
 class Lion(torch.optim.Optimizer):
@@ -325,65 +320,40 @@ class Lion(torch.optim.Optimizer):
 
 
 class LazyOptimizer:
-    """Optimizer that is constructed at the first use; before, only parameter groups exist.
+    """Optimizers of torch for separate parameter groups, which are constructed at the first use.
 
     A plan of a thousand variants needs only the groups, and torch takes a second to import the
-    modules of its first optimizer.
+    modules of its first optimizer. `parts` are the constructors, each with its parameter groups.
     """
 
-    def __init__(self, make: Callable[[list[Group]], Optimizer], groups: list[Group]) -> None:
-        self._make, self.param_groups = make, groups
+    def __init__(self, *parts: tuple[Callable[[list[Group]], Optimizer], list[Group]]) -> None:
+        self._makers = [(make, groups) for make, groups in parts if groups]
+        self._is_single = len(parts) == 1
+        self.param_groups = [group for _, groups in parts for group in groups]
 
     @cached_property
-    def _optimizer(self) -> Optimizer:
-        return self._make(self.param_groups)
-
-    def step(self) -> None:
-        """Run a step."""
-        self._optimizer.step()
-
-    def zero_grad(self) -> None:
-        """Clear the gradients."""
-        self._optimizer.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer."""
-        return self._optimizer.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self._optimizer.load_state_dict(state_dict)
-        self.param_groups = (
-            self._optimizer.param_groups
-        )  # torch puts new groups in place of the old
-
-
-class ChainedOptimizer:
-    """Combination of several optimizers, each for separate parameter groups."""
-
-    def __init__(self, *parts: Optimizer) -> None:
-        self._parts = [part for part in parts if part.param_groups]
-        self._gather()
-
-    def _gather(self) -> None:
-        self.param_groups = [group for part in self._parts for group in part.param_groups]
+    def _optimizers(self) -> list[Optimizer]:
+        return [make(groups) for make, groups in self._makers]
 
     def step(self) -> None:
         """Run a step of each optimizer."""
-        for part in self._parts:
-            part.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
 
     def zero_grad(self) -> None:
-        """Clear the gradients of all optimizers."""
-        for part in self._parts:
-            part.zero_grad()
+        """Clear the gradients of all parameters."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the optimizers, in their order."""
-        return {"parts": [part.state_dict() for part in self._parts]}
+        """Return the state of a single optimizer, or the states of several in their order."""
+        states = [optimizer.state_dict() for optimizer in self._optimizers]
+        return states[0] if self._is_single else {"parts": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        for part, part_state in zip(self._parts, state_dict["parts"], strict=True):
-            part.load_state_dict(part_state)
-        self._gather()
+        states = [state_dict] if self._is_single else state_dict["parts"]
+        for optimizer, state in zip(self._optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+        # torch puts new groups in place of the old.
+        self.param_groups = [g for optimizer in self._optimizers for g in optimizer.param_groups]

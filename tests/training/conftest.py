@@ -11,3 +11,15 @@ from llama_ablate.data.tokenizer import TOKENIZERS
 def tokens(book):
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """Let what a test registers be forgotten."""
+
+    def copied(registry):
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+        return registry
+
+    return copied

@@ -40,15 +40,12 @@ def test_float32_is_float32_whatever_the_process_was_set_to(device):
 
 
 def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
+    configure_process(1)
+    assert not torch.are_deterministic_algorithms_enabled()
     configure_process(1, "cuda")
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-def test_on_a_cpu_operations_are_left_as_they_are():
-    configure_process(1)
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.fixture
@@ -123,10 +120,10 @@ def test_what_is_asked_for_is_taken_whatever_the_device_can(spec, bfloat16, has)
 def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
     spec, monkeypatch, most, rows
 ):
-    seen, forward, one = [], computing._forward, spec(layers=1)
+    seen, losses, one = [], computing._Step.losses, spec(layers=1)
     a_sequence = count(one).train_flops_per_token * one.context
     monkeypatch.setattr(
-        computing, "_forward", lambda *g, **k: seen.append(g[1][0].shape) or forward(*g, **k)
+        computing._Step, "losses", lambda step: seen.append(step.parts[0].shape) or losses(step)
     )
     monkeypatch.setitem(computing._TIMED_FLOPS, "cpu", most * a_sequence)
     timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"), rounds=1)

@@ -44,8 +44,9 @@ GROUPS_1 = "4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n1:name=systemd:/docker/
         (VERSION_1, GROUPS_1, 6 * GB, 2.5),
         (NO_LIMIT, GROUPS_1, math.inf, math.inf),
         ({}, "0::/\n", math.inf, math.inf),
+        ({}, None, math.inf, math.inf),
     ],
-    ids=["version 2", "version 1", "no limit", "no files"],
+    ids=["version 2", "version 1", "no limit", "no files", "no control groups"],
 )
 def test_the_least_limit_of_all_groups_around_a_process_counts(
     files, groups, memory, cpus, tmp_path
@@ -54,15 +55,11 @@ def test_the_least_limit_of_all_groups_around_a_process_counts(
         file = tmp_path / "root" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
-    (tmp_path / "groups").write_text(groups)
+    if groups:
+        (tmp_path / "groups").write_text(groups)
     given = (tmp_path / "root", tmp_path / "groups")
     assert containers.memory_left(*given) == memory
     assert containers.cpus(*given) == cpus
-
-
-def test_a_machine_without_control_groups_has_no_limit(tmp_path):
-    assert containers.memory_left(tmp_path, tmp_path / "none") == math.inf
-    assert containers.cpus(tmp_path, tmp_path / "none") == math.inf
 
 
 def test_a_containers_limits_decide_how_many_workers_start_and_are_described(monkeypatch):

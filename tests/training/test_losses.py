@@ -1,7 +1,6 @@
 """What training minimises: closed forms of the losses, and their way through a run."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -11,13 +10,12 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import new_model
-from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.loop import train
+from llama_ablate.training.compute import update
 from llama_ablate.training.losses import LOSSES, Objective, z_loss
 
-COMPUTE = Compute("cpu", 1, "float32", "math")
+from .runs import BOTH, COMPUTE, MOE, trained
+
 TOKENS = torch.randint(0, 61, (3, 13), generator=torch.Generator().manual_seed(1))
-MOE = {"name": "moe", "experts": 4, "width": 8, "balance_weight": 0.5}
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +81,12 @@ def test_extra_layers_are_drawn_from_seed_and_name_and_are_no_part_of_the_model(
     assert count(one.model.spec).parameters == sum(p.numel() for p in one.model.parameters())
 
 
-def test_what_a_loss_may_not_ask_for_is_named(spec, monkeypatch):
+def test_what_a_loss_may_not_ask_for_is_named(spec, own):
     class Asking(torch.nn.Module):
         def forward(self, logit):
             return logit.sum()
 
-    for kind in ("_components", "_schemas"):
-        monkeypatch.setattr(LOSSES, kind, dict(getattr(LOSSES, kind)))
-    LOSSES.register("asking")(Asking)
+    own(LOSSES).register("asking")(Asking)
     with pytest.raises(ConfigError, match=r"asks for 'logit'; allowed: .*did you mean 'logits'"):
         objective(spec, "asking")
     with pytest.raises(ConfigError, match="supplies no size 'logit'"):
@@ -100,25 +96,8 @@ def test_what_a_loss_may_not_ask_for_is_named(spec, monkeypatch):
 # --- in a run ---
 
 
-def trained(spec, tokens, *, seed=0, saved=None, stop=lambda: False, feedforward="swiglu", **keys):
-    model = new_model(spec(vocab=256, layers=1, feedforward=feedforward), seed)
-    config = Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **keys})
-    done = train(
-        model, tokens, config, steps=20, seed=seed, compute=COMPUTE, saved=saved, stop=stop
-    )
-    return model, done
-
-
-def numbers(curve):
-    return [{k: v for k, v in row.items() if k != "train_s"} for row in curve]
-
-
-BIASED = {"name": "moe", "experts": 4, "width": 8, "balance": "bias", "balance_rate": 0.01}
-BOTH = ["z_loss", "multi_token"]
-
-
 def test_the_curve_has_a_column_for_each_part_and_the_train_loss_stays_plain(spec, tokens):
-    _model, done = trained(spec, tokens, feedforward=MOE, losses=BOTH)
+    _model, done = trained(spec, tokens, sizes={"feedforward": MOE}, losses=BOTH)
     first = done.curve[0]
     names = {"loss_balance_nats", "loss_z_loss_nats", "loss_multi_token_nats"}
     assert all(names <= set(point) for point in done.curve)
@@ -129,29 +108,6 @@ def test_the_curve_has_a_column_for_each_part_and_the_train_loss_stays_plain(spe
     assert first["loss_multi_token_nats"] == pytest.approx(0.3 * math.log(256), rel=0.05)
     assert first["loss_z_loss_nats"] == pytest.approx(1e-4 * math.log(256) ** 2, rel=0.05)
     assert done.curve[-1]["loss_multi_token_nats"] < first["loss_multi_token_nats"]
-
-
-@pytest.mark.parametrize("feedforward", [MOE, BIASED], ids=["loss", "bias"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(spec, tokens, tmp_path, feedforward):
-    keys = {"feedforward": feedforward, "losses": BOTH, "accumulate": 2}
-    expected_model, expected = trained(spec, tokens, **keys)
-    stop = partial(next, iter([False] * 7 + [True]))
-    _, stopped = trained(spec, tokens, saved=tmp_path, stop=stop, **keys)
-    assert stopped.outcome == "cancelled"
-    model, done = trained(spec, tokens, saved=tmp_path, **keys)
-    assert numbers(done.curve) == numbers(expected.curve)
-    for name, value in expected_model.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name]), name
-
-
-def test_a_branch_leaves_losses_and_bias_as_they_were(spec, tokens):
-    keys = {"feedforward": BIASED, "losses": BOTH, "schedule": "wsd"}
-    plain, _ = trained(spec, tokens, **keys)
-    branched, done = trained(spec, tokens, branches=[0.5], **keys)
-    assert any("_loss_at_" in value.name for value in done.values)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, branched.state_dict()[name]), name
-    assert plain.blocks[0].ffn.balance_bias.abs().max() > 0
 
 
 def test_gradients_of_extra_layers_are_clipped_with_the_models(spec):

@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build, new_model
+from llama_ablate.model.decoder import new_model
 from llama_ablate.model.parametrization import Scale
-from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.compute import update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
@@ -20,6 +19,8 @@ from llama_ablate.training.optimizers import (
     set_learning_rate,
     state_bytes,
 )
+
+from .runs import COMPUTE, same
 
 #: Each optimizer, and each of its options once with another value than its default.
 ENTRIES = [
@@ -33,7 +34,6 @@ ENTRIES = [
     {"name": "lion", "beta2": 0.5},
 ]
 TOKENS = torch.randint(0, 61, (2, 25), generator=torch.Generator().manual_seed(0))
-COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
 def train_config(**changes):
@@ -50,10 +50,6 @@ def trained(model, optimizer, train, steps=3):
     return model
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
 def alone(values, decays=True):
     """Return a weight of the blocks, in float64."""
     parameter = nn.Parameter(torch.tensor(values, dtype=torch.float64))
@@ -64,6 +60,7 @@ def stepped(entry, weight, gradients, *, lr, weight_decay):
     """Return what a weight is after steps along given gradients."""
     train = {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.95), "eps": 1e-8}
     optimizer = OPTIMIZERS.build(OPTIMIZERS.resolve(entry), weights=[weight], **train)
+    set_learning_rate(optimizer, lr)
     for gradient in gradients:
         weight.parameter.grad = torch.tensor(gradient, dtype=torch.float64)
         optimizer.step()
@@ -161,34 +158,12 @@ def test_filters_of_a_convolution_are_no_matrix_of_a_linear_layer(spec):
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_a_weights_scale_is_a_factor_of_its_rate(name):
     """A weight of scale 0.5 is stepped as one alone at half the rate."""
-    scaled = alone(START)
-    plain = alone(START)
-    half = Scale(rate=0.5)
-    scaled = replace(scaled, scale=lambda _update: half)
-    train = {"lr": 1.0, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
-    for weight, rate in ((scaled, 0.02), (plain, 0.01)):
-        optimizer = OPTIMIZERS.build(OPTIMIZERS.resolve(name), weights=[weight], **train)
-        for gradient in GRADIENTS:
-            set_learning_rate(optimizer, rate)
-            weight.parameter.grad = torch.tensor(gradient, dtype=torch.float64)
-            optimizer.step()
-    assert torch.equal(scaled.parameter, plain.parameter)
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("adamv", "'adamv' is not an optimizer; allowed: adamw, "),
-        ({"name": "muon", "momentun": 0.9}, "unknown key 'momentun'; allowed: adam_lr, adjust, "),
-        ({"name": "muon", "momentum": 1.0}, "it should be less than 1"),
-        ({"momentum": 0.9}, "an optimizer is a name, or a mapping that has the key 'name'"),
-    ],
-)
-def test_an_optimizer_that_there_is_not_is_refused_in_one_line(spec, entry, words):
-    with pytest.raises(ConfigError) as error:
-        make_optimizer(build(spec(), "meta"), train_config(optimizer=entry))
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
+    scaled = replace(alone(START), scale=lambda _update: Scale(rate=0.5))
+    found, plain = (
+        stepped(name, weight, GRADIENTS, lr=rate, weight_decay=0.1)
+        for weight, rate in ((scaled, 0.02), (alone(START), 0.01))
+    )
+    assert torch.equal(found, plain)
 
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))

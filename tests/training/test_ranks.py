@@ -85,48 +85,30 @@ class Torchrun:
     terminate = wait = poll
 
 
-def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypatch, request):
-    """With torchrun itself in the full tier."""
+MOE = (
+    "{{dim: 16, layers: 1, heads: 2, context: 16, feedforward: {{name: moe, experts: 4, "
+    "width: 8, scoring: sigmoid, capacity: 1.0, balance: {}}}}}"
+)
+MODELS = [MODEL, *map(MOE.format, ("bias, balance_rate: 0.05", "loss, balance_weight: 0.5"))]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["dropout", "balance by bias", "balance by loss"])
+def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypatch, plugin, model):
+    """Capacity is by sequence; bias and loss of the balance are of the load of all ranks."""
     popen = SimpleNamespace(Popen=Torchrun, DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(processes, "subprocess", popen)
-    two = request.getfixturevalue("two")
-    one = experiment_file("{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]")
-    assert one == two  # the same file, written anew: what "two" holds is done
-    assert run_in_process(one, tmp_path / "one") == 0
-    alone, shared = curve(tmp_path / "one" / "tiny"), curve(tmp_path / "two" / "tiny")
-    assert len(alone) == 60
-    for ours, theirs in zip(shared, alone, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
-    (record,) = Store(tmp_path / "two" / "tiny").records()
-    assert record.compute["ranks"] == 2
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("balance", ["bias, balance_rate: 0.05", "loss, balance_weight: 0.5"])
-def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
-    experiment_file, tmp_path, plugin, balance
-):
-    """Capacity is by sequence; bias and loss of the balance are of the load of all ranks."""
-    model = (
-        "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: {name: moe, experts: 4, "
-        f"width: 8, scoring: sigmoid, capacity: 1.0, balance: {balance}}}}}"
-    )
-    train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
     plugin("multi_token")
+    keys = {"seeds": "1", "measure": "[perplexity]", "model": model}
+    train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
     curves = []
     for count in (1, 2):
-        file = experiment_file(
-            "{}",
-            model=model,
-            train=train,
-            seeds="1",
-            measure="[perplexity]",
-            parallel=f"{{data: {count}}}",
-        )
+        file = experiment_file("{}", train=train, parallel=f"{{data: {count}}}", **keys)
         root = tmp_path / str(count)
         assert run_in_process(file, root, "--plugin", str(PLUGINS / "multi_token.py")) == 0
-        (run,) = Store(root / "tiny").folders()
-        curves.append(Results.open(root / "tiny").curve(run))
+        (record,) = Store(root / "tiny").records()
+        assert record.compute["ranks"] == count
+        curves.append(Results.open(root / "tiny").curve(record.id))
+    assert len(curves[0]) == 12
     for ours, theirs in zip(*curves, strict=True):
         assert set(ours) == set(theirs) >= {"loss_z_loss_nats", "loss_multi_token_nats"}
         del ours["train_s"], theirs["train_s"]

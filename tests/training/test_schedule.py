@@ -1,28 +1,16 @@
 import math
-from functools import partial
 
 import pytest
-import torch
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.design.forecast import disk_bytes
-from llama_ablate.model.decoder import new_model
-from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, windows
-from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import spikes, stability_values
 from tests import plans
 
-COMPUTE = Compute("cpu", 1, "float32", "math")
-
-
-def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **config):
-    model = new_model(spec(vocab=256, layers=1, dim=dim, context=16), 0)
-    values = Train.check({"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **config})
-    more = {"saved": saved, "stop": stop}
-    return model, train(model, tokens, values, steps=steps, seed=0, compute=COMPUTE, **more)
+from .runs import BIASED, BOTH, COMPUTE, WSD, same, stop_after, trained
 
 
 def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
@@ -68,44 +56,39 @@ def test_the_fall_of_a_wsd_schedule_may_be_one_minus_a_root():
 
 
 def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
-    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
-    _, long = trained(spec, tokens, steps=40, branches=[0.5], **wsd)
-    model, short = trained(spec, tokens, steps=20, **wsd)
-    alone = losses(model, windows(tokens.split("test"), 16), COMPUTE).mean()
-    (branch,) = (v for v in long.values if v.name == "test_loss_at_1280_tokens_nats")
+    _, long = trained(spec, tokens, steps=40, branches=[0.5], **WSD)
+    model, short = trained(spec, tokens, steps=20, **WSD)
+    alone = losses(model, windows(tokens.split("test"), 24), COMPUTE).mean()
+    (branch,) = (v for v in long.values if v.name == "test_loss_at_1920_tokens_nats")
     assert branch.value == float(alone)
-    assert branch.coordinates == {"split": "test", "share": 0.5, "tokens": 1280}
+    assert branch.coordinates == {"split": "test", "share": 0.5, "tokens": 1920}
     assert short.steps_done == 20
 
 
-@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
-def test_branches_leave_the_run_as_it_is(spec, tokens, optimizer):
-    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "optimizer": optimizer}
-    plain, _ = trained(spec, tokens, steps=24, **wsd)
-    branched, _ = trained(spec, tokens, steps=24, branches=[0.25, 0.5], **wsd)
-    for a, b in zip(plain.parameters(), branched.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("after", [17, 22])  # of 20: within the fall of a branch, and behind it
-def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, after):
-    config = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]}
-    whole, expected = trained(spec, tokens, steps=40, **config)
-    stop = partial(next, iter([False] * after + [True] * 2))  # a branch, and the run itself
-    _, first = trained(spec, tokens, steps=40, saved=tmp_path, stop=stop, **config)
-    assert first.outcome == "cancelled"
-    gone_on, ended = trained(spec, tokens, steps=40, saved=tmp_path, **config)
-    assert repr(ended.values) == repr(expected.values)  # NaN is not equal to itself
-    for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
-        assert torch.equal(a, b)
+@pytest.mark.parametrize(
+    "config",
+    [
+        *({"optimizer": name} for name in OPTIMIZERS),
+        {"sizes": {"feedforward": BIASED}, "losses": BOTH},
+    ],
+    ids=str,
+)
+def test_branches_leave_the_run_as_it_is(spec, tokens, plugin, config):
+    plugin("multi_token")
+    plain, _ = trained(spec, tokens, steps=24, **WSD, **config)
+    branched, done = trained(spec, tokens, steps=24, branches=[0.25, 0.5], **WSD, **config)
+    assert sum("_loss_at_" in value.name for value in done.values) == 4
+    assert same(plain, branched)
+    biases = [value for name, value in plain.state_dict().items() if name.endswith("balance_bias")]
+    assert all(bias.abs().max() > 0 for bias in biases)
 
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
     spec, tokens, tmp_path, optimizer
 ):
-    stop = partial(next, iter([False, True]))
-    model, _ = trained(spec, tokens, saved=tmp_path, stop=stop, dim=128, optimizer=optimizer)
+    more = {"saved": tmp_path, "stop": stop_after(1), "sizes": {"dim": 128}}
+    model, _ = trained(spec, tokens, optimizer=optimizer, **more)
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     kept = optimizer_bytes(model.spec, OPTIMIZERS.resolve(optimizer))
