@@ -11,7 +11,7 @@ import transformers
 from llama_ablate.config import experiment
 from llama_ablate.design import plan
 from llama_ablate.model.components import spec_from
-from llama_ablate.model.decoder import new_model
+from llama_ablate.model.decoder import build, new_model
 from tests.test_run_ids import stand_in_text  # noqa: F401
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "recipes"

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.model.decoder import new_model
+from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.parametrization import Scale
 from llama_ablate.training.compute import update
 from llama_ablate.training.losses import Objective
