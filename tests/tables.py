@@ -11,6 +11,17 @@ from llama_ablate.findings.table import Table
 from tests import plans
 from tests.metric_rows import make_values
 
+#: Losses of a baseline by seed, and the noise of a variant's differences.
+BASE, NOISE = [2.0, 2.2, 2.1, 2.3, 2.15], [0.01, -0.01, 0.005, -0.005, 0.0]
+#: Levels of the cells of a 2 x 2 design, and its section of a file.
+SQUARE = {f"{n}{b}": {"norm": n, "block": b} for n in (0, 1) for b in (0, 1)}
+PRODUCT = {"design": "product", "axes": {"norm": ["a", "b"], "block": ["a", "b"]}}
+
+
+def move(by, noise=1.0, base=BASE):
+    """Losses that lie by so much beside the baseline's, with a standard deviation of 0.008."""
+    return [loss + by + noise * own for loss, own in zip(base, NOISE, strict=True)]
+
 
 def frames(tables, *, roles=None, levels=None, planned=None, changes=None, **experiment):
     """Frames of some tables: by name, for each label its losses by seed, the baseline's first.

@@ -27,20 +27,13 @@ def word(values, margin=None, error=None, **options):
     return verdict(row["low"], row["high"], margin)
 
 
-@pytest.mark.parametrize(
-    ("shift", "margin", "expected"),
-    [
-        (-1.0, None, "better"),
-        (1.0, None, "worse"),
-        (0.0, None, "inconclusive"),
-        (0.0, 0.3, "equivalent"),
-        (0.0, 0.05, "inconclusive"),
-        (-1.0, 0.3, "better"),
-        (-1.0, 2.0, "equivalent"),  # it is there for certain, and smaller than what matters
-    ],
-)
-def test_one_row_alone(shift, margin, expected):
-    assert word(NOISE + shift, margin) == expected
+def test_one_row_alone():
+    words = {-1.0: "better", 1.0: "worse", 0.0: "inconclusive"}
+    assert {shift: word(NOISE + shift) for shift in words} == words
+    assert (word(NOISE, 0.3), word(NOISE, 0.05)) == ("equivalent", "inconclusive")
+    # A difference within the margin is there for certain, and smaller than what matters.
+    assert (word(NOISE - 1.0, 0.3), word(NOISE - 1.0, 2.0)) == ("better", "equivalent")
+    assert word([-1.0], 0.5) == "inconclusive"  # one seed says nothing
 
 
 def test_a_row_among_many_or_with_an_error_of_the_text_must_show_more():
@@ -52,14 +45,10 @@ def test_a_row_among_many_or_with_an_error_of_the_text_must_show_more():
     assert word(NOISE / 100 + 0.01, error=(0.006, 25)) == "inconclusive"
 
 
-@pytest.mark.parametrize("margin", [None, 0.01])
-def test_losses_that_are_equal_bit_for_bit_are_equal_with_and_without_a_margin(margin):
-    assert word([0.0, 0.0, 0.0], margin) == "equal"
-    assert word([1e-15, 0.0, -1e-15], margin) == ("equivalent" if margin else "inconclusive")
-
-
-def test_one_seed_says_nothing():
-    assert word([-1.0], 0.5) == "inconclusive"
+def test_losses_that_are_equal_bit_for_bit_are_equal_with_and_without_a_margin():
+    for margin, alike in ((None, "inconclusive"), (0.01, "equivalent")):
+        assert word([0.0, 0.0, 0.0], margin) == "equal"
+        assert word([1e-15, 0.0, -1e-15], margin) == alike
 
 
 def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables():
@@ -177,19 +166,6 @@ def test_where_no_arm_differs_lost_seeds_make_false_verdicts_no_more_likely(rate
         )
     assert false / tables <= most(0.05, tables)
     assert reversed_signs == 0
-
-
-def test_the_seeds_that_an_arm_kept_do_not_show_it_to_be_better(volume):
-    """An arm that equals the baseline, and loses the half of its twelve seeds that are worst."""
-    tables, generator = volume(100, 2_000, 2_000), np.random.default_rng(4)
-    survivors = judged_better = 0
-    for _ in range(tables):
-        own, base = generator.normal(size=(2, 12))
-        row = row_of((own - base)[own < np.median(own)])
-        survivors += verdict(row["low"], row["high"]) == "better"
-        judged_better += judged(row, ended(12, lost=6), ended(12)) == "better"
-    assert survivors / tables > 0.2
-    assert judged_better == 0
 
 
 SMALL = np.array([-0.004, 0.0, 0.004, 0.002, -0.002])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from llama_ablate.findings import (
     checks,
@@ -20,7 +19,7 @@ from llama_ablate.findings import (
     stages,
     tuning,
 )
-from llama_ablate.findings.columns import COLUMNS, list_means, list_shown, make_frame
+from llama_ablate.findings.columns import COLUMNS, list_means, list_shown
 from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 from tests import tables
@@ -138,24 +137,11 @@ def without_baseline(table):
     return replace(table, planned=waiting, measured=values)
 
 
-def test_a_frame_has_declared_columns_alone_in_their_types_and_order():
-    found = make_frame([{"label": "a", "runs": 3, "unknown": 1}, {"label": None}], "stability")
-    assert [*found] == [*COLUMNS["stability"]]
-    assert found["label"].tolist() == ["a", ""]
-    assert found["runs"].dtype == float  # of integers of which one is missing
-    assert found["diverged_share"].isna().all()
-    assert [*make_frame([], "runs")] == [*COLUMNS["runs"]]
-
-
 def test_every_column_is_described_and_those_of_narrow_tables_come_first():
     for section, columns in COLUMNS.items():
         assert all(column.about for column in columns.values()), section
         shown = [column.first for _, column in list_shown(section)]
         assert shown == sorted(shown, reverse=True)
-    declared = yaml.safe_load(
-        (Path(comparison.__file__).parent / "columns.yaml").read_text("utf-8")
-    )
-    assert {*declared} == {*COLUMNS}
 
 
 def test_a_mean_is_that_over_runs_of_the_number_of_its_name():

@@ -1,6 +1,5 @@
 """Tasks and guards in a report: differences of answers, and what is worse whatever the loss."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,14 +8,10 @@ import pytest
 
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.findings.comparison import compare_variants
-from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.findings.others import compare_others, list_other_items
-from llama_ablate.results import Results
 from tests import tables
-from tests.conftest import LEARNS
 from tests.evidence.rows import row_of, rows_of
-from tests.in_process import run_in_process
 from tests.metric_rows import make_values, of_run
 from tests.tables import sentences_of as warnings
 
@@ -192,25 +187,3 @@ def test_a_hypothesis_about_a_number_that_is_counted_is_decided_by_that_number()
     found = replace(plain, tables=(replace(table, measured=make_values(counted)),))
     (row,) = judge_hypotheses(found).to_dict("records")
     assert (row["result"], row["difference"], row["low"]) == ("supported", -64, -64)
-
-
-def test_answers_go_from_a_file_of_items_to_the_frame_of_metrics(experiment_file, tmp_path):
-    lines = [
-        {"context": "the", "choices": [" cat", " dog", "m"], "answer": i % 3} for i in range(9)
-    ]
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
-    file = experiment_file(
-        guard="{metric: cloze, worse_by: 1 points}",
-        measure=f"[perplexity, {{name: cloze, task: '{tmp_path}/own.jsonl'}}]",
-        train=LEARNS,
-    )
-    assert run_in_process(file, tmp_path / "results") == 0
-    opened = Results.open(tmp_path / "results" / "tiny")
-    record = opened.record(next(iter(opened.finished)))
-    (accuracy,) = (r for r in record.metrics["cloze"].rows if r.name == "own_accuracy")
-    assert len(accuracy.samples) == 9
-    assert sum(accuracy.samples) / 9 == pytest.approx(accuracy.value)
-    rows = compare_others(Frames.of(opened).table)
-    assert rows["label"].tolist() == ["rmsnorm (baseline)", "layernorm"]
-    assert rows["items"].tolist() == [9, 9]
-    assert rows["result"].tolist() == ["", "holds"]

@@ -9,6 +9,7 @@ from llama_ablate.evidence import written
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.factors import describe_steps
 from llama_ablate.findings.hypotheses import judge_hypotheses
+from tests import tables
 from tests.tables import frames
 
 LABELS = ("base", "+a", "+b", "+c")
@@ -60,6 +61,9 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
     ]
     made = path(seed, hypotheses=stated)
     steps, found = describe_steps(made.table), judge_hypotheses(made)
+    # The first step is the difference from the baseline; the sum of steps is the last row's.
+    last = compare_variants(made.table)["difference"].iloc[-1]
+    assert steps["marginal"].sum() == pytest.approx(last) == steps["cumulative"].iloc[-1]
     row = compare_variants(made.table).iloc[1]
     of, ends = ["difference", "low", "high"], ["marginal", "marginal_low", "marginal_high"]
     assert steps.loc[0, ends].tolist() == row[of].tolist()
@@ -74,28 +78,23 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
         assert result == words[verdict]
 
 
-@pytest.mark.parametrize(
-    ("by", "noise", "stated", "result", "remark"),
-    [
-        # Half the width of the interval is 0.012 at a noise of 1.
-        (-0.04, 1.0, {"direction": "better", "margin": "0.035 nats"}, "undecided", "better, but"),
-        (0.05, 1.0, {"direction": "equivalent", "margin": "0.05 nats"}, "undecided", "worse, but"),
-        (0.0, 1.0, {"direction": "better"}, "undecided", "equivalent within 0.02 nats"),
-        (-0.005, 0.1, {"direction": "better"}, "supported", "by less than the margin of 0.02"),
-        (-0.04, 1.0, {"direction": "better"}, "supported", ""),
-    ],
-)
+#: Differences and their noise, with a hypothesis, its result, and the remark beside it.
+#: Half the width of the interval is 0.012 at a noise of 1.
+REMARKS = [
+    (-0.04, 1.0, {"direction": "better", "margin": "0.035 nats"}, "undecided", "better, but"),
+    (0.05, 1.0, {"direction": "equivalent", "margin": "0.05 nats"}, "undecided", "worse, but"),
+    (0.0, 1.0, {"direction": "better"}, "undecided", "equivalent within 0.02 nats"),
+    (-0.005, 0.1, {"direction": "better"}, "supported", "by less than the margin of 0.02"),
+    (-0.04, 1.0, {"direction": "better"}, "supported", ""),
+]
+
+
+@pytest.mark.parametrize(("by", "noise", "stated", "result", "remark"), REMARKS)
 def test_where_a_result_and_a_rows_verdict_differ_a_remark_says_how_they_go_together(
     by, noise, stated, result, remark
 ):
-    base = [2.0, 2.2, 2.1, 2.3, 2.15]
-    drawn = [0.01, -0.01, 0.005, -0.005, 0.0]
-    losses = [loss + by + noise * own for loss, own in zip(base, drawn, strict=True)]
-    made = frames(
-        {"": {"base": base, "a": losses}},
-        margin="0.02 nats",
-        hypotheses=[{"variant": "a", **stated}],
-    )
+    losses = {"base": [2.0, 2.2, 2.1, 2.3, 2.15], "a": tables.move(by, noise)}
+    made = frames({"": losses}, margin="0.02 nats", hypotheses=[{"variant": "a", **stated}])
     (found,) = judge_hypotheses(made).itertuples()
     assert found.result == result
     assert found.remark.startswith(remark)
@@ -136,16 +135,6 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
     assert written.interval(-0.00001, -0.01, 0.01) == "+0.000 [-0.010, +0.010]"  # no minus zero
     assert written.interval(0.1234, math.nan, math.nan) == "+0.123"
     assert written.estimate(-1.26, -3.0, 0.5) == "-1.3"
-
-
-def test_ends_that_are_not_known_are_not_written_and_small_sizes_have_a_unit():
-    assert written.bounded(0.0, 0.0, math.inf, ".2f") == "not determined"
-    assert written.bounded(0.1, 0.0, 0.3, ".2f") == "at most 0.30"
-    assert written.bounded(0.1, 0.05, math.inf, ".2f") == "at least 0.05"
-    assert written.times(1.2, 1.004, 1.4) == "1.200x [1.004, 1.400]"
-    assert written.describe_ratio(1.2, 1.01, 1.4) == "1.20x* [1.01, 1.40]"
-    assert written.describe_ratio(1.2, 0.9, 1.4) == "1.20x [0.90, 1.40]"
-    assert (written.size(4096), written.count(1.25e6)) == ("4 KiB", "1.25M")
 
 
 def test_how_runs_ended_is_counted_beside_a_mean_of_those_that_trained():

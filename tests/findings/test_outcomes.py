@@ -192,8 +192,12 @@ def verdicts(frames):
 def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference():
     ends = {"base": 3.27, "better": 3.2, "learns": 3.1, "short": 3.3}
     curves = arms(**{arm: partial(towards, end) for arm, end in ends.items()})
-    frames = Frames.of(results_of(curves))
+    stated = [{"variant": "better", "direction": "better"}]
+    frames = Frames.of(results_of(curves, hypotheses=stated))
     rows = compare_variants(frames.table).set_index("label")
+    (tested,) = judge_hypotheses(frames).to_dict("records")
+    assert tested["result"] == "undecidable"
+    assert tested["why"].startswith("too short: base, seed 0: the loss ended at 3.270")
     assert list(rows["verdict"]) == ["baseline", "too short", "too short", "too short"]
     assert rows["too_short"].to_dict() == {"base": 2, "better": 0, "learns": 0, "short": 2}
     assert rows.loc["better", "difference"] == pytest.approx(-0.07)
@@ -202,15 +206,6 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
     assert rows["outcome"].tolist() == ["2 too short", "2 ok", "2 ok", "2 too short"]
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare: base, seed 0 (the loss")
-
-
-def test_a_hypothesis_about_a_row_that_is_too_short_says_which_run_was():
-    stated = [{"variant": "better", "direction": "better"}]
-    curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
-    row = judge_hypotheses(Frames.of(results_of(curves, hypotheses=stated))).iloc[0]
-    assert row["result"] == "undecidable"
-    assert row["why"].startswith("too short: base, seed 0: the loss ended at 3.270")
-    assert row["difference"] == pytest.approx(-0.07)
 
 
 def test_a_table_whose_runs_are_too_short_ends_at_the_first_look():
@@ -277,9 +272,13 @@ def test_experiments_that_are_joined_excuse_each_others_runs():
     assert joined == {"base": "baseline", "flat": "too short", "falls": "too short"}
 
 
-LOSSES = {"aa": [2.0, 2.1, 2.2], "ba": [2.5, 2.6, 2.7], "ab": [2.02, 2.1, 2.2]}
-LOSSES["bb"] = [2.51, 2.63, 2.7]
-LEVELS = {cell: {"norm": int(cell[0] == "b"), "block": int(cell[1] == "b")} for cell in LOSSES}
+LOSSES = dict(
+    zip(
+        tables.SQUARE,
+        ([2.0, 2.1, 2.2], [2.02, 2.1, 2.2], [2.5, 2.6, 2.7], [2.51, 2.63, 2.7]),
+        strict=True,
+    )
+)
 
 
 def with_short(made, label):
@@ -292,7 +291,7 @@ def with_short(made, label):
 
 def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     def words(losses, short=""):
-        made = tables.frames({"": losses}, levels=LEVELS)
+        made = tables.frames({"": losses}, levels=tables.SQUARE)
         table = with_short(made, short) if short else made.table
         return estimate_factors(table).set_index("factor")["verdict"].to_dict()
 
@@ -301,11 +300,11 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
         "block": "inconclusive",
         "norm x block": "inconclusive",
     }
-    assert set(words(LOSSES, short="ab").values()) == {"too short"}
-    lost = [*LOSSES["bb"][:2], "collapsed"]
-    assert words(LOSSES | {"bb": lost})["norm"] == "worse"  # a lost run only makes it worse
-    lost = [*LOSSES["aa"][:2], "collapsed"]
-    assert words(LOSSES | {"aa": lost})["norm"] == "inconclusive"
+    assert set(words(LOSSES, short="01").values()) == {"too short"}
+    lost = [*LOSSES["11"][:2], "collapsed"]
+    assert words(LOSSES | {"11": lost})["norm"] == "worse"  # a lost run only makes it worse
+    lost = [*LOSSES["00"][:2], "collapsed"]
+    assert words(LOSSES | {"00": lost})["norm"] == "inconclusive"
 
 
 def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():

@@ -7,7 +7,6 @@ import pytest
 
 from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.findings.precision import Noise, Rows, expect, find_noise
-from tests.metric_rows import with_documents
 from tests.tables import frames
 
 
@@ -26,26 +25,19 @@ def test_the_expected_half_width_is_about_the_median_of_drawn_tables(seeds, rows
     assert expected == pytest.approx(np.median(found["high"] - found["mean"]), rel=0.15)
 
 
-def test_the_noise_of_a_pilot_is_the_mean_variance_of_its_rows_and_of_their_texts():
-    generator = np.random.default_rng(2)
-    tokens = np.full(30, 100.0)
-    of_text = generator.normal(0, 0.2, (3, 1, 30))
-    nats = (2 + of_text + generator.normal(0, 0.05, (3, 4, 1))) * tokens
-    labels = ("base", "a", "b")
-    losses = {label: own.mean(1) / 100 for label, own in zip(labels, nats, strict=True)}
-    pilot = frames({"": {label: own.tolist() for label, own in losses.items()}}, margin="0.1 nats")
-    by_seed = {label: dict(enumerate(own)) for label, own in zip(labels, nats, strict=True)}
-    table = with_documents(pilot.table, by_seed, dict.fromkeys(labels, tokens))
-    noise = find_noise(table)
-    # Either row's variance is moderated by the other's, to (3 x prior + 3 x own) / 6.
-    variances = [(losses[of] - losses["base"]).var(ddof=1) for of in ("a", "b")]
-    assert noise.seeds == pytest.approx(math.sqrt(np.mean(variances)), rel=0.1)
-    assert noise.text == pytest.approx(0.2 * math.sqrt(2 / 30), rel=0.4)
+def test_the_noise_of_a_pilot_is_that_of_its_rows():
+    base, noise = np.array([2.0, 2.1, 2.2, 2.1]), np.array([0.01, -0.01, 0.02, 0.0])
+    losses = {"base": base, "a": base + noise, "b": base - 2 * noise}
+    pilot = frames({"": {label: own.tolist() for label, own in losses.items()}})
+    # Either variance is moderated by the other's: with weight 3, and 3/2 for the larger.
+    a, b = noise.var(ddof=1), 4 * noise.var(ddof=1)
+    moderated = (3 * b + 3 * a) / 6, (1.5 * a + 3 * b) / 4.5
+    found = find_noise(pilot.table)
+    assert (found.seeds, found.text) == (pytest.approx(math.sqrt(np.mean(moderated))), 0)
     assert find_noise(frames({"": {"base": [2.0] * 3, "a": [2.0] * 3}}).table) is None
-    values = expect(pilot.plan, noise, 0.1)
-    assert values["half_width"] == Rows(2, noise).half_width(4)
+    values = expect(pilot.plan, Noise(found.seeds, 0.01), 0.1)
+    assert values["half_width"] == Rows(2, Noise(found.seeds, 0.01)).half_width(4)
     assert values["half_width_with_more_text"] < values["half_width"]
-    assert 0 < values["text_share"] < 1
 
 
 def test_seeds_narrow_what_seeds_limit_and_not_what_the_text_limits():

@@ -12,9 +12,9 @@ from llama_ablate.evidence.medians import compare_column
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.speeds import find_peak
-from llama_ablate.results import Results, Store
-from llama_ablate.results.record import Measurement, Value
-from tests import plans, tables
+from llama_ablate.results import Results
+from tests import tables
+from tests.metric_rows import make_values
 from tests.tables import sentences_of
 
 ROOT = Path(__file__).parents[2]
@@ -23,36 +23,18 @@ BASE = [[1000.0, 1100.0, 900.0], [500.0, 500.0, 500.0], [1000.0, 1000.0, 1000.0]
 RATIOS = [[1.2, 1.3, 1.1], [1.25, 1.25, 1.0], [1.15, 1.15, 2.0]]
 
 
-@pytest.fixture
-def frames(tmp_path):
-    """Read an experiment of a baseline, a variant and an A/A arm whose speeds were measured."""
-
-    def read(again=((1.0,) * 3,) * 3):
-        arms = [
-            plans.variant("aa", "baseline"),
-            plans.variant("bb", "faster"),
-            plans.variant("cc", "again", role="aa", reseed="none"),
-        ]
-        table = plans.table(arms, [plans.run(f"{v.id}0", v.id, 0) for v in arms])
-        store = Store(tmp_path / "x")
-        store.create(plans.document(table), "name: x\n")
-        ones = [[1.0] * 3] * 3
-        with store.alone("measure") as lease:
-            for arm, ratios in zip(arms, (ones, RATIOS, again), strict=True):
-                turns = np.array(BASE) * np.array(ratios)
-                speed = Value(
-                    "train_tokens_per_s",
-                    float(np.median(turns)),
-                    samples=tuple(turns.ravel().tolist()),
-                    turns=(3, 3, 3),
-                )
-                metric = Measurement((speed,))
-                store.add_metric(
-                    lease, store.variant_folder(arm.label, arm.id), "train_speed", metric
-                )
-        return Frames.of(Results(store.root))
-
-    return read
+def frames(again):
+    """Frames of a baseline, a variant and an A/A arm whose speeds were measured in turns."""
+    arms = {"base": np.ones((3, 3)), "faster": np.array(RATIOS), "again": np.array(again)}
+    roles = {"again": {"role": "aa", "reseed": "none"}}
+    made = tables.frames({"": {label: [2.0] for label in arms}}, changes=roles)
+    name = {"metric": "train_speed", "name": "train_tokens_per_s"}
+    rows = [
+        {"variant": of.id, "label": of.label, "turns": turns, "value": np.median(turns), **name}
+        for of in made.table.plan.variants
+        for turns in [(np.array(BASE) * arms[of.label]).tolist()]
+    ]
+    return replace(made, tables=(replace(made.table, measured=make_values(rows)),))
 
 
 def test_measured_speeds_are_compared_in_the_turns_in_which_they_were_taken(frames):
@@ -75,7 +57,7 @@ def test_the_same_code_at_another_speed_is_a_warning(frames):
 
     (note,) = told(frames([[1.3] * 3] * 3))
     assert note.startswith("The same code differs in its training speed: 'again' 1.30x* [")
-    assert told(frames()) == []
+    assert told(frames([[1.0] * 3] * 3)) == []
 
 
 def test_training_speeds_that_were_not_paired_are_those_of_the_runs_median_by_median():

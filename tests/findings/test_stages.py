@@ -148,7 +148,7 @@ def test_looks_of_a_table_are_those_of_the_simulated_rule(seed):
     (differences,), (sd,) = draw_unequal(1, 6, 12, r=0.3, seed=seed)
     differences = differences + sd * np.array([0.0, 0.5, 1.0, 2.0, 4.0, -6.0])[:, None]
     base = np.random.default_rng(seed).normal(2.0, 1.0, 12)
-    losses = {"base": base, **{f"arm {i}": base + own for i, own in enumerate(differences)}}
+    losses = {"base": base, **{f"arm{i}": base + own for i, own in enumerate(differences)}}
     rows, (at,) = follow_looks(differences[None], LOOKS["looks"])
     found = find_differences(planned(losses=losses))
     assert found["look"].tolist() == at.tolist()

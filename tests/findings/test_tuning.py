@@ -9,18 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_ablate.commands.cli import main
 from llama_ablate.findings import sizes, tuning
 from llama_ablate.findings.checks import check_controls
 from llama_ablate.findings.compare import find_bias, find_samples
 from llama_ablate.findings.comparison import compare_variants
-from llama_ablate.findings.factors import describe_steps
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.results import Results, Store
-from tests import filled
-from tests.in_process import in_process, run_in_process
+from tests.in_process import run_in_process
 from tests.tables import changed, frames, run_rows
 from tests.tables import sentences_of as warnings
 
@@ -236,31 +233,6 @@ def test_every_measured_value_of_every_run_is_a_row_of_the_measured_values(rich,
     assert values == pytest.approx(expected, nan_ok=True)
 
 
-def test_show_compare_and_status_reach_every_table(rich, answer):
-    assert answer("status", rich.root, "--json")["outcomes"] == {"ok": 36}
-    losses = set()
-    for name in ("lag 1", "lag 3"):
-        losses.add(answer("show", rich.root, "--table", name, "--json")[0]["loss"])
-        pair = answer("show", rich.root, "baseline", "relu", "--table", name)
-        assert "paired seeds" in pair
-    assert len(losses) == 2
-    wrong = answer("show", rich.root, "--table", "lag 2", code=2)
-    assert "there is none of that name; allowed: lag 1, lag 3" in wrong
-    last = rich.plan.tables[1].runs[-1].id
-    assert last in answer("show", rich.root, last)
-    assert "--table does not go with a run" in answer(
-        "show", rich.root, last, "--table", "lag 3", code=2
-    )
-
-
-@pytest.mark.full
-def test_metrics_can_be_added_to_every_table(rich):
-    with in_process():
-        assert main(["measure", str(rich.root), "loss_by_position"]) == 0
-    for table in read(rich).tables:
-        assert find_runs(table)["loss_at_position_1_to_1_nats"].notna().all()
-
-
 # ---- ladders and paths
 
 
@@ -311,17 +283,3 @@ def test_best_rates_over_sizes_move_by_points_of_the_grid():
             assert best[label, row.rung] == row.lr
             assert row.moved == rates.index(row.lr) - first
             assert row.edge == (row.lr in (rates[0], rates[-1]))
-
-
-def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path):
-    file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
-    losses = {"+layernorm": [2.2, 2.3], "+relu": [1.7, 1.9]}
-    store = filled.of_file(
-        tmp_path / "path", file, lambda label, seed: losses.get(label, [2.0, 2.3])[seed]
-    )
-    found = describe_steps(read(store).table).set_index("step")
-    assert found["marginal"].tolist() == pytest.approx([0.1, -0.45])
-    assert found["cumulative"].tolist() == pytest.approx([0.1, -0.35])
-    # The first step is also the sum so far; steps are as many rows of a family as variants are.
-    ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
-    assert ends == found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
