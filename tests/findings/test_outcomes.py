@@ -272,13 +272,8 @@ def test_experiments_that_are_joined_excuse_each_others_runs():
     assert joined == {"base": "baseline", "flat": "too short", "falls": "too short"}
 
 
-LOSSES = dict(
-    zip(
-        tables.SQUARE,
-        ([2.0, 2.1, 2.2], [2.02, 2.1, 2.2], [2.5, 2.6, 2.7], [2.51, 2.63, 2.7]),
-        strict=True,
-    )
-)
+LOSSES = {"00": [2.0, 2.1, 2.2], "01": [2.02, 2.1, 2.2]}
+LOSSES |= {"10": [2.5, 2.6, 2.7], "11": [2.51, 2.63, 2.7]}
 
 
 def with_short(made, label):
