@@ -118,19 +118,14 @@ def test_a_further_error_never_makes_an_interval_narrower():
     values = [0.9, 1.0, 1.13, 0.95, 1.02, 0.97]
     for n in (2, 4, 5, 6):
         alone = row_of(values[:n], family=15)
+        by_t = join_errors(0.0, 1.0, 0.1, 30.0, n, 0.05)  # of one error, its own t decides
+        assert by_t == pytest.approx(0.1 * stats.t.isf(0.025, 30))
         text_se = np.geomspace(1e-3, 10, 40)[:, None] * alone["seed_se"]
         table = np.tile(values[:n], (40, 1, 1))
         for df in (0.1, 1, 5, 60, math.inf):
             found = estimate(table, text_se, df, 0.05 / 15)
             half = (found["high"] - found["mean"]).min()
             assert half >= (alone["high"] - alone["mean"]) * (1 - 1e-9)
-
-
-def test_with_one_error_alone_its_own_t_decides():
-    assert join_errors(0.0, 1.0, 0.1, 30.0, 8, 0.05) == pytest.approx(0.1 * stats.t.isf(0.025, 30))
-    assert join_errors(0.1, 3.0, 0.0, math.inf, 4, 0.05) == pytest.approx(
-        0.1 * stats.t.isf(0.025, 3)
-    )
 
 
 def test_a_bias_widens_the_side_that_it_could_have_made_and_never_narrows():

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from llama_ablate.findings.compare import find_losses
-from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.sizes import (
     compare_half,
@@ -87,15 +86,6 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths_and_have_the_t
     assert max(row["text_se"] for row in by_hand) > 0.01
     stored = find_reported(table).query("baseline and seed == 0").iloc[0]
     assert base[0] == pytest.approx(stored[f"test_loss_at_{tokens}_tokens_nats"])
-
-
-def test_a_row_at_the_whole_length_is_that_of_the_comparison(opened):
-    table = opened["e18"].table
-    frame = compare_lengths(table)
-    whole = frame[frame["end"]].set_index("name")
-    rows = compare_variants(table).set_index("label").loc[whole.index]
-    for name in ("difference", "low", "high", "verdict"):
-        assert whole[name].tolist() == rows[name].tolist()
 
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):

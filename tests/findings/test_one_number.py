@@ -135,13 +135,3 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
     assert written.interval(-0.00001, -0.01, 0.01) == "+0.000 [-0.010, +0.010]"  # no minus zero
     assert written.interval(0.1234, math.nan, math.nan) == "+0.123"
     assert written.estimate(-1.26, -3.0, 0.5) == "-1.3"
-
-
-def test_how_runs_ended_is_counted_beside_a_mean_of_those_that_trained():
-    made = frames({"": {"base": [2.0, 2.1, 2.2], "a": [2.0, "diverged", 2.1]}})
-    base, row = compare_variants(made.table).itertuples()
-    assert (base.outcome, row.outcome) == ("3 ok", "2 ok, 1 diverged")
-    assert (base.n, row.n, row.ended, row.lost) == (3, 2, 3, 1)
-    assert row.verdict == "inconclusive"
-    assert (base.loss, row.loss) == pytest.approx((2.1, 2.05))
-    assert (row.lost_low, row.lost_high) == pytest.approx((0.0084, 0.9057), abs=1e-4)
