@@ -136,27 +136,27 @@ an A/A arm of other draws keeps the initial weights | design/runs.py | test_plan
 a fraction confounds two factors | design/variants.py | evidence/test_factorial.py
     (*run, sum(run) % 2) -> (*run, run[0])
 a rate at which runs diverged may be chosen | findings/tuning.py | findings/test_tuning.py
-    return not complete, len(runs) - len(ok), math.inf -> return not complete, 0, math.inf
+    sort_values(["open", "lost", "loss"] -> sort_values(["open", "loss"]
 two variants may have one label | design/variants.py | test_mistakes.py
     labels.setdefault(variant.label, variant) is -> labels.setdefault(variant.id, variant) is
 equal FLOPs give the dearer variant more steps | design/runs.py | test_plan.py
     costs[table.baseline.id] / costs[variant.id] -> costs[variant.id] / costs[table.baseline.id]
 rows are not corrected for their number | evidence/intervals.py | evidence/test_intervals.py
-    family / shares.get(name, 1.0) -> 1 / shares.get(name, 1.0)
+    level = alpha / size * -> level = alpha *
 n seeds give n degrees of freedom | evidence/intervals.py | evidence/test_intervals.py
     moderate_variances(own_variance, n - 1.0) -> moderate_variances(own_variance, n + 0.0)
 intervals are those of a normal distribution | evidence/student.py | evidence/test_intervals.py
     special.stdtrit(df, share) -> special.stdtrit(np.maximum(df, 1e9), share)
-seeds are compared with a mean | findings/paired_table.py | findings/test_compare.py
-    (value, self.other[key]) -> (value, np.mean([*self.other.values()]))
+seeds are compared with a mean | findings/compare.py | findings/test_compare.py
+    value - self.other[key] for -> value - fmean(self.other.values()) for
 the error of texts holds that of seeds | evidence/text_error.py | evidence/test_text.py
     text = documents - interaction -> text = documents
 a row is equivalent where its mean is | evidence/verdicts.py | evidence/test_verdicts.py
-    (margin and interval.inside(-margin, margin)): -> (margin and abs(interval.mean) < margin):
+    if margin and -margin < low and high < margin: -> if margin and abs(low + high) / 2 < margin:
 a variant is better where its mean is below 0 | evidence/verdicts.py | evidence/test_verdicts.py
-    if interval.high < 0: -> if interval.mean < 0:
+    if high < 0: -> if low + high < 0:
 not worse is read as better by the margin | findings/hypotheses.py | findings/test_compare.py
-    "better", -entry.size) -> "better", entry.size)
+    else "better", -entry.size -> else "better", entry.size
 the means of seeds cost no degrees of freedom | evidence/factorial.py | evidence/test_factorial.py
     float(runs.sum() - cells - seeds + 1) -> float(runs.sum() - cells)
 effects have the other sign | evidence/factorial.py | evidence/test_factorial.py
@@ -167,18 +167,18 @@ each look spends what all before it may | evidence/sequential.py | evidence/test
     (later - earlier) / looks[-1] -> later / looks[-1]
 the expected half width forgets that means vary | findings/precision.py | findings/test_precision.py
     self.noise.seeds * self.spread / math.sqrt(seeds) -> self.noise.seeds * self.spread
-a guard takes harm for gain | findings/secondary.py | findings/test_guards.py
-    guard.worse == "higher" else -row.interval -> guard.worse == "lower" else -row.interval
+a guard takes harm for gain | findings/others.py | findings/test_guards.py
+    guard.worse == "higher" else negate(row) -> guard.worse == "lower" else negate(row)
 names are not escaped in the page | report/rendering.py | report/test_page.py
     autoescape=html -> autoescape=False
 the page may load from anywhere | report/page.py | report/test_page.py
     default-src 'none'; img-src data:; -> default-src *; img-src data:;
 a broken guard is not told beside its verdict | findings/comparison.py | findings/test_guards.py
-    self.verdict == "better" and self.guard -> self.verdict == "worse" and self.guard
+    rows["result"].eq("worse") -> rows["result"].eq("holds")
 differences are rounded to one digit | evidence/written.py | findings/test_answer.py
     max(0, 1 - math.floor( -> max(0, 0 - math.floor(
 missing runs are not told | findings/warnings.py | report/test_report.py
-    lambda run: run.outcome == "pending", -> lambda run: run.outcome == "running",
+    (outcome.eq("pending"), -> (outcome.eq("running"),
 the ends of an interval in the headline are swapped | findings/answer.py | findings/test_answer.py
     else (-high, -low) -> else (-low, -high)
 a link in a results folder is followed | files/disk.py | test_results.py

@@ -9,7 +9,9 @@ from llama_ablate.findings.checks import check_controls, list_failing
 from llama_ablate.findings.compare import find_bias
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.factors import estimate_factors
+from llama_ablate.results import Store
 from tests.evidence.rows import row_of
+from tests.in_process import run_in_process
 from tests.tables import BASE, NOISE, PRODUCT, SQUARE, changed, frames, move
 
 
@@ -131,3 +133,11 @@ def test_no_arm_is_called_equivalent_where_none_has_learned_more_than_token_freq
         found = replace(plain, planned=changed(plain.planned, lambda _run: True, numbers))
         assert row(found)["verdict"] == verdict
         assert found.has_learned == (verdict == "equivalent")
+
+
+def test_arms_of_other_draws_start_or_read_otherwise(experiment_file, tmp_path):
+    file = experiment_file(controls="{aa: [init, order]}", margin="0.02 nats")
+    assert run_in_process(file, tmp_path) == 0
+    records = (record for record in Store(tmp_path / "tiny").records() if record.seed == 0)
+    losses = {record.label: record.numbers["validation_loss_nats"] for record in records}
+    assert len(losses) == len({*losses.values()}) == 4

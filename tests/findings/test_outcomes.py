@@ -40,10 +40,9 @@ def results_of(curves, planned=0, **experiment):
     ids = {key: plans.id_of(*key) for key in curves}
     arms, rates = (list(dict.fromkeys(key[i] for key in curves)) for i in (0, 2))
     variants = [plans.variant(arm, arm, baseline=i == 0) for i, arm in enumerate(arms)]
-    tuned = [{"lr": rate} if len(rates) > 1 else {} for *_, rate in curves]
     runs = [
-        plans.run(ids[key], key[0], key[1], tuned=own)
-        for key, own in zip(curves, tuned, strict=True)
+        plans.run(ids[arm, seed, rate], arm, seed, tuned={"lr": rate} if len(rates) > 1 else {})
+        for arm, seed, rate in curves
     ]
     runs += [
         plans.run(plans.id_of(arm, seed), arm, seed)
@@ -59,16 +58,9 @@ def results_of(curves, planned=0, **experiment):
         id_ = ids[arm, seed, rate]
         word, reason = outcome(points[id_], CHANCE, UNIGRAM)
         numbers = measured(test_loss_nats=own[-1], validation_loss_nats=own[-1])
-        records[id_] = replace(
-            plans.RECORD,
-            id=id_,
-            label=arm,
-            variant=arm,
-            seed=seed,
-            outcome=word,
-            reason=reason,
-            metrics={} if word == "diverged" else {"perplexity": numbers},
-        )
+        metrics = {} if word == "diverged" else {"perplexity": numbers}
+        about = {"id": id_, "label": arm, "variant": arm, "seed": seed, "metrics": metrics}
+        records[id_] = replace(plans.RECORD, **about, outcome=word, reason=reason)
     return SimpleNamespace(
         plan=plan,
         root="x",
