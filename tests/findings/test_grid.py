@@ -50,7 +50,7 @@ def test_the_axes_of_a_2_x_4_x_5_are_ordered_by_their_range(failed):
     assert [*axes.index] == ["position", "feedforward", "norm"]
     assert axes.loc["norm", "low"] == 0
     assert axes.loc["position", "lowest"] == "position0"
-    assert axes.loc["position", "more_than"].endswith("norm")
+    assert "norm" in axes.loc["position", "more_than"]
     rows = estimate_factors(table)
     assert rows["factor"].str.contains(" x ").tolist() == [False] * 17 + [True] * 19
     assert rows["effect"].iloc[0] == "position3 instead of position0"

@@ -134,4 +134,3 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
         assert places == wanted or 0 in (round(low, wanted), round(high, wanted))
     assert written.interval(-0.00001, -0.01, 0.01) == "+0.000 [-0.010, +0.010]"  # no minus zero
     assert written.interval(0.1234, math.nan, math.nan) == "+0.123"
-    assert written.estimate(-1.26, -3.0, 0.5) == "-1.3"

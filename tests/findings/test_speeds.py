@@ -37,7 +37,7 @@ def frames(again):
     return replace(made, tables=(replace(made.table, measured=make_values(rows)),))
 
 
-def test_measured_speeds_are_compared_in_the_turns_in_which_they_were_taken(frames):
+def test_measured_speeds_are_compared_in_the_turns_in_which_they_were_taken():
     again = [[ratio] * 3 for ratio in (1.01, 1.0, 0.99)]
     rows = compare_variants(frames(again).table)
     turns = {"base": np.ones((3, 3)), "faster": np.array(RATIOS), "again": np.array(again)}
@@ -51,7 +51,7 @@ def test_measured_speeds_are_compared_in_the_turns_in_which_they_were_taken(fram
     assert rows["decode_speed_ratio"].isna().all()
 
 
-def test_the_same_code_at_another_speed_is_a_warning(frames):
+def test_the_same_code_at_another_speed_is_a_warning():
     def told(found):
         return [line for line in sentences_of(found) if "same code differs" in line]
 
