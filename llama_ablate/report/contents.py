@@ -115,10 +115,12 @@ class TableContents:
         points = points[(points["use"] == "reported") & points["variant"].isin(self.ranked.index)]
         plan, variants = self.table.plan, self.table.plan.variants
         sizes_of = {v.label: _token_bytes(self.table, v.label) for v in variants}
-        scaled = {"read": points["tokens"] * points["variant"].map(sizes_of)}
+        scaled = {"read": points["tokens"] * points["variant"].map(sizes_of).astype(float)}
         for split in ("train", "validation"):
             scales = {v.label: plan.scale(v, split) for v in variants}
-            scaled[split] = points[f"{split}_loss_nats"] * points["variant"].map(scales)
+            scaled[split] = points[f"{split}_loss_nats"] * points["variant"].map(scales).astype(
+                float
+            )
         return points.assign(**scaled)
 
     @cached_property

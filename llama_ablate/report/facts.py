@@ -91,6 +91,7 @@ def _describe_next(frames: Frames) -> dict[str, Any]:
     rows = pd.concat(parts) if parts else compare_variants(frames.table).iloc[:0]
     rows = rows[rows["role"].eq("")]
     needs = rows[rows["verdict"].eq("inconclusive") & rows["seeds_low"].gt(0)]
+    needs = needs.drop_duplicates("label", keep="last")
     fewest = needs["seeds_low"].min()
     undecided = rows[rows["verdict"].eq("inconclusive") & needs.empty]
     return {

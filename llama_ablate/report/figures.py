@@ -182,6 +182,8 @@ def _transfer(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tupl
 def _metrics(contents: TableContents, look: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     """Draw each quantity in which variants differ: along a coordinate, or a row a variant."""
     rows = select_reported(contents.alone)
+    if rows.empty:
+        return
     rows = rows[rows["metric"] != "perplexity"]
     rows = rows[rows["variant"].isin(contents.styles.named)].dropna(subset=["value"])
     rows = rows[~rows["quantity"].str.endswith(_OTHER_ENDINGS)]

@@ -1,5 +1,6 @@
 """Metric values in a report: means per variant, and missing values with their reasons."""
 
+import numpy as np
 import pandas as pd
 
 from llama_ablate.evidence.written import plain
@@ -23,7 +24,7 @@ def select_reported(frames: Frames) -> pd.DataFrame:
     values = columns.metrics(frames)
     places = zip(values["table"], values["run"], strict=True)
     ok = {(table.plan.name, run) for table in frames.tables for run in _list_ok(table)}
-    return values[[place in ok for place in places]]
+    return values[np.array([place in ok for place in places], dtype=bool)]
 
 
 def _list_ok(table: Table) -> list[str]:

@@ -147,7 +147,8 @@ def test_sizes_are_groups_of_columns_and_each_rate_is_the_one_that_was_chosen(tu
     assert heads.count("lr &") == heads.count("loss") == heads.count("difference") == 2
     cells = [row.split(" & ") for row in rows_of(table)]
     assert [(row[1], row[4]) for row in cells] == [("0.01", "0.01"), ("0.03", "0.003")]
-    assert "tuned (lr in 0.003, 0.01, 0.03) by the validation loss of 1 seed, which no" in setup
+    grid = "at the lr chosen on 1 seed (lr in 0.003, 0.01, 0.03) by the validation loss of 1 seed"
+    assert f"{grid}, which no" in setup
     assert "in the order of the tables: 0.01, 0.01 for base; 0.03, 0.003 for wide." in setup
     assert rows_of(table)[1].count("]*") == 2  # both intervals leave out 0
     assert "0.001" not in setup  # the file's own rate, at which no reported run trained

@@ -149,7 +149,7 @@ def test_the_chosen_rate_has_a_ring_and_rates_are_ticks():
             "seed": [0, 1] * 2,
             "lr": [0.1, 0.1, 0.2, 0.2],
             "loss": [2.0, 2.2, 3.0, 3.0],
-            "chosen": [True, True, False, False],
+            "best": [True, True, False, False],
         }
     )
     ax = axes(pictures.tuning, rows)
