@@ -19,7 +19,7 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_134,
+    "llama_ablate/commands": 2_133,
     "llama_ablate/config": 1_681,
     "llama_ablate/data": 2_400,
     "llama_ablate/design": 1_471,
@@ -28,14 +28,14 @@ LIMITS = {
     "llama_ablate/findings": 4074,
     "llama_ablate/interop": 1_430,
     "llama_ablate/launch": 1_507,
-    "llama_ablate/measure": 920,
+    "llama_ablate/measure": 887,
     "llama_ablate/model": 3_010,
     "llama_ablate/report": 2_644,
     "llama_ablate/results": 1_814,
     "llama_ablate/track": 200,
-    "llama_ablate/training": 1_425,
+    "llama_ablate/training": 1_375,
     "llama_ablate/*.py": 460,
-    "tests": 24_842,
+    "tests": 24_770,
     "scripts": 4_950,
     "package": 26_400,
 }
