@@ -10,6 +10,7 @@ import pytest
 
 from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Experiment
+from llama_ablate.design.forecast import measuring_seconds
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
@@ -98,6 +99,22 @@ def test_a_speed_that_is_not_paired_takes_one_process_or_none_and_leaves_what_wa
     assert passes("measure=[decode_speed]") == 1
     assert passes("measure=[{name: decode_speed, paired: true}]") == 6
     assert passes("measure=[decode_speed]") == 6
+
+
+def test_a_forecast_of_measuring_follows_the_speed_up_to_ten_minutes(experiment_file):
+    measure = "[{name: decode_speed, paired: true, context: [16]}]"
+    plan = make(experiment.load(experiment_file(measure=measure)))
+    quick, slow, endless = (measuring_seconds(plan, speed) for speed in (math.inf, 1e8, 1.0))
+    assert quick < slow < endless == 600
+
+
+def test_the_page_is_there_before_speeds_are_measured(experiment_file, tmp_path, monkeypatch):
+    pages = []
+    monkeypatch.setattr(
+        measurement, "measure", lambda store, *_: pages.extend(store.report.glob("*.html"))
+    )
+    run_in_process(experiment_file(measure="[perplexity, decode_speed]"), tmp_path)
+    assert [page.name for page in pages] == ["report.html"]
 
 
 def test_a_paired_pass_goes_on_to_ten_processes_where_an_interval_stays_wide():
