@@ -1,7 +1,7 @@
 """The laws that every model obeys, as functions that raise AssertionError where one is broken.
 
-`test_contracts.py` holds all that the registries offer to them; `test_seeded_faults.py` shows that
-each of them catches something.
+`test_contracts.py` holds all that the registries offer to them; `mutants.py` has faults that they
+catch.
 """
 
 import itertools

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from llama_ablate.config.spec import SLOTS
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpus import CORPORA
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.model.components import REGISTRIES, spec_from
 from llama_ablate.training.optimizers import OPTIMIZERS
 
@@ -226,3 +229,10 @@ def test_every_component_says_what_it_is_and_names_its_source(slot, name):
 @pytest.mark.parametrize("combination", NAMED, ids=name_of)
 def test_training_touches_no_cache_and_two_backward_passes_in_a_row_work(combination):
     laws.training_touches_no_cache(model_of(combination))
+
+
+def test_what_a_router_and_a_loss_add_to_training_is_no_part_of_the_held_out_loss(book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    text = store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+    spec, losses = make_spec(feedforward="moe", vocab=256), [{"name": "z_loss", "weight": 0.1}]
+    laws.held_out_loss_is_cross_entropy_alone(spec, text, losses=losses)
