@@ -221,7 +221,7 @@ a state is counted without a convolution's tail | model/mixers/recurrent.py | te
     self.conv.held * self.conv.channels * dtype.itemsize -> 0
 all layers have the mask of one window | model/context.py | model/test_patterns.py
     key = window, id(self.position) -> key = id(self.position)
-the first of several optimizers is restored alone | training/optimizers.py | training/test_optimizer_laws.py
+one optimizer of several is restored | training/optimizers.py | training/test_optimizer_laws.py
     zip(self._parts, state_dict["parts"], strict=True) -> zip(self._parts[:1], state_dict["parts"])
 """
 
