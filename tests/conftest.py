@@ -295,24 +295,10 @@ def llama3_tokenizer(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def llama2_tokenizer(tmp_path_factory) -> Path:
     """A small tokenizer.model of SentencePiece, trained as Llama 2's was: BPE with bytes."""
-    import sentencepiece
+    from .tokenizer_kinds import LLAMA2, sentencepiece_file
 
-    file = tmp_path_factory.mktemp("llama2") / "tokenizer.model"
     text = ["the cat sat on the mat", "the dog ran to the park", "a bird saw the cat"] * 20
-    with file.open("wb") as out:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text),
-            model_writer=out,
-            vocab_size=320,
-            model_type="bpe",
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            minloglevel=2,
-            remove_extra_whitespaces=False,
-            hard_vocab_limit=False,
-            num_threads=1,
-        )
-    return file
+    return sentencepiece_file(tmp_path_factory.mktemp("llama2"), text, vocab_size=320, **LLAMA2)
 
 
 @pytest.fixture

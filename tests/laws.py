@@ -29,13 +29,6 @@ from llama_ablate.training.optimizers import make_optimizer
 from .conftest import LLAMA, SMALL, make_spec
 
 TOKENS = torch.randint(0, SMALL["vocab"], (2, 24), generator=torch.Generator().manual_seed(1))
-PROMISED = {
-    "norm": ["layernorm", "rmsnorm"],
-    "position": ["none", "sinusoidal", "learned", "rope", "alibi"],
-    "attention": ["mha", "gqa", "mqa"],
-    "feedforward": ["relu", "gelu", "silu", "swiglu"],
-    "block": ["pre", "post"],
-}
 GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
 UNGATED = ("linear", "relu", "relu2", "gelu", "silu")
 #: Every option of every component, once with another value than its default.
@@ -165,10 +158,6 @@ ALONE = _unique(
 )
 #: Every pair of components of two slots, and every option: for laws about a whole model.
 COMBINATIONS = _unique(covering({slot: list(REGISTRIES[slot]) for slot in SLOTS}) + ALONE)
-#: All of the 240 that were promised: built and counted, since nothing but pairs goes wrong alone.
-PRODUCT = _unique(
-    dict(zip(PROMISED, names, strict=True)) for names in itertools.product(*PROMISED.values())
-)
 
 
 def named(spec):

@@ -143,26 +143,6 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_the_way_on(
-    experiment_file, tmp_path, run, answer
-):
-    file, root = experiment_file(budget="seconds"), tmp_path / "tiny"
-    run(file, tmp_path)
-    for document in ("compute.json", "pace.json", *root.glob("variants/*/metrics/kv_cache.json")):
-        (root / document).write_text("{")
-    error = answer("report", root, code=2)
-    assert "kv_cache.json: damaged" in error
-    assert error.endswith("'run' and 'measure' measure it again")
-    run(file, tmp_path)
-    assert not [*root.glob("damaged/*")]
-    assert not breaches(root)
-    (root / "protocol.json").write_text("{")
-    way_on = f"to go on without it: rm {root / 'protocol.json'}"
-    assert run(file, tmp_path, code=2).endswith(way_on)
-    assert answer("report", root, code=2).endswith(way_on)
-
-
-@pytest.mark.usefixtures("in_process")
 def test_a_diverging_variant_is_shown_and_the_exit_code_is_1(
     experiment_file, tmp_path, answer, capsys
 ):

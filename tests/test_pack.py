@@ -177,23 +177,6 @@ def test_a_pack_reads_as_the_folder_does(folder, packed):
     assert ours.curve("two2v2") == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status"],
-        ["show", "baseline", "--table", "two"],
-        ["show", "baseline", "swiglu <é>", "--json"],
-    ],
-)
-def test_commands_print_of_a_pack_what_they_print_of_the_folder(folder, packed, words, capsys):
-    command, *rest = words
-    printed = []
-    for root in (folder, packed):
-        code = main([command, str(root), *rest])
-        printed.append((code, capsys.readouterr().out.replace(str(root), "ROOT")))
-    assert printed[0] == printed[1]
-
-
 def test_the_report_of_a_pack_is_that_of_the_folder_without_links_to_records(folder, copy, capsys):
     main(["report", str(copy)])
     capsys.readouterr()
@@ -229,15 +212,6 @@ def test_a_file_in_an_archive_that_is_not_as_it_was_written_is_damage(copy, caps
         assert "I2" in {invariant for invariant, *_ in fsck.check(copy)}, name
 
 
-def test_a_pack_without_its_plan_is_damaged_and_without_its_archive_no_results(copy, capsys):
-    files = members(copy)
-    del files["plan.json"]
-    (copy / ARCHIVE).write_bytes(archive.archived(files.items()))
-    assert "damaged" in refusal(capsys, "status", copy)
-    (copy / ARCHIVE).unlink()
-    assert "holds no results" in refusal(capsys, "status", copy)
-
-
 def test_a_file_beside_the_archive_that_was_changed_is_told(copy, capsys):
     (copy / "runs.csv").write_text("mine")
     (copy / "experiment.yaml").unlink()
@@ -252,7 +226,6 @@ def test_a_file_beside_the_archive_that_was_changed_is_told(copy, capsys):
     assert not [found for found in fsck.check(copy) if found[2] == "is not what was packed"]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def repacked(root, name, change):
     """Change a document in a pack, and seal it and pack it again as a stranger can."""
     held = members(root)
@@ -390,30 +363,22 @@ def hostile(root):
     file, some, large = tarfile.REGTYPE, b"some text", bytes(1 << 24)
     return {
         "a symbolic link": with_((tarfile.SYMTYPE, "mine.json", b"", "/etc/passwd")),
-        "a pipe": with_((tarfile.FIFOTYPE, "mine.json")),
         "a path that leads out": with_((file, "runs/../../mine.json", some)),
-        "a path of the machine": with_((file, "/mine.json", some)),
         "one path twice": with_((file, "experiment.yaml", some)),
         "a file that says to be large": with_((file, "mine.json", some, "", 1 << 40)),
-        "a file of less than nothing": with_((file, "mine.json", b"", "", -(1 << 40))),
         "too many files": with_(*((file, f"{n}.json") for n in range(60))),
         "too much in files": with_(*((file, f"{n}.json", bytes(LARGEST)) for n in range(9))),
         "a bomb behind the end": with_(end=large),
-        "garbage behind the end": (root / ARCHIVE).read_bytes() + b"garbage",
         "a bomb of a name": with_((tarfile.GNUTYPE_LONGNAME, "a", large), (file, "a")),
         "headers of headers": with_(*((tarfile.XHDTYPE, "a", NAME),) * 3000, (file, "a")),
         "long names of long names": with_(*((tarfile.GNUTYPE_LONGNAME, "a", b"b"),) * 3000),
         "a size beyond all numbers": with_((file, "mine.json", some, "", 1 << 80)),
         "a path of many folders": with_((file, "a/" * 40 + "b", some)),
-        "a header with no number": with_((tarfile.XHDTYPE, "a", NO_NUMBER), (file, "a")),
         "a file cut off": with_((file, "mine.json", some, "", 4000), end=b""),
-        "no tar": lzma.compress(b"garbage" * 1000),
-        "nothing": b"",
     }
 
 
 NAME = b"10 path=a\n"
-NO_NUMBER = b"24 GNU.sparse.map=none\n25 GNU.sparse.size=none\n"
 #: Bytes of one added file.
 LARGEST = 1 << 15
 
@@ -438,8 +403,6 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
     tally("R24", "hostile archives", len(archives), len(wrong))
 
 
-@pytest.mark.row("R26", "skew: keys of a later version")
-@pytest.mark.usefixtures("without_pictures")
 def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(copy, capsys):
     """One of 200 MB of zeros, and one whose window alone would take 64 MiB."""
     window = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 64 << 20}]
@@ -462,6 +425,8 @@ def test_results_on_a_read_only_medium_are_packed_elsewhere(folder, packed, tmp_
     assert (out / ARCHIVE).read_bytes() == (packed / ARCHIVE).read_bytes()
 
 
+@pytest.mark.row("R26", "skew: keys of a later version")
+@pytest.mark.usefixtures("without_pictures")
 def test_what_a_pack_states_and_todays_schema_does_not_know_is_left_out_and_told(copy, capsys):
     """As of a key, a metric and a form of hypothesis that were removed since it was packed."""
 

@@ -238,15 +238,6 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     assert [p.read_text() for p in (tmp_path / "elsewhere").iterdir()] == ["mine"]
 
 
-def test_every_try_of_a_run_that_fails_again_and_again_is_counted_and_kept(store):
-    """A command sweeps what there is to go on from, and nothing is left of the leases before."""
-    for number in (1, 2, 3):
-        folder = store.commit(replace(RECORD, outcome="error", reason=f"try {number}"), [], None)
-        assert folder.name.endswith(f"--{RECORD.id}--{number}")
-        store.sweep()
-        assert store.record(RECORD.id).reason == f"try {number}"
-
-
 def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_path):
     store = Store(tmp_path / "one")
     store.create(plans.of_runs("0a", name="one"), "name: one\n")
