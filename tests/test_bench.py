@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from benchmarks.components import BENCHES, decode, mixers, step
+from benchmarks.components import BENCHES, decode, step
 from benchmarks.components import tables as bench_tables
 from benchmarks.components.__main__ import main
 from benchmarks.components.timing import Controls, Setup, Table, in_turns, joined
@@ -77,7 +77,6 @@ def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_s
 def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "_NEW", (2, 8))
     monkeypatch.setattr(decode, "_MODEL", decode._MODEL | {"dim": 64, "layers": 1})
-    monkeypatch.setattr(mixers, "_CONTEXT", 32)
     monkeypatch.setattr(step, "_MODEL", step._MODEL | {"dim": 64, "layers": 1, "context": 32})
     small = ["--dim", "32", "--rows", "64", "--rounds", "1", "--processes", "2", "--no-compile"]
     main([name, *small, "--json"])

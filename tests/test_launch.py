@@ -2,11 +2,12 @@
 
 import errno
 import hashlib
+import math
 import os
 import signal
 import threading
 import time
-from itertools import count
+from itertools import chain, count, repeat
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -116,6 +117,40 @@ def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name
 
 def interrupt(*_arguments, **_more):
     raise KeyboardInterrupt
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("in_process")
+def test_a_model_of_ten_million_parameters_is_trained_stopped_resumed_and_generates(
+    experiment_file, tmp_path, answer, monkeypatch
+):
+    file = experiment_file(
+        "{}",
+        model="{dim: 320, layers: 8, heads: 8, context: 64, feedforward: swiglu}",
+        train="{steps: 6, batch: 2, lr: 1e-3, precision: float32, evals: 2}",
+        seeds="1",
+    )
+    (variant,) = answer("plan", file, "--json")["variants"]
+    assert 9_500_000 < variant["parameters"] < 10_500_000
+    assert run_in_process(file, tmp_path / "whole") == 0
+    asked = count()
+    stops = chain([lambda: next(asked) >= 3], repeat(lambda: False))
+    monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
+    assert run_in_process(file, tmp_path) == 0
+    assert hashes(tmp_path) == hashes(tmp_path / "whole")
+    (record,) = Store(tmp_path / "tiny").records()
+    weights = load_file(Store(tmp_path / "tiny").weights(record.id))
+    assert sum(weight.numel() for weight in weights.values()) == variant["parameters"]
+    assert 1 < record.numbers["test_loss_nats"] < math.log(256)
+    words = (
+        "generate",
+        tmp_path / "tiny" / "baseline",
+        "--prompt",
+        "the cat ",
+        "--temperature",
+        "0",
+    )
+    assert answer(*words, "--no-cache") == answer(*words)
 
 
 @pytest.mark.usefixtures("in_process")
