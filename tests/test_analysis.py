@@ -61,13 +61,9 @@ def script(monkeypatch, capsys):
 
 WRONG = {
     "no results to draw": ("draw.py", "effects", "{here}", "holds no results"),
-    "no maps": ("attention_maps.py", "{here}", "holds no attention maps"),
-    "what does not rotate": ("rope_frequencies.py", "gpt2-small", "which turns nothing"),
     "a figure of what was not tuned": ("draw.py", "tuning", "{x}", "that tuning shows"),
     "no lengths": ("length_extrapolation.py", "{x}", "'length' of these variants was not measured"),
     "one size": ("scaling_laws.py", "{x}", "has models of one size alone"),
-    "one setting": ("rank_agreement.py", "{x}", "has no branches, no second size"),
-    "one length": ("speed_up.py", "{x}", "has no variant with runs or branches of 3 lengths"),
     "no results to join": ("across_experiments.py", "{x}", "{here}", "holds no results"),
     "runs of other sizes": (
         *("records.py", "{here}", "{here}", "--sizes", "big", "b", "c", "d"),

@@ -160,15 +160,10 @@ def wrong_names(results):
         ),
         "has no weights": lambda: results.model("base"),
         "the experiment has one table": lambda: results.comparison("text"),
-        "there is no section 'effect'": lambda: results.section("effect"),
-        "there is no figure 'effect'": lambda: results.figures("effect"),
         "holds no results": lambda: la.open(ROOT / "docs"),
         "name one experiment or more": lambda: la.concat([]),
-        "needs a name": lambda: la.run({"train": {"steps": 1}}),
         "train.lr": lambda: la.run({"name": "x", "train": {"steps": 1, "lr": -1}}),
         "numbers, text, lists": lambda: la.run({"name": "x", "train": object()}),
-        "argument --keep-weights": lambda: la.run({"name": "x"}, keep_weights="last"),
-        "--workers 0": lambda: la.run({"name": "x", "train": {"steps": 1}}, workers=0),
     }
 
 
@@ -196,10 +191,7 @@ def test_run_takes_the_options_of_the_command_with_their_defaults():
     ("keywords", "words"),
     [
         ({"device": "gpu"}, ["--device=gpu"]),
-        ({"keep_weights": "last"}, ["--keep-weights=last"]),
         ({"workers": "two"}, ["--workers=two"]),
-        ({"workers": 2.5}, ["--workers=2.5"]),
-        ({"results": ""}, ["--results="]),
     ],
 )
 def test_what_does_not_fit_is_told_in_python_as_on_the_command_line(keywords, words, capsys):

@@ -99,7 +99,8 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
     assert all(len(row.split(",")) == len(head.split(",")) for row in rows)
 
 
-def test_status_takes_several_folders(results, tmp_path, answer):
+def test_status_takes_several_folders(results, tmp_path, answer, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(results.parent / "cache"))
     other = shutil.copytree(results, tmp_path / "other")
     alone = [answer("status", folder) for folder in (results, other)]
     assert answer("status", results, other) == "\n".join(alone)

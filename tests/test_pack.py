@@ -108,16 +108,6 @@ def members(root):
         return {member.name: packed.extractfile(member).read() for member in packed}
 
 
-def refusal(capsys, *words):
-    """Return the one line with which a command refuses."""
-    capsys.readouterr()
-    assert main([*map(str, words)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("llama-ablate: ")
-    assert error.count("\n") == 1
-    return error
-
-
 def test_a_pack_is_a_few_files_and_holds_no_weights(folder, packed):
     names = {path.name for path in packed.iterdir()}
     pages = {"experiment.yaml", "report.md", "effects.png", "effects_two.png"}
@@ -189,26 +179,26 @@ def test_the_report_of_a_pack_is_that_of_the_folder_without_links_to_records(fol
 
 
 @pytest.mark.row("R25", "damage: 40 bytes of the archive of a pack, and half of it")
-def test_any_changed_byte_of_a_pack_is_damage_told_in_one_line(copy, capsys):
+def test_any_changed_byte_of_a_pack_is_damage_told_in_one_line(copy, answer):
     """The last ones, too: xz's check sums, behind the end of what tar reads."""
     whole = (copy / ARCHIVE).read_bytes()
     last = range(len(whole) - 40, len(whole), 3)
     for at in (*range(0, len(whole), max(1, len(whole) // 40)), *last):
         (copy / ARCHIVE).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert "damaged" in refusal(capsys, "status", copy), at
+        assert "damaged" in answer("status", copy, code=2), at
         assert [name for name, *_ in fsck.check(copy)] == ["I2"], at
     for end in (0, 1, len(whole) // 2, len(whole) - 1):
         (copy / ARCHIVE).write_bytes(whole[:end])
-        assert "damaged" in refusal(capsys, "show", copy), end
+        assert "damaged" in answer("show", copy, code=2), end
 
 
-def test_a_file_in_an_archive_that_is_not_as_it_was_written_is_damage(copy, capsys):
+def test_a_file_in_an_archive_that_is_not_as_it_was_written_is_damage(copy, answer):
     """Whoever packs a changed file makes an archive that is whole: the file's own sum is not."""
     held = members(copy)
     for name in ("plan.json", "protocol.json", *(n for n in held if n.startswith("runs/one0v1"))):
         files = {**held, name: held[name].replace(b"0", b"1", 1)}
         (copy / ARCHIVE).write_bytes(archive.archived(files.items()))
-        assert "damaged" in refusal(capsys, "show", copy), name
+        assert "damaged" in answer("show", copy, code=2), name
         assert "I2" in {invariant for invariant, *_ in fsck.check(copy)}, name
 
 
@@ -236,7 +226,7 @@ def repacked(root, name, change):
     (root / ARCHIVE).write_bytes(archive.archived(files.items()))
 
 
-def test_nothing_is_added_to_a_pack(copy, experiment_file, tmp_path, capsys):
+def test_nothing_is_added_to_a_pack(copy, experiment_file, tmp_path, answer):
     before = content(copy)
     file = experiment_file(name="x")
     for words in (
@@ -244,8 +234,8 @@ def test_nothing_is_added_to_a_pack(copy, experiment_file, tmp_path, capsys):
         ["measure", copy, "perplexity"],
         ["generate", copy / "baseline", "--prompt", "a"],
     ):
-        assert "holds packed results, without weights and closed to new runs" in refusal(
-            capsys, *words
+        assert "holds packed results, without weights and closed to new runs" in answer(
+            *words, code=2
         )
     with pytest.raises(ConfigError, match="holds packed results"):
         Store.open(copy)
@@ -259,13 +249,13 @@ def with_its_report(packed, monkeypatch):  # noqa: ARG001  by which the report w
 
 
 @pytest.mark.usefixtures("with_its_report")
-def test_a_pack_takes_the_place_of_a_pack_and_of_nothing_else(folder, packed, tmp_path, capsys):
+def test_a_pack_takes_the_place_of_a_pack_and_of_nothing_else(folder, packed, tmp_path, answer):
     target = tmp_path / "x"
     target.mkdir()
     (target / "mine").write_text("mine")
-    assert "is there already, and is no pack" in refusal(capsys, "pack", folder, "--out", target)
+    assert "is there already, and is no pack" in answer("pack", folder, "--out", target, code=2)
     assert content(target) == {"mine": b"mine"}
-    assert "is there already" in refusal(capsys, "pack", folder, "--out", folder)
+    assert "is there already" in answer("pack", folder, "--out", folder, code=2)
     again = shutil.copytree(packed, tmp_path / "again")
     (again / "mine").write_text("mine")
     (again / "report.md").write_text("of an earlier report")
@@ -275,16 +265,16 @@ def test_a_pack_takes_the_place_of_a_pack_and_of_nothing_else(folder, packed, tm
 
 @pytest.mark.row("R25", "skew: another experiment's pack, or a later format's, in its place")
 def test_a_pack_of_another_experiment_or_of_a_later_format_is_not_replaced(
-    packed, tmp_path, capsys
+    packed, tmp_path, answer
 ):
     first = REFERENCE / "first"
     before = content(packed)
-    assert "holds a pack of 'x', not of 'first'" in refusal(capsys, "pack", first, "--out", packed)
+    assert "holds a pack of 'x', not of 'first'" in answer("pack", first, "--out", packed, code=2)
     later = shutil.copytree(packed, tmp_path / "later")
     repacked(later, "plan.json", lambda plan: plan.update(format=99))
     held = content(later)
-    assert "is of format 99: a later version" in refusal(capsys, "status", later)
-    assert "is of format 99: a later version" in refusal(capsys, "pack", packed, "--out", later)
+    assert "is of format 99: a later version" in answer("status", later, code=2)
+    assert "is of format 99: a later version" in answer("pack", packed, "--out", later, code=2)
     assert (content(packed), content(later)) == (before, held)
 
 
@@ -383,7 +373,7 @@ NAME = b"10 path=a\n"
 LARGEST = 1 << 15
 
 
-def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, capsys, tally):
+def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, answer, tally):
     files = members(copy)
     monkeypatch.setattr(archive, "MAX_MEMBERS", len(files) + 50)
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 18)
@@ -394,7 +384,7 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
         tracemalloc.start()
         try:
             with cpu_seconds(1):
-                assert "damaged" in refusal(capsys, "status", copy)
+                assert "damaged" in answer("status", copy, code=2)
         except Exception as error:  # noqa: BLE001  told by what it is
             wrong.append((what, repr(error)))
         wrong += [(what, "takes memory")] * (tracemalloc.get_traced_memory()[1] > 10 << 20)
@@ -403,13 +393,13 @@ def test_a_hostile_archive_is_refused_at_once_in_one_line(copy, monkeypatch, cap
     tally("R24", "hostile archives", len(archives), len(wrong))
 
 
-def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(copy, capsys):
+def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(copy, answer):
     """One of 200 MB of zeros, and one whose window alone would take 64 MiB."""
     window = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 64 << 20}]
     for raw in (lzma.compress(bytes(200 << 20), preset=0), lzma.compress(b"", filters=window)):
         (copy / ARCHIVE).write_bytes(raw)
         tracemalloc.start()
-        assert "damaged" in refusal(capsys, "status", copy)
+        assert "damaged" in answer("status", copy, code=2)
         assert tracemalloc.get_traced_memory()[1] < 50 << 20
         tracemalloc.stop()
 

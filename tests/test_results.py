@@ -125,8 +125,6 @@ def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     ("content", "why"),
     [
         ('{"a": ', "not JSON"),
-        ("7", "it holds no mapping"),
-        (f'{{"a": {"9" * 400}}}', "400 digits"),
         (f'{{"a": {"[" * 70}1{"]" * 70}}}', "64 levels"),
     ],
 )

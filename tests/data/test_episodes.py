@@ -196,13 +196,10 @@ def test_sizes_that_hold_no_episode_are_refused_in_one_line_at_the_option(entry,
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-def test_chance_is_what_the_best_constant_gets_of_each_skill():
-    for name in ("lag-copy", "recall", "induction", "mqar", "depo", "mano"):
-        source = streams.source_of(name)
-        windows = source.sample(GENERATOR(0), 300_000 // 100 * 100).reshape(-1, 100)
-        told = source.answers(windows)
-        shares = np.bincount(told[told >= 0]) / (told >= 0).sum()
-        if name in ("mqar", "depo"):  # of who knows which are stated: no constant is as good
-            assert shares.max() < source.chance
-        else:
-            assert shares.max() == pytest.approx(source.chance, abs=0.03)
+@pytest.mark.parametrize("name", ["lag-copy", "recall", "induction", "mano"])
+def test_chance_is_what_the_best_constant_gets(name):
+    source = streams.source_of(name)
+    windows = source.sample(GENERATOR(0), 300_000).reshape(-1, 100)
+    told = source.answers(windows)
+    shares = np.bincount(told[told >= 0]) / (told >= 0).sum()
+    assert shares.max() == pytest.approx(source.chance, abs=0.03)
