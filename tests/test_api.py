@@ -84,21 +84,6 @@ def root(store):
     return store("x", {"base": BASE, "<b>wider</b>": shifted(WIDER)})
 
 
-def test_importing_is_quick_and_opening_takes_no_torch(root):
-    """In a fresh process, which prints what has been imported after each step."""
-    program = (
-        "import sys, llama_ablate as la\n"
-        "heavy = {'torch', 'pandas', 'numpy', 'pydantic'}\n"
-        "print(sorted(heavy & {*sys.modules}))\n"
-        f"r = la.open({str(root)!r}); r.runs, r.curves, r.metrics, r.comparison()\n"
-        "print('torch' in sys.modules, 'seaborn' in sys.modules, len(r.runs))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split("\n")[:2] == ["[]", "False False 6"]
-
-
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_frame_begins_with_the_columns_that_are_documented(name, root):
     frame = getattr(la.open(root), name)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.model.components import REGISTRIES
 
@@ -82,8 +81,3 @@ def test_a_new_option_and_a_new_key_change_no_id_train_nothing_and_leave_the_rep
 def test_an_option_counts_only_where_it_differs_from_its_default(slot):
     for name in REGISTRIES[slot]:
         assert REGISTRIES[slot].resolve(name).identity() == {"name": name}
-
-
-def test_a_key_of_training_counts_only_where_it_differs_from_its_default():
-    assert Train(steps=5).identity("steps") == {}
-    assert Train(steps=5, lr=3e-4, clip=1.0).identity("steps") == {"lr": 3e-4}
