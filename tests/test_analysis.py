@@ -5,7 +5,6 @@ import math
 import re
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +27,8 @@ def results(tmp_path):
     table = plans.table([plans.variant("base"), plans.variant("other")], runs)
     store.create(plans.document(table, seeds=1), "name: x\n")
     for run in runs:
-        store.commit(
-            replace(
-                plans.RECORD,
-                id=run.id,
-                label=run.variant,
-                variant=run.variant,
-                metrics={"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)},
-            ),
-            [],
-            None,
-        )
+        metrics = {"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)}
+        store.commit(plans.record_of(run, metrics=metrics), [], None)
     return store.root
 
 

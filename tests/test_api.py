@@ -8,7 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -64,12 +64,12 @@ def store(tmp_path):
         for run in runs:
             label = labels[run.variant]
             loss = losses[label][run.seed]
-            of_run = {"id": run.id, "label": label, "variant": run.variant, "seed": run.seed}
             metrics = {"perplexity": measured(test_loss_nats=loss, test_perplexity=math.exp(loss))}
             point = dict.fromkeys(CURVE, 1.0)
             curve = [{**point, "step": step, "tokens": 32 * step} for step in (1, 2)]
-            computed = {"compute": {**plans.RECORD.compute, **(compute or {})}}
-            store.commit(replace(plans.RECORD, **of_run, **computed, metrics=metrics), curve, None)
+            computed = {**plans.RECORD.compute, **(compute or {})}
+            record = plans.record_of(run, label=label, compute=computed, metrics=metrics)
+            store.commit(record, curve, None)
         return store.root
 
     return make

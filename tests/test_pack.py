@@ -11,7 +11,6 @@ import shutil
 import tarfile
 import tracemalloc
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,6 @@ REFERENCE = ROOT / "results" / "reference"
 ARCHIVE = "results.tar.xz"
 ROW = dict.fromkeys(CURVE, 1.0)
 HYPOTHESIS = {"variant": "swiglu <é>", "direction": "lower", "measure": "test_loss_nats"}
-RECORD = replace(plans.RECORD, train={"lr": 1e-3})
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +59,10 @@ def folder(tmp_path_factory):
             row("test_loss_nats", loss + 1 / 3, "nats", "loss", split="test"),
             row("odd", math.nan),
         ]
-        record = replace(
-            RECORD,
-            id=run.id,
-            label={"v1": "baseline", "v2": "swiglu <é>"}[run.variant],
-            variant=run.variant,
-            seed=run.seed,
+        record = plans.record_of(
+            run,
+            label={v.id: v.label for v in variants}[run.variant],
+            train={"lr": 1e-3},
             outcome=outcome,
             reason="why\nnot" if outcome != "ok" else "",
             metrics={"perplexity": Measurement(tuple(numbers))} if outcome == "ok" else {},
