@@ -127,14 +127,14 @@ def test_a_model_of_ten_million_parameters_is_trained_stopped_resumed_and_genera
     file = experiment_file(
         "{}",
         model="{dim: 320, layers: 8, heads: 8, context: 64, feedforward: swiglu}",
-        train="{steps: 6, batch: 2, lr: 1e-3, precision: float32, evals: 2}",
+        train="{steps: 12, batch: 4, lr: 1e-3, precision: float32, evals: 2}",
         seeds="1",
     )
     (variant,) = answer("plan", file, "--json")["variants"]
     assert 9_500_000 < variant["parameters"] < 10_500_000
     assert run_in_process(file, tmp_path / "whole") == 0
     asked = count()
-    stops = chain([lambda: next(asked) >= 3], repeat(lambda: False))
+    stops = chain([lambda: next(asked) >= 6], repeat(lambda: False))
     monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
     assert run_in_process(file, tmp_path) == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
