@@ -20,7 +20,7 @@ from llama_ablate.report import page
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
-from . import commands, cpu_time
+from . import commands
 from . import tally as battery
 from .in_process import draw_nothing
 from .in_process import in_process as _in_process
@@ -44,17 +44,12 @@ def pytest_addoption(parser):
         default="fast",
         help="fast: what `make test` runs; full: `make test-all`; torture: `make torture`",
     )
-    group.addoption(
-        "--cpu", action="store_true", help="print the CPU seconds of each file, processes included"
-    )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: runs with --tier full or torture only")
     config.addinivalue_line("markers", "torture: runs with --tier torture only")
     config.addinivalue_line("markers", "row(number, what): a case is a trial of the battery")
-    if config.getoption("--cpu"):
-        cpu_time.adopt_orphans()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -77,15 +72,7 @@ def pytest_collection_finish():
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    item.stash[BEGAN] = cpu_time.used() if item.config.getoption("--cpu") else None
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    if call.when == "teardown" and item.stash[BEGAN] is not None:
-        item.user_properties.append(("cpu_s", cpu_time.used() - item.stash[BEGAN]))
     report = yield
     if call.when == "call" and not report.skipped:
         for mark in item.iter_markers("row"):
@@ -93,16 +80,6 @@ def pytest_runtest_makereport(item, call):
             battery.write(number, what, 1, int(report.failed), call.duration, item.nodeid)
     return report
 
-
-def pytest_terminal_summary(terminalreporter, config):
-    if config.getoption("--cpu"):
-        terminalreporter.section("CPU seconds")
-        reports = [r for kind in terminalreporter.stats.values() for r in kind]
-        for line in cpu_time.table([r for r in reports if getattr(r, "when", "") == "teardown"]):
-            terminalreporter.write_line(line)
-
-
-BEGAN = pytest.StashKey[float | None]()
 
 SMALL = {
     "vocab": 61,
@@ -295,24 +272,10 @@ def llama3_tokenizer(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def llama2_tokenizer(tmp_path_factory) -> Path:
     """A small tokenizer.model of SentencePiece, trained as Llama 2's was: BPE with bytes."""
-    import sentencepiece
+    from .tokenizer_kinds import LLAMA2, sentencepiece_file
 
-    file = tmp_path_factory.mktemp("llama2") / "tokenizer.model"
     text = ["the cat sat on the mat", "the dog ran to the park", "a bird saw the cat"] * 20
-    with file.open("wb") as out:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text),
-            model_writer=out,
-            vocab_size=320,
-            model_type="bpe",
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            minloglevel=2,
-            remove_extra_whitespaces=False,
-            hard_vocab_limit=False,
-            num_threads=1,
-        )
-    return file
+    return sentencepiece_file(tmp_path_factory.mktemp("llama2"), text, vocab_size=320, **LLAMA2)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -46,13 +45,10 @@ def store(root: Path, variants: int, seeds: int, pending: int = 0) -> Store:
         for n, run in enumerate(runs[: len(runs) - pending]):
             of = planned[n % variants]
             loss = 1.5 + n % variants / 1000 + math.sin(n) / 100
-            record = replace(
-                plans.RECORD,
-                id=run.id,
-                seed=run.seed,
-                outcome="diverged" if run.seed % 1000 == 7 else "ok",
-                variant=of.id,
+            record = plans.record_of(
+                run,
                 label=of.label,
+                outcome="diverged" if run.seed % 1000 == 7 else "ok",
                 metrics={"perplexity": measured(test_loss_nats=loss)},
             )
             curve = [
@@ -79,17 +75,9 @@ def of_file(root: Path, file: Path, loss: Callable[[str, int], float | None]) ->
         for run in plan.tables[0].runs:
             value = loss(labels[run.variant], run.seed)
             metrics = {} if value is None else {"perplexity": measured(test_loss_nats=value)}
-            made.commit(
-                replace(
-                    plans.RECORD,
-                    id=run.id,
-                    label=labels[run.variant],
-                    variant=run.variant,
-                    seed=run.seed,
-                    outcome="error" if value is None else "ok",
-                    metrics=metrics,
-                ),
-                [],
-                None,
+            outcome = "error" if value is None else "ok"
+            record = plans.record_of(
+                run, label=labels[run.variant], outcome=outcome, metrics=metrics
             )
+            made.commit(record, [], None)
     return made

@@ -4,10 +4,7 @@ A real grid starts a fork server that imports torch, a process for each run and 
 and draws ten figures: ten seconds of CPU, where its training takes a tenth of one.
 """
 
-import os
-import pickle
 import runpy
-import signal
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from subprocess import CompletedProcess
@@ -26,9 +23,6 @@ from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import page, pictures
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
-
-#: Tasks that load a candidate's plug-ins, which no test's process is to have.
-LOADING = ("load_and_run", "measure_run")
 
 
 class Inline:
@@ -60,13 +54,8 @@ def in_process(*, figures=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
-        patch.setattr(processes, "start", _Forked)
-        patch.setattr(processes, "end", _Forked.end)
-        for most in (
-            "PROCESSES",
-            "MAX_PROCESSES",
-        ):  # which are one, and take speeds again and again
-            patch.setattr(measurement, most, 2)
+        for name in ("PROCESSES", "MAX_PROCESSES"):  # each takes speeds again and again
+            patch.setattr(measurement, name, 2)
         patch.setattr(local, "Local", Inline)
         if figures:
             patch.setattr(pictures, "write", save_nothing)
@@ -117,50 +106,7 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noq
     """Do what `processes.call` does in a fresh process."""
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
-    if task.__name__ not in LOADING:
-        return task(report, *arguments)
-    ours, theirs = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            try:
-                found = task(report, *arguments)
-            except Exception as error:  # noqa: BLE001  raised by the one that waits
-                found = error
-            with os.fdopen(theirs, "wb") as pipe:
-                pickle.dump(found, pipe)
-        finally:
-            os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    if not said:
-        raise ChildProcessError("the process ended")
-    found = pickle.loads(said)  # noqa: S301  of our own child
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-class _Forked:
-    """A child as `processes.start` returns it, forked from this process."""
-
-    def __init__(self, task, *arguments, log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
-                task(*arguments)
-            except Exception as error:  # noqa: BLE001  shown by the one that asks
-                os.write(2, f"{error}\n".encode())
-            finally:
-                os._exit(0)
-
-    def end(self):
-        """Kill the process."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+    return task(report, *arguments)
 
 
 def save_nothing(*_given, **_options):

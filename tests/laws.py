@@ -1,7 +1,7 @@
 """The laws that every model obeys, as functions that raise AssertionError where one is broken.
 
-`test_contracts.py` holds all that the registries offer to them; `test_seeded_faults.py` shows that
-each of them catches something.
+`test_contracts.py` holds all that the registries offer to them; `mutants.py` has faults that they
+catch.
 """
 
 import itertools
@@ -29,13 +29,6 @@ from llama_ablate.training.optimizers import make_optimizer
 from .conftest import LLAMA, SMALL, make_spec
 
 TOKENS = torch.randint(0, SMALL["vocab"], (2, 24), generator=torch.Generator().manual_seed(1))
-PROMISED = {
-    "norm": ["layernorm", "rmsnorm"],
-    "position": ["none", "sinusoidal", "learned", "rope", "alibi"],
-    "attention": ["mha", "gqa", "mqa"],
-    "feedforward": ["relu", "gelu", "silu", "swiglu"],
-    "block": ["pre", "post"],
-}
 GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
 BLOCKS = ("pre", "post", "reordered", "sandwich", "parallel", "parallel-two-norms")
 UNGATED = ("linear", "relu", "relu2", "gelu", "silu")
@@ -168,10 +161,6 @@ ALONE = _unique(
 )
 #: Every pair of components of two slots, and every option: for laws about a whole model.
 COMBINATIONS = _unique(covering({slot: list(REGISTRIES[slot]) for slot in SLOTS}) + ALONE)
-#: All of the 240 that were promised: built and counted, since nothing but pairs goes wrong alone.
-PRODUCT = _unique(
-    dict(zip(PROMISED, names, strict=True)) for names in itertools.product(*PROMISED.values())
-)
 
 
 def named(spec):

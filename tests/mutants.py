@@ -211,6 +211,18 @@ what JSON has no number for is text | commands/shared/answer.py | test_cli.py
     nulls=True -> nulls=False
 each point is sent to a tracker twice | track/sinks.py | test_track.py
     curve[self._sent :], len(curve) -> curve[max(0, self._sent - 1) :], len(curve)
+the gradient of the router is cut | model/mixture.py | test_contracts.py
+    self.router.weight.to(wide)) -> self.router.weight.detach().to(wide))
+layers drop by one mask | model/dropout.py | test_contracts.py
+    {self.step}/{place}" -> {self.step}/{place.rpartition('.')[2]}"
+padding enters a convolution | model/mixers/convolution.py | test_contracts.py
+    x_BTD = x_BTD * ctx.valid_BT[..., None] -> pass
+a state is counted without a convolution's tail | model/mixers/recurrent.py | test_contracts.py
+    self.conv.held * self.conv.channels * dtype.itemsize -> 0
+all layers have the mask of one window | model/context.py | model/test_patterns.py
+    key = window, id(self.position) -> key = id(self.position)
+one optimizer of several is restored | training/optimizers.py | training/test_optimizer_laws.py
+    zip(self._parts, state_dict["parts"], strict=True) -> zip(self._parts[:1], state_dict["parts"])
 """
 
 

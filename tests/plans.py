@@ -1,5 +1,7 @@
 """Plans for tests that need results on disk, and no experiment behind them."""
 
+from dataclasses import replace
+
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
@@ -33,6 +35,12 @@ RECORD = Record(
     compute={"device": "cpu"},
     environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
 )
+
+
+def record_of(run, **changes):
+    """Return the record of a planned run that ended ok, with changes."""
+    own = {"id": run.id, "variant": run.variant, "label": run.variant, "seed": run.seed}
+    return replace(RECORD, **{**own, **changes})
 
 
 def id_of(*parts):

@@ -5,7 +5,6 @@ import math
 import re
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +27,8 @@ def results(tmp_path):
     table = plans.table([plans.variant("base"), plans.variant("other")], runs)
     store.create(plans.document(table, seeds=1), "name: x\n")
     for run in runs:
-        store.commit(
-            replace(
-                plans.RECORD,
-                id=run.id,
-                label=run.variant,
-                variant=run.variant,
-                metrics={"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)},
-            ),
-            [],
-            None,
-        )
+        metrics = {"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)}
+        store.commit(plans.record_of(run, metrics=metrics), [], None)
     return store.root
 
 
@@ -61,13 +51,9 @@ def script(monkeypatch, capsys):
 
 WRONG = {
     "no results to draw": ("draw.py", "effects", "{here}", "holds no results"),
-    "no maps": ("attention_maps.py", "{here}", "holds no attention maps"),
-    "what does not rotate": ("rope_frequencies.py", "gpt2-small", "which turns nothing"),
     "a figure of what was not tuned": ("draw.py", "tuning", "{x}", "that tuning shows"),
     "no lengths": ("length_extrapolation.py", "{x}", "'length' of these variants was not measured"),
     "one size": ("scaling_laws.py", "{x}", "has models of one size alone"),
-    "one setting": ("rank_agreement.py", "{x}", "has no branches, no second size"),
-    "one length": ("speed_up.py", "{x}", "has no variant with runs or branches of 3 lengths"),
     "no results to join": ("across_experiments.py", "{x}", "{here}", "holds no results"),
     "runs of other sizes": (
         *("records.py", "{here}", "{here}", "--sizes", "big", "b", "c", "d"),

@@ -4,13 +4,10 @@ import re
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from benchmarks.components import BENCHES, decode, mixers, step
+from benchmarks.components import BENCHES, decode, step
 from benchmarks.components import tables as bench_tables
 from benchmarks.components.__main__ import main
-from benchmarks.components.feedforward import _FUSED, Activation
-from benchmarks.components.norms import NaiveLayerNorm, NaiveRMSNorm
 from benchmarks.components.timing import Controls, Setup, Table, in_turns, joined
 from llama_ablate.files.strict_json import read_json
 
@@ -80,7 +77,6 @@ def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_s
 def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "_NEW", (2, 8))
     monkeypatch.setattr(decode, "_MODEL", decode._MODEL | {"dim": 64, "layers": 1})
-    monkeypatch.setattr(mixers, "_CONTEXT", 32)
     monkeypatch.setattr(step, "_MODEL", step._MODEL | {"dim": 64, "layers": 1, "context": 32})
     small = ["--dim", "32", "--rows", "64", "--rounds", "1", "--processes", "2", "--no-compile"]
     main([name, *small, "--json"])
@@ -98,17 +94,3 @@ def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, t
     for row in values["ratios"]:
         assert row["ratio"] in out
         assert re.search(r"\d\.\d+x", row["measured"])
-
-
-def test_the_naive_norms_compute_their_formulas():
-    """LayerNorm divides by the unbiased deviation: sqrt(1 - 1/n) of the real one."""
-    x = torch.randn(4, 64)
-    real = F.layer_norm(x, (64,))
-    torch.testing.assert_close(NaiveLayerNorm(64)(x), real * (63 / 64) ** 0.5, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(NaiveRMSNorm(64)(x), F.rms_norm(x, (64,), eps=1e-6))
-
-
-@pytest.mark.parametrize("name", _FUSED)
-def test_the_naive_activations_compute_what_the_fused_ones_do(name):
-    x = torch.randn(1000)
-    torch.testing.assert_close(Activation(name)(x), _FUSED[name](x), rtol=1e-5, atol=1e-6)

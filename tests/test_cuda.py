@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model import laws as model_laws
@@ -27,6 +24,7 @@ from .commands import PYTHON
 from .conftest import LLAMA
 from .laws import ALONE, COMPONENTS, TOKENS, model_of, name_of
 from .reliability.test_resume import bits
+from .texts import prepared
 
 if not torch.cuda.is_available():
     pytest.skip("torch sees no CUDA GPU here", allow_module_level=True)
@@ -50,8 +48,7 @@ def compute_name(compute):
 
 @pytest.fixture
 def text(book):
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
-    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+    return prepared(book)
 
 
 @pytest.mark.parametrize("compute", COMPUTES[:2], ids=compute_name)

@@ -8,10 +8,7 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
-from llama_ablate.data import tokens as store_of_tokens
 from llama_ablate.data.batches import TextMixture
-from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
 from llama_ablate.design.plan_texts import open_batches
@@ -23,8 +20,8 @@ from llama_ablate.model.components import spec_from
 from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Results, Store
-
-TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"
+from tests.conftest import LEARNS
+from tests.texts import prepared
 
 
 def documents(file, sentence, count):
@@ -51,7 +48,7 @@ def planned(experiment_file, cats, ships):
     def plan(axes="{norm: [layernorm]}", data="", tokenizer="bytes", **sections):
         sources = f"sources: {{ships: {{name: files, path: '{ships}'}}}}"
         corpus = f"corpus: {{name: files, path: '{cats}'}}, tokenizer: {tokenizer}, {sources}"
-        sections = {"data": f"{{{corpus}{data}}}", "train": TRAIN, **sections}
+        sections = {"data": f"{{{corpus}{data}}}", "train": LEARNS, **sections}
         variants = axes if axes.startswith("{design") else f"{{axes: {axes}}}"
         return make(experiment.load(experiment_file(variants, **sections)))
 
@@ -114,11 +111,6 @@ def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
         assert "variants.axes.train.precision[0]: this device has no instructions" in line
         assert line.endswith("allowed: float32")
     assert not (tmp_path / "r" / "plan.json").exists()
-
-
-def prepared(file, tokenizer="bytes", **more):
-    corpus = CORPORA.resolve({"name": "files", "path": str(file)})
-    return store_of_tokens.prepare(corpus, TOKENIZERS.resolve(tokenizer), **more)
 
 
 def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):

@@ -39,15 +39,6 @@ def test_the_reference_pages_are_fresh():
         assert page.read_text("utf-8") == text, f"{page.name}: run make docs"
 
 
-def test_every_key_of_an_experiment_file_is_described_and_no_other():
-    from docs import reference_pages
-
-    fields = {
-        model.__name__: set(model.model_fields) for model in reference_pages.SECTIONS.values()
-    }
-    assert {name: set(described) for name, described in reference_pages.keys().items()} == fields
-
-
 def anchors(page):
     """Return the anchors of a page's headings, as GitHub and the site name them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)

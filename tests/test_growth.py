@@ -4,13 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from llama_ablate.config.experiment import Train
-from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.model.components import REGISTRIES
 
@@ -84,20 +81,3 @@ def test_a_new_option_and_a_new_key_change_no_id_train_nothing_and_leave_the_rep
 def test_an_option_counts_only_where_it_differs_from_its_default(slot):
     for name in REGISTRIES[slot]:
         assert REGISTRIES[slot].resolve(name).identity() == {"name": name}
-
-
-def test_an_option_that_is_set_to_its_default_is_as_one_that_is_not_set():
-    registry = Registry("fruit")
-
-    @registry.register("apple")
-    def apple(*, weight: float = 0.2, colours: Sequence[str] = ("red",)) -> None: ...
-
-    said = registry.resolve({"name": "apple", "weight": 0.2, "colours": ["red"]})
-    assert said.identity() == {"name": "apple"}
-    other = registry.resolve({"name": "apple", "colours": ["green", "red"]})
-    assert other.identity() == {"name": "apple", "colours": ("green", "red")}
-
-
-def test_a_key_of_training_counts_only_where_it_differs_from_its_default():
-    assert Train(steps=5).identity("steps") == {}
-    assert Train(steps=5, lr=3e-4, clip=1.0).identity("steps") == {"lr": 3e-4}

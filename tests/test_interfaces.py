@@ -3,7 +3,6 @@
 import pytest
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure import METRICS
 from llama_ablate.model.decoder import build
 from llama_ablate.model.mixers.attention import ATTENTIONS, MHA
 from llama_ablate.model.positions import POSITIONS
@@ -76,11 +75,8 @@ def test_what_has_all_that_its_slot_asks_for_is_let_in(enter, registry, text):
             "x",
             f"{CALLED}forward(x_BTD, ctx, state), and it takes (self, x)",
         ),
-        (ATTENTIONS, MIXER, "dim: int", "dimm: int", "supplies no size 'dimm' (an option stands"),
         (LOSSES, LOSS, "model", "modle", "supplies no size 'modle'"),
-        (LOSSES, "def Theirs(logit): return logit", "", "", "did you mean 'logits'?"),
         (OPTIMIZERS, OPTIMIZER, "torch.optim.SGD", "torch.nn.Module", "it has no 'step'"),
-        (METRICS, "Theirs = 3", "", "", "3 is not a "),
         (
             POSITIONS,
             POSITION,

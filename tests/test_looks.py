@@ -1,13 +1,9 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
-import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
@@ -17,7 +13,6 @@ from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
-from tests.quiet import until
 from tests.reliability.harness import breaches
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -81,57 +76,6 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, an
     raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
     assert answer(*words).split() == raced
     assert len(raced) == RACED < len(planned)
-
-
-#: Stands in for the commands of a recipe: what waits shrinks by what was done.
-STUB = """#!/bin/sh
-case "$*" in
-  *--pending) grep -vxFf {folder}/done {folder}/ids || true ;;
-  *worker*) for run; do :; done; echo "$run" >> {folder}/done ;;
-esac
-"""
-
-
-@pytest.mark.parametrize("recipe", ["kubernetes", "skypilot"])
-def test_the_shell_lines_of_a_recipe_work_off_every_id(tmp_path, recipe):
-    file = DOCS / "launchers" / f"{recipe}.yaml"
-    stated = yaml.safe_load(file.read_text("utf-8"))
-    ids = [f"run{number}" for number in range(5)]
-    (tmp_path / "ids").write_text("".join(f"{run}\n" for run in ids), "utf-8")
-    (tmp_path / "done").write_text("none\n", "utf-8")
-    for name in ("python", "llama-ablate", "sleep"):
-        (tmp_path / name).write_text(STUB.format(folder=tmp_path), "utf-8")
-        (tmp_path / name).chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    if recipe == "kubernetes":
-        (container,) = stated["spec"]["template"]["spec"]["containers"]
-        words = [*container["command"], *container["args"]]
-        places = [{"JOB_COMPLETION_INDEX": str(index)} for index in range(len(ids))]
-    else:
-        words = ["bash", "-c", stated["run"]]
-        nodes = {"SKYPILOT_NUM_NODES": "2"}
-        places = [nodes | {"SKYPILOT_NODE_RANK": rank} for rank in ("0", "1")]
-    words = [word.replace("/results/ids", str(tmp_path / "ids")) for word in words]
-    started = [subprocess.Popen(words, env=path | place) for place in places]
-    assert [one.wait() for one in started] == [0] * len(started)
-    assert {*(tmp_path / "done").read_text("utf-8").split()} == {"none", *ids}
-
-
-def test_the_script_for_a_node_of_slurm_requeues_itself_once_its_runs_have_stopped(tmp_path):
-    said, script = tmp_path / "said", DOCS / "launchers" / "slurm.sh"
-    waits = (
-        'trap "echo stopped; exit 130" TERM; echo "$*"; for i in $(seq 999); do sleep 0.02; done'
-    )
-    for name, does in (("llama-ablate", waits), ("scontrol", 'echo "$*"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
-        (tmp_path / name).chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    with said.open("w") as out:
-        job = subprocess.Popen(["sh", script, "a b.yaml"], env=path, stdout=out)
-        assert until(lambda: said.read_text("utf-8") == "run a b.yaml\n")
-        job.send_signal(signal.SIGUSR2)
-        assert job.wait() == 0
-    assert said.read_text("utf-8").splitlines()[1:] == ["stopped", "requeue 7"]
 
 
 @pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")

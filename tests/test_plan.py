@@ -145,16 +145,6 @@ def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
         assert count(variant.spec).state_bytes == live
 
 
-def test_a_window_is_solved_for_in_a_short_context_too(planned):
-    local = "attention: {name: mha, window: 4}"
-    for context in (16, 32):
-        plan = planned(
-            "{axes: {attention: [{name: gqa, kv_heads: 2, window: 4}]}, match: state_bytes}",
-            model=f"{{dim: 32, layers: 1, heads: 4, context: {context}, {local}}}",
-        )
-        assert [v.solved for v in plan.tables[0].variants][1] == "window 8"
-
-
 def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
     plan = planned(
         FFN, sizes="{models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 2, lr: inverse-dim}"

@@ -14,11 +14,9 @@ from llama_ablate.data.tokenizer_files import read
 from llama_ablate.design.variants import resolve_preset
 from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling
-from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.kernels import attend
-from llama_ablate.model.norms import RMSNorm
 from llama_ablate.model.positions import Position
 from llama_ablate.model.rope import RoPE
 from tests.in_process import run_script
@@ -99,35 +97,6 @@ def test_s1_llama_2_by_hand_gives_its_logits_shape_with_and_without_cache():
     torch.testing.assert_close(torch.cat(pieces, 1), full, rtol=0, atol=1e-6)
 
 
-def test_s1_its_unit_tests_shapes_with_what_they_left_out():
-    x = torch.randn(4, 16, 64)
-    normed = RMSNorm(64, eps=1e-6)(x)
-    assert normed.shape == (4, 16, 64)
-    torch.testing.assert_close(normed, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
-
-    rope = RoPE(16, layout="interleaved")
-    rope.prepare(32)
-    assert rope.cos_SR.shape == (32, 16)  # 8 pairs, each twice
-    q, k = torch.randn(4, 8, 16, 16), torch.randn(4, 2, 16, 16)
-    turned_q, turned_k = rope.rotate(q, k, torch.arange(16))
-    assert (turned_q.shape, turned_k.shape) == (q.shape, k.shape)
-    torch.testing.assert_close(turned_q.norm(dim=-1), q.norm(dim=-1))
-
-    sizes = {"dim": 128, "heads": 8, "head_dim": 16, "bias": False, "norm": RMSNorm}
-    gqa, ffn = (
-        REGISTRIES[slot].build(REGISTRIES[slot].resolve(entry), **sizes)
-        for slot, entry in (
-            ("attention", "gqa"),
-            ("feedforward", {"name": "swiglu", "multiple_of": 256}),
-        )
-    )
-    assert gqa.k.weight.shape == (2 * 16, 128)
-    assert ffn.width == 512  # its unit test's trap: rounding up to 256 undoes the two thirds
-    ctx = Context(0, 16, rope, kernel="fused")
-    y = torch.randn(4, 16, 128)
-    assert gqa(y, ctx).shape == ffn(y).shape == (4, 16, 128)
-
-
 @torch.no_grad()
 def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
     model = new_model(resolve_preset("gpt-block-demo")[0], 0)
@@ -141,6 +110,20 @@ def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
         kept.append(tuple(cache.layers[0].tensors[0][:, :, : cache.length].shape))
     assert shapes == [(1, 2, 512), *[(1, 1, 512)] * 5]
     assert kept == [(1, 8, n, 64) for n in range(2, 8)]
+
+
+@torch.no_grad()
+def test_s3_the_first_cache_fails_at_its_second_step_and_ours_at_its_end():
+    """Keys kept as (B, S, H, E) and joined to (B, 1, D): a shape error, repaired by one layout."""
+    kept, new = torch.zeros(1, 2, 8, 64), torch.zeros(1, 1, 512)
+    with pytest.raises(RuntimeError, match="same number of dimensions: got 4 and 3"):
+        torch.cat([kept, new], dim=1)
+    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
+    cache = model.new_state(1, 4)
+    for step in range(4):
+        assert model(torch.tensor([[step]]), cache).shape == (1, 1, 1000)
+    with pytest.raises(ValueError, match="5 tokens do not fit"):
+        model(torch.tensor([[4]]), cache)
 
 
 @torch.no_grad()

@@ -157,14 +157,6 @@ def test_verdicts_are_coloured_as_cells_and_words_are_kept():
     assert terminal.coloured(text) == text  # no terminal
 
 
-def test_what_is_being_done_is_said_on_a_terminal_alone(capsys):
-    with on_terminal() as shown:
-        terminal.say("planning\x1b[31m")
-    assert shown.getvalue() == "planning\\x1b[31m\n"
-    terminal.say("planning")
-    assert not capsys.readouterr().err
-
-
 def test_a_missing_text_is_told_before_torch_is_imported(experiment_file):
     """And the first line stands there before anything is read."""
     file = experiment_file(data="{corpus: {name: files, path: nowhere.txt}, tokenizer: bytes}")
@@ -251,10 +243,6 @@ def test_the_watch_draws_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was
     assert re.search(r"v1 s0 .*running.* 50% ", on_screen)
     assert "Ctrl-C leaves" in on_screen
     assert "3 runs: 1 pending, 2 running" in after  # the last look stays
-
-
-def test_the_watch_is_refused_where_there_is_no_terminal(store, answer):
-    assert "--watch draws on a terminal" in answer("status", store.root, "--watch", code=2)
 
 
 def test_a_screen_of_few_lines_shows_what_runs_first_and_what_waits_next():

@@ -3,7 +3,6 @@
 import copy
 import html
 import math
-import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -215,15 +214,6 @@ def small(book):
     """Return the overrides with which a template's experiment takes seconds."""
     data = f"data.corpus={{name: files, path: {book}, splits: [0.8, 0.1, 0.1]}}"
     return [word for one in (*SMALLER, *SHORT, data) for word in ("--set", one)]
-
-
-@pytest.mark.parametrize("slot", ["attention", "block"])
-def test_init_writes_a_component_that_can_be_planned(command, book, slot):
-    written = command("init", "component", slot, "--to", f"my_{slot}.py")
-    assert f"plan my_{slot}.yaml --plugin my_{slot}.py" in written
-    plugin = ("--plugin", f"my_{slot}.py")
-    planned = command("plan", f"my_{slot}.yaml", *plugin, *small(book))  # so it obeys the laws
-    assert re.search(rf"^my_{slot} ", planned, re.MULTILINE)
 
 
 def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provided(

@@ -7,7 +7,6 @@ from llama_ablate.design import matching
 from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
-from tests.plans import table_of
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
 PLAIN = {
@@ -162,38 +161,6 @@ def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(bud
     changed = {v.label for v in found if v.spec.feedforward["width"] is not None}
     assert {"mqa", "gqa"} <= changed
     assert "gelu" not in changed  # what matches already keeps its own width
-
-
-def runs_of(variants, text="f", tune=None, steps=1, **train):
-    values = {"name": "x", "train": {"steps": steps, **train}, "variants": {}, "tune": tune or {}}
-    experiment = Experiment.check({**values, "seeds": 2})
-    return table_of(experiment, variants, text).runs
-
-
-def test_runs_are_named_by_all_that_they_depend_on():
-    variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
-
-    def ids(*given, **train):
-        return [run.id for run in runs_of(variants, *given, **train)]
-
-    assert len(set(ids())) == 4
-    assert ids() == ids()
-    assert not set(ids()) & set(ids("g"))
-    assert not set(ids()) & set(ids(lr=0.5))
-    assert not set(ids()) & set(ids(steps=2))
-
-
-def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():
-    new = {"norm": "rmsnorm", "position": "rope", "attention": "mqa", "feedforward": "swiglu"}
-    axes = {slot: [PLAIN[slot], name] for slot, name in {**new, "block": "pre"}.items()}
-    found = of("fraction", axes=axes)
-    assert len(found) == 16 == len({v.id for v in found})
-    assert found[0].baseline
-    assert set(found[0].levels.values()) == {0}
-    for variant in found:
-        assert sum(variant.levels.values()) % 2 == 0
-        for key, level in variant.levels.items():
-            assert getattr(variant.spec, key).name == axes[key][level]
 
 
 LOCAL = {"name": "mha", "window": 8}

@@ -1,13 +1,16 @@
 """The text of a corpus in memory, for tests."""
 
+import csv
+import json
 import random
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_ablate.data import texts
-from llama_ablate.data.corpus import SPLITS, Corpus
+from llama_ablate.data import texts, tokens
+from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
 from llama_ablate.data.readers import SEPARATOR, Document
+from llama_ablate.data.tokenizer import TOKENIZERS
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,29 @@ def corpus_of(train, validation, test=""):
         for text in whole.split(SEPARATOR)
     ]
     return Corpus(lambda: documents)
+
+
+def write_jsonl(file, texts, column="text"):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({column: t, "n": 1}) + "\n" for t in texts), "utf-8")
+
+
+def write_csv(file, texts):
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([["n", "text"], *(["1", text] for text in texts)])
+
+
+def write_parquet(file, texts):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": texts, "n": [1] * len(texts)}), file)
+
+
+def prepared(path, tokenizer="bytes", cache=None, **options):
+    """Return the tokens of files."""
+    corpus = CORPORA.resolve({"name": "files", "path": str(path), **options})
+    return tokens.prepare(corpus, TOKENIZERS.resolve(tokenizer), cache)
 
 
 def sentences(count, seed=0):

@@ -3,6 +3,7 @@
 import base64
 import io
 import random
+from functools import partial
 
 import sentencepiece
 import tiktoken
@@ -62,11 +63,15 @@ def _texts(count=2000):
 TEXTS = _texts()
 
 
-def sentencepiece_file(folder, **options):
+#: Options of a model as Llama 2's: BPE with bytes that leaves texts as they are.
+LLAMA2 = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
+
+
+def sentencepiece_file(folder, lines=LINES, **options):
     """Train a SentencePiece model; return its file."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
+        sentence_iterator=iter(lines),
         model_writer=out,
         minloglevel=2,
         num_threads=1,
@@ -83,14 +88,8 @@ def _sentencepiece(folder, **options):
     return read(file), sentencepiece.SentencePieceProcessor(model_file=str(file)).encode
 
 
-def _llama2(folder, **options):
-    """Return a model as Llama 2's: BPE with bytes that leaves texts as they are."""
-    usual = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
-    return _sentencepiece(folder, **usual, **options)
-
-
 def _llama2c(folder):
-    _, encode = _llama2(folder)
+    _, encode = _sentencepiece(folder, **LLAMA2)
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     (folder / "tokenizer.bin").write_bytes(llama2c_pieces(model))
     return read(folder / "tokenizer.bin"), encode
@@ -168,16 +167,15 @@ KINDS = {
     ),
     "ranks of Llama 3": lambda _: _ranks(LLAMA3_SPLIT, None),
     "ranks with gaps": lambda _: _ranks(GPT2_SPLIT, {"<|endoftext|>": 301, "<|end|>": 305}),
-    "SentencePiece of Llama 2": _llama2,
-    "SentencePiece that splits digits": lambda folder: _llama2(folder, split_digits=True, pad_id=3),
-    "SentencePiece without a space in front": lambda folder: _llama2(
-        folder, add_dummy_prefix=False
-    ),
-    "SentencePiece with unknown letters": lambda folder: _sentencepiece(
-        folder, model_type="bpe", remove_extra_whitespaces=False
-    ),
-    "SentencePiece of characters": lambda folder: _sentencepiece(
-        folder, model_type="char", remove_extra_whitespaces=False
-    ),
+    **{
+        name: partial(_sentencepiece, **LLAMA2 | options)
+        for name, options in {
+            "SentencePiece of Llama 2": {},
+            "SentencePiece that splits digits": {"split_digits": True, "pad_id": 3},
+            "SentencePiece without a space in front": {"add_dummy_prefix": False},
+            "SentencePiece with unknown letters": {"byte_fallback": False},
+            "SentencePiece of characters": {"byte_fallback": False, "model_type": "char"},
+        }.items()
+    },
     "llama2.c": _llama2c,
 }

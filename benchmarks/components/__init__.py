@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.components import decode, feedforward, mixers, norms, optimizers, parts
+from benchmarks.components import decode, feedforward, norms, parts
 from benchmarks.components.timing import Ratio, Setup, Table, joined
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
@@ -32,8 +32,6 @@ class Bench:
 BENCHES = {
     "norms": Bench(norms.tables, norms.ratios),
     "feedforward": Bench(feedforward.tables, feedforward.ratios),
-    "mixers": Bench(mixers.tables, mixers.ratios),
-    "optimizers": Bench(optimizers.tables, optimizers.ratios),
     "parts": Bench(parts.tables, parts.ratios),
     "decode": Bench(decode.tables, decode.ratios),
 }

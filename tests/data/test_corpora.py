@@ -1,5 +1,4 @@
 import bz2
-import csv
 import gzip
 import hashlib
 import json
@@ -17,7 +16,7 @@ from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Store
-from tests.texts import corpus_of, read
+from tests.texts import corpus_of, read, write_csv, write_jsonl, write_parquet
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
 
@@ -66,26 +65,9 @@ def test_one_text_is_split_by_position(tmp_path):
     assert corpus.train + corpus.validation == "0123456789" * 100
 
 
-def write_jsonl(file, texts=TEXTS, column="text"):
-    file.write_text("".join(json.dumps({column: t, "n": 1}) + "\n" for t in texts), "utf-8")
-
-
-def write_csv(file, texts=TEXTS):
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        rows = csv.writer(opened)
-        rows.writerows([["n", "text"], *(["1", text] for text in texts)])
-
-
-def write_parquet(file, texts=TEXTS):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"text": texts, "n": [1] * len(texts)}), file)
-
-
-def write_folder(folder):
+def write_folder(folder, texts):
     (folder / "sub").mkdir(parents=True)
-    for i, text in enumerate(TEXTS):
+    for i, text in enumerate(texts):
         (folder / "sub" / f"{i}.txt").write_text(text, "utf-8")
 
 
@@ -99,12 +81,12 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path, name):
-    WRITERS[name](tmp_path / name)
+    WRITERS[name](tmp_path / name, TEXTS)
     corpus = read(files(path=str(tmp_path / name)))
     parts = {split: text.split(SEPARATOR) for split, text in corpus.splits.items()}
     assert sorted(text for part in parts.values() for text in part) == sorted(TEXTS)
     assert 0.4 < len(parts["train"]) / 200 < 0.6  # some 50 of each are held out
-    write_jsonl(tmp_path / "again.jsonl")
+    write_jsonl(tmp_path / "again.jsonl", TEXTS)
     again = read(files(path=str(tmp_path / "again.jsonl")))
     assert {s: set(t.split(SEPARATOR)) for s, t in again.splits.items()} == {
         s: set(p) for s, p in parts.items()
@@ -141,7 +123,7 @@ PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.txt"])
 def test_a_compressed_file_is_read_by_its_ending_and_refused_without_it(tmp_path, name, ending):
     texts = {"x.jsonl": write_jsonl, "x.json": write_jsonl, "x.csv": write_csv}
-    texts.get(name, lambda file: file.write_text("\n\n".join(TEXTS)))(tmp_path / name)
+    texts.get(name, lambda file, own: file.write_text("\n\n".join(own)))(tmp_path / name, TEXTS)
     plain = read(files(path=str(tmp_path / name)))
     packed = PACKERS[ending]((tmp_path / name).read_bytes())
     (tmp_path / f"{name}{ending}").write_bytes(packed)
@@ -161,12 +143,6 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     plain = broken(tmp_path, b"some text " * 40, "plain.txt")
     marked = broken(tmp_path, b"\xef\xbb\xbf" + b"some text " * 40, "marked.txt")
     assert read(files(**plain)) == read(files(**marked))
-
-
-def test_the_only_column_of_text_is_read_and_several_are_named(tmp_path, capsys):
-    write_jsonl(tmp_path / "x.jsonl", column="story")
-    assert read(files(path=str(tmp_path / "x.jsonl"))).train
-    assert "reading 'story', the only column of text" in capsys.readouterr().err
 
 
 def test_files_for_each_split_may_be_named(tmp_path):
@@ -217,28 +193,15 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b"\x7fELF\0\0\1"), "is binary, not text (a NUL at byte 4)"),
         (lambda t: broken(t, b"caf\xe9 au lait"), "is not UTF-8 text (byte 3)"),
         (lambda t: broken(t, "mark".encode("utf-16")), "is UTF-16 text: save it as UTF-8 (iconv"),
-        (
-            lambda t: broken(t, b"PK\x03\x04 zip"),
-            "is compressed or a table by its content: unpack it first",
-        ),
         (lambda t: broken(t, b"not parquet", "x.parquet"), "cannot be read as Parquet ("),
         (lambda t: broken(t, b'{"body": "x", "title": "y"}', "x.jsonl"), "allowed: body, title"),
         (lambda t: broken(t, b'{"text": "a"}\n{"text": ', "x.jsonl"), "line 2: Expecting value"),
         (
-            lambda t: broken(t, b"[" * 100_000, "x.json"),
-            "cannot be read as JSON (maximum recursion depth",
-        ),
-        (
             lambda t: broken(t, b'{"text": "\\ud800"}', "x.jsonl"),
             "cannot be read as JSON lines ('utf-8' codec can't encode",
         ),
-        (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
-        (lambda t: {"path": str(t / ("x" * 900))}, "cannot be read: File name too long"),
-        (lambda t: {"path": str(t), "train": "a"}, "needs 'train' and 'validation' together"),
-        (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "[0.5, 0.6, 0]: must be three"),
     ],
-    ids=range(16),
 )
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(ConfigError) as caught:
@@ -255,10 +218,6 @@ def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):
         "train": "a" * 100 + "b" * 100,
         "validation": "c" * 100,
         "test": "d" * 100,
-    }
-    assert read(files(path=str(book), splits=[0.2, 0.1, 0.0])).splits == {
-        "train": "a" * 100 + "b" * 100,
-        "validation": "c" * 100,
     }
     part = read(python_stdlib(splits=[0.1, 0.1, 0.05]))
     everything = sum(len(text) for text in stdlib.splits.values())
@@ -298,10 +257,7 @@ def test_a_limit_stops_reading_lines_of_json(tmp_path):
 def test_rows_without_text_are_passed_over_and_the_first_is_named(tmp_path, name):
     rows = [{"n": "1", "text": text} for text in ("a", None, "b", "")]
     if name.endswith("parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+        write_parquet(tmp_path / name, [row["text"] for row in rows])
     elif name.endswith("csv"):
         (tmp_path / name).write_text("n,text\n1,a\n1\n1,b\n1,\n")
     else:
@@ -338,7 +294,7 @@ def test_hidden_parts_of_a_path_are_passed_over_unless_they_are_stated(tmp_path)
 
 
 def test_shares_of_few_documents_are_stated_and_stay_when_they_are_written_down(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl")
+    write_jsonl(tmp_path / "x.jsonl", TEXTS)
     text = texts.write(files(path=str(tmp_path / "x.jsonl")), tmp_path)
     assert text.notes[-1].startswith("warning: 50% of 200 documents are held out")
     assert "`splits: [0.5, 0.25, 0.25]`" in text.notes[-1]

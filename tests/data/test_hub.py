@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from llama_ablate.data import tokens as store
@@ -7,24 +5,12 @@ from llama_ablate.data.corpus import CORPORA, hub
 from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from tests.texts import read
+from tests.texts import read, write_jsonl, write_parquet
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(300)]
 
 
-def jsonl(file, texts=TEXTS, column="text"):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps({column: t, "n": 1}) + "\n" for t in texts), "utf-8")
-
-
-def parquet(file, texts=TEXTS):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"text": texts, "n": [1] * len(texts)}), file)
-
-
-def arrow(file, texts=TEXTS):
+def write_arrow(file, texts):
     import pyarrow as pa
 
     table = pa.table({"text": texts})
@@ -32,26 +18,31 @@ def arrow(file, texts=TEXTS):
         stream.write_table(table)
 
 
-def plain(file, texts=TEXTS):
+def write_plain(file, texts):
     file.write_text("\n".join(texts), "utf-8")
 
 
-WRITERS = {"train.jsonl": jsonl, "train.parquet": parquet, "train.arrow": arrow, "train.txt": plain}
+WRITERS = {
+    "train.jsonl": write_jsonl,
+    "train.parquet": write_parquet,
+    "train.arrow": write_arrow,
+    "train.txt": write_plain,
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_of_file_in_the_hubs_layout_gives_the_same_text(tmp_path, name):
     (tmp_path / "one").mkdir()
-    WRITERS[name](tmp_path / "one" / name)
-    jsonl(tmp_path / "two" / "train.jsonl")
+    WRITERS[name](tmp_path / "one" / name, TEXTS)
+    write_jsonl(tmp_path / "two" / "train.jsonl", TEXTS)
     found = [read(hub(dataset=str(tmp_path / folder))) for folder in ("one", "two")]
     assert found[0] == found[1]
     assert sum(len(text.split(SEPARATOR)) for text in found[0].splits.values()) == len(TEXTS)
 
 
 def test_a_split_is_split_and_subsets_and_files_are_chosen(tmp_path):
-    jsonl(tmp_path / "en" / "a.jsonl", [f"en {i}" for i in range(200)])
-    jsonl(tmp_path / "de" / "b.jsonl", [f"de {i}" for i in range(200)])
+    write_jsonl(tmp_path / "en" / "a.jsonl", [f"en {i}" for i in range(200)])
+    write_jsonl(tmp_path / "de" / "b.jsonl", [f"de {i}" for i in range(200)])
     (tmp_path / "README.md").write_text(
         "---\nconfigs:\n"
         "- {config_name: en, data_files: [{split: train, path: en/a.jsonl},"
@@ -70,8 +61,8 @@ def test_a_split_is_split_and_subsets_and_files_are_chosen(tmp_path):
 
 
 def test_a_limit_is_of_each_split_and_a_shuffle_draws_what_it_takes(tmp_path):
-    jsonl(tmp_path / "train.jsonl")
-    jsonl(tmp_path / "validation.jsonl", TEXTS[:9])
+    write_jsonl(tmp_path / "train.jsonl", TEXTS)
+    write_jsonl(tmp_path / "validation.jsonl", TEXTS[:9])
     dataset, small = str(tmp_path), "2kB"
     first = read(hub(dataset=dataset, limit=small))
     assert len(first.train.replace(SEPARATOR, "")) == 2000
@@ -88,8 +79,8 @@ def cached(tmp_path, monkeypatch):
     """A data set that was loaded from the hub before, as its library keeps it."""
     import datasets
 
-    jsonl(tmp_path / "source" / "train.jsonl")
-    jsonl(tmp_path / "source" / "validation.jsonl", TEXTS[:9])
+    write_jsonl(tmp_path / "source" / "train.jsonl", TEXTS)
+    write_jsonl(tmp_path / "source" / "validation.jsonl", TEXTS[:9])
     cache = tmp_path / "hf"
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
@@ -121,35 +112,12 @@ def test_tokens_of_a_data_set_outlive_its_copy_and_the_network(cached, tmp_path)
         store.prepare(other, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
 
 
-def nothing(folder):
-    folder.mkdir()
-
-
-def named_wrong(folder):
-    folder.mkdir()
-    parquet(folder / "train.jsonl")
-
-
-def named_parquet(folder):
-    jsonl(folder / "train.parquet")
-
-
-def empty(folder):
-    jsonl(folder / "train.jsonl", [])
-
-
-def good(folder):
-    jsonl(folder / "train.jsonl")
-
-
 BAD = {
-    "an empty folder": (nothing, {}, None, "doesn't contain any data files"),
-    "no parquet": (named_parquet, {}, None, "could not be loaded: Parquet magic bytes not found"),
-    "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
-    "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
-    "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
-    "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
-    "negative": (good, {"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
+    "a column": ({"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
+    "numbers": ({"column": "n"}, None, "'n' holds int, not text"),
+    "a split": ({"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
+    "a seed": ({"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
+    "negative": ({"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
 }
 
 
@@ -159,8 +127,8 @@ def _read(entry):
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_read_is_one_line_at_its_key(tmp_path, case):
-    make, options, key, message = BAD[case]
-    make(tmp_path / "data")
+    options, key, message = BAD[case]
+    write_jsonl(tmp_path / "data" / "train.jsonl", TEXTS)
     entry = {"name": "hub", "dataset": str(tmp_path / "data"), **options}
     with pytest.raises(ConfigError) as caught:
         _read(entry)
@@ -169,23 +137,9 @@ def test_what_cannot_be_read_is_one_line_at_its_key(tmp_path, case):
     assert caught.value.where == (() if key is None else (key,))
 
 
-@pytest.mark.parametrize(
-    ("name", "make", "message"),
-    [
-        ("x.txt", parquet, r"a table by its content: its name should end in \.parquet$"),
-        ("x.arrow", plain, r"cannot be read as Arrow \("),
-    ],
-)
-def test_local_files_are_what_their_names_say(tmp_path, name, make, message):
-    make(tmp_path / name)
-    with pytest.raises(ConfigError, match=message) as caught:
-        read(CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)})))
-    assert "\n" not in caught.value.message
-
-
 def test_files_of_several_kinds_are_read_by_kind_and_counted(tmp_path):
-    jsonl(tmp_path / "a.jsonl")
-    parquet(tmp_path / "b.parquet", TEXTS[:5])
+    write_jsonl(tmp_path / "a.jsonl", TEXTS)
+    write_parquet(tmp_path / "b.parquet", TEXTS[:5])
     corpus = CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)}))
     assert len([*corpus.documents()]) == len(TEXTS) + 5
     assert corpus.notes() == [

@@ -106,10 +106,6 @@ REFUSED = {
         "100.0% of the held-out tokens of data.corpus, 50 of 50 documents as a whole, also stand "
         "in the training text of data.corpus",
     ),
-    "one file for two splits": (
-        f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='./docs.jsonl')}}}",
-        "'train' and 'validation' are one file",
-    ),
     "test documents that are validation documents": (
         "data: {corpus: "
         + corpus(".", train="new.jsonl", validation="docs.jsonl", test="lines.jsonl")

@@ -1,13 +1,12 @@
 import base64
 import json
+import re
 import struct
 
 import pytest
 import tokenizers
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokenizer_files import (
     LLAMA3_SPECIAL,
@@ -16,6 +15,7 @@ from llama_ablate.data.tokenizer_files import (
     read_saved,
 )
 from llama_ablate.errors import ConfigError
+from tests.texts import prepared
 
 PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
 SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
@@ -50,38 +50,29 @@ def test_llama3s_ids_are_those_of_the_walk_through(llama3_tokenizer):
     assert tokenizer.piece(2983) == "42"
 
 
-def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer):
+def test_llama3_has_256_special_tokens_behind_its_128000_ranks_by_the_names_of_llama31_too(
+    llama3_tokenizer,
+):
+    """The ids are those of the table in Llama 3.1's own tokenizer.py, whose ranks are the same."""
     tokenizer = read(llama3_tokenizer)
     assert tokenizer.vocab == 128_256
     assert len(LLAMA3_SPECIAL) == len(set(LLAMA3_SPECIAL)) == 256
     expected = {
         "<|begin_of_text|>": 128000,
         "<|end_of_text|>": 128001,
-        "<|start_header_id|>": 128006,
-        "<|end_header_id|>": 128007,
-        "<|eot_id|>": 128009,
-        "<|reserved_special_token_250|>": 128255,
-    }
-    assert {name: tokenizer.special[name] for name in expected} == expected
-    assert tokenizer.bos == 128000
-    assert tokenizer.stops == {128000, 128001, 128008, 128009}
-
-
-def test_llama3s_reserved_tokens_are_read_by_the_names_of_llama31_too(llama3_tokenizer):
-    """The ids are those of the table in Llama 3.1's own tokenizer.py, whose ranks are the same."""
-    tokenizer = read(llama3_tokenizer)
-    expected = {
         "<|finetune_right_pad_id|>": 128004,
-        "<|step_id|>": 128005,
+        "<|start_header_id|>": 128006,
         "<|eom_id|>": 128008,
+        "<|eot_id|>": 128009,
         "<|python_tag|>": 128010,
+        "<|reserved_special_token_250|>": 128255,
     }
     for name, token in expected.items():
         assert tokenizer.prompt(f"the{name}", special=True) == [128000, 1820, token]
         assert tokenizer.decode([token]) == name
-    reserved = {f"<|reserved_special_token_{i}|>": 128004 + i - 2 for i in (2, 3)}
-    assert {name: tokenizer.special[name] for name in reserved} == reserved
-    assert tokenizer.pad == 128004
+    assert tokenizer.special["<|reserved_special_token_2|>"] == tokenizer.pad == 128004
+    assert tokenizer.bos == 128000
+    assert tokenizer.stops == {128000, 128001, 128008, 128009}
 
 
 @pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
@@ -125,22 +116,19 @@ def test_a_file_that_asks_for_cut_or_padded_texts_does_not_get_them(gpt2_tokeniz
 def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity(
     book, gpt2_tokenizer, tmp_path
 ):
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    def prepared_by(file):
+        return prepared(book, {"name": "file", "path": str(file)}, tmp_path / "cache")
 
-    def prepared(file):
-        entry = {"name": "file", "path": str(file)}
-        return store.prepare(corpus, TOKENIZERS.resolve(entry), tmp_path / "cache")
-
-    first = prepared(gpt2_tokenizer)
+    first = prepared_by(gpt2_tokenizer)
     text = book.read_text("utf-8")
     assert first.tokenizer.decode(first.split("train")) == text[: int(len(text) * 0.8)]
     moved = tmp_path / "elsewhere.json"
     moved.write_bytes(gpt2_tokenizer.read_bytes())
-    assert prepared(moved).fingerprint == first.fingerprint
+    assert prepared_by(moved).fingerprint == first.fingerprint
     changed = json.loads(moved.read_text("utf-8"))
     changed["model"]["merges"] = changed["model"]["merges"][:-1]
     moved.write_text(json.dumps(changed), "utf-8")
-    assert prepared(moved).fingerprint != first.fingerprint
+    assert prepared_by(moved).fingerprint != first.fingerprint
 
 
 RANKS = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256))
@@ -155,16 +143,12 @@ def test_line_ends_of_windows_change_no_list_of_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer.json", b"", "it is empty"),
         ("tokenizer.json", b'{"version": "1.0"}', "it is no tokenizer.json"),
         ("tokenizer.model", b"\x80\x04\x95pickle", "it is no SentencePiece model"),
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "some single byte has none"),
         ("tokenizer.model", RANKS + b"YWI= 400\n", "its ranks are not 0, 1, 2"),
-        ("tokenizer.model", RANKS + b"YWI=\n", "some line is not 'base64 rank'"),
         ("tokenizer.bin", struct.pack("<i", 5) + b"\0\0\0", "it is damaged at piece 0"),
-        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "it is damaged at piece 0"),
     ],
-    ids=["empty", "no model", "pickle", "few bytes", "a gap", "no rank", "cut", "negative piece"],
 )
 def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
@@ -174,19 +158,11 @@ def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [("nope.json", "there is no tokenizer file 'nope.json'"), ("~nobody_here/x", "home directory")],
-)
-def test_a_tokenizer_path_that_cannot_be_read_is_told_at_its_key(
-    experiment_file, answer, path, message
-):
-    tokenizer = f"{{name: file, path: {path}}}"
+def test_a_tokenizer_path_that_cannot_be_read_is_told_at_its_key(experiment_file, answer):
+    tokenizer = "{name: file, path: nope.json}"
     file = experiment_file(data=f"{{corpus: lag-copy, tokenizer: {tokenizer}}}")
-    error = answer("plan", file, code=2)
-    assert "tiny.yaml:3:" in error
-    assert "data.tokenizer: " in error
-    assert message in error
+    said = r"tiny.yaml:3:\d+: data.tokenizer: .*'nope.json'"
+    assert re.search(said, answer("plan", file, code=2))
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import tokenizers
 
 from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.encoding import difference
 from llama_ablate.data.readers import SEPARATOR
 from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from tests.texts import corpus_of
+from tests.test_store_at_scale import taken
+from tests.texts import corpus_of, prepared
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
 TEXTS = (TEXT + SEPARATOR + "another document", "the mat ✓ held out")
@@ -27,11 +27,6 @@ TEXTS = (TEXT + SEPARATOR + "another document", "the mat ✓ held out")
 def made(entry, folder, *split_texts):
     text = texts.write(corpus_of(*split_texts), folder)
     return TOKENIZERS.build(TOKENIZERS.resolve(entry)).make(text)
-
-
-def prepared(book, tokenizer="bytes", cache=None):
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
-    return store.prepare(corpus, TOKENIZERS.resolve(tokenizer), cache)
 
 
 def test_characters_are_numbered_by_code_point_and_none_is_unknown(tmp_path):
@@ -199,22 +194,8 @@ def test_batches_are_windows_of_the_training_split_and_reach_all_of_it(book):
 def test_an_empty_held_out_split_is_refused(tmp_path):
     file = tmp_path / "x.txt"
     file.write_text("some text", "utf-8")
-    corpus = CORPORA.resolve({"name": "files", "path": str(file), "splits": [1.0, 0.0, 0.0]})
     with pytest.raises(ConfigError, match="the validation split of 'files' would be empty"):
-        store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["train.bin", "sums.json"])
-def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
-    made = prepared(book, cache=tmp_path)
-    whole, train = (made.folder / name).read_bytes(), made.split("train").tolist()
-    for content in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
-        (made.folder / name).write_bytes(content)
-        assert prepared(book, cache=tmp_path) == made
-        assert (made.folder / name).read_bytes() == whole
-    (made.folder / name).unlink()
-    assert prepared(book, cache=tmp_path) == made
-    assert store.load(made.folder).split("train").tolist() == train
+        prepared(file, cache=tmp_path, splits=[1.0, 0.0, 0.0])
 
 
 def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(book, tmp_path):
@@ -240,8 +221,7 @@ def test_the_documents_of_a_split_begin_behind_their_separators(tmp_path, entry)
         lines = (json.dumps({"text": text}) for text in written)
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
     named = {"train": "train.jsonl", "validation": "validation.jsonl"}
-    corpus = CORPORA.resolve({"name": "files", "path": str(tmp_path), **named})
-    tokens = store.prepare(corpus, TOKENIZERS.resolve(entry))
+    tokens = prepared(tmp_path, entry, **named)
     parts = np.split(tokens.split("validation"), tokens.documents("validation")[1:])
     decoded = [tokens.tokenizer.decode(part) for part in parts]
     assert decoded == [text + SEPARATOR for text in written[:-1]] + written[-1:]
@@ -256,10 +236,8 @@ def test_documents_end_at_the_end_token_of_a_tokenizer_that_has_one(tmp_path):
     lines = (json.dumps({"text": text}) for text in ("the cat", "sat", "the cat sat"))
     for name, text in {"text": '{"text": "sat"}', "held": "\n".join(lines)}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
-    files = {"name": "files", "path": str(tmp_path), "train": "text.jsonl"}
-    corpus = CORPORA.resolve(files | {"validation": "held.jsonl"})
     entry = {"name": "file", "path": str(tmp_path / "words.json")}
-    tokens = store.prepare(corpus, TOKENIZERS.resolve(entry))
+    tokens = prepared(tmp_path, entry, train="text.jsonl", validation="held.jsonl")
     assert tokens.split("validation").tolist() == [2, 3, 1, 4, 1, 2, 3, 4]
     assert tokens.documents("validation").tolist() == [0, 3, 5]
 
@@ -291,3 +269,30 @@ def test_unchanged_tokens_are_never_hashed_again_and_a_whole_check_finds_what_st
     store.load(tokens.folder)
     assert "train.bin' has changed" in store.verify(tokens.fingerprint)
     assert store.verify("0123456789abcdef") == "not in the cache"
+
+
+#: Prepares a text of lines that begin with their number, and reads windows from all of it.
+READ = """
+import numpy as np
+from tests.texts import prepared
+tokens = prepared(sys.argv[1] + "/x.txt", cache=Path(sys.argv[1]), splits=[0.98, 0.01, 0.01])
+rows = [row.tobytes() for k in range(20) for row in tokens.batch(0, k, 64, 511).astype(np.uint8)]
+numbers = [[int(line[:15]) for line in row.split(b"\\n")[1:3]] for row in rows]
+print(max(first for first, _ in numbers), all(later == first + 1 for first, later in numbers))
+print(sum(path.stat().st_size for path in tokens.folder.glob("*.bin")), *tokens.counts.values())
+"""
+
+
+@pytest.mark.full
+def test_a_store_of_two_gigabytes_is_made_and_read_to_its_end_in_little_memory(tmp_path):
+    lines, ends = 8_400_000, [b"", *(b"%03d%s\n" % (n, b"x" * 112) for n in range(1000))]
+    with (tmp_path / "x.txt").open("wb") as file:
+        for thousand in range(lines // 1000):
+            file.write((b"%012d" % thousand).join(ends))
+    (of_rows, of_files), _, mib = taken(READ, tmp_path)
+    last, consecutive = of_rows.split()
+    size, *counts = map(int, of_files.split())
+    assert size == 2 * sum(counts) == 2 * 128 * lines > 1 << 31
+    assert 0.97 * lines < int(last) < 0.98 * lines  # of 1,280 windows
+    assert consecutive == "True"
+    assert mib < 1000

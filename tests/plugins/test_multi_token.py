@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from tests.training.test_losses import TOKENS, objective
 
@@ -86,8 +85,3 @@ def test_every_parameter_of_the_extra_layers_learns_and_the_model_learns_from_th
         assert parameter.grad is not None, name
         if not name.endswith("attn.k.bias"):
             assert parameter.grad.abs().max() > 0, name
-
-
-def test_a_depth_that_leaves_nothing_to_predict_is_refused(spec):
-    with pytest.raises(ConfigError, match="depth 24: must be from 1 to 23"):
-        objective(spec, {"name": "multi_token", "depth": 24})

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from llama_ablate.errors import ConfigError
 from llama_ablate.training import optimizer_laws
 from llama_ablate.training.optimizers import OPTIMIZERS
 from tests.training.test_optimizers import GRADIENTS, START, alone, stepped
@@ -109,9 +108,3 @@ def test_gradient_descent_decays_by_the_gradient_of_half_the_squared_norm():
     # Two steps of w' = -0.2 w with momentum 0.9: velocities 0.2 w and 0.9 * 0.2 w + 0.2 (0.98 w).
     expected = torch.tensor(START, dtype=torch.float64) * (1 - 0.02 - 0.1 * (0.18 + 0.2 * 0.98))
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-
-
-def test_nesterovs_momentum_of_zero_is_refused_at_its_key():
-    with pytest.raises(ConfigError, match="nesterov needs a momentum above 0") as refused:
-        after("sgd", momentum=0.0, nesterov=True)
-    assert refused.value.where[-1] == "nesterov"

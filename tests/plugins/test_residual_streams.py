@@ -150,8 +150,3 @@ def test_blocks_with_different_streams_are_no_pattern(other):
     with pytest.raises(ConfigError, match="keep different residual streams") as caught:
         model_of({"pattern": ["hyper-connections", other]})
     assert caught.value.where == ("block",)
-
-
-def test_a_number_of_streams_that_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match="streams 1: must be from 2 to 64"):
-        model_of({"name": "hyper-connections", "streams": 1})

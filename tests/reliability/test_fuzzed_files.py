@@ -166,13 +166,9 @@ WIDE = """norm: [rmsnorm, layernorm, dyt], position: [rope, alibi, t5, none], bl
 HOSTILE = {
     "aliases that multiply": (1, BOMB.encode()),
     "a tag that calls": (1, small(name="!!python/object/apply:os.system [touch canary]")),
-    "a tag without end": (1, small(name=f"!{'x' * 60_000} y")),
     "a NUL": (1, b"name: a\0b\n"),
-    "UTF-16": (1, SMALL.encode("utf-16")),
-    "a number of 5,000 digits": (5, small(seeds="9" * 5000)),
     "a rate that is infinite": (4, small(train="{steps: 1, batch: 2, lr: 1e400}")),
     "lists in lists without end": (5, small(seeds="[" * 60_000)),
-    "60,000 brackets": (1, b"a: [" + b"[]," * 20_000 + b"]\n"),
     "a line of a megabyte": (1, b"name: " + b"x" * 1_000_000),
     "a base that is itself": (5, small(base="case.yaml")),
     "a text that is a device": (3, small(data="{corpus: {name: files, path: /dev/zero}}")),
@@ -180,7 +176,6 @@ HOSTILE = {
     "13,824 variants": (5, small(variants=axes(WIDE))),
     "a million points": (5, small(tune=f"{{lr: {many(1000)}, clip: {many(1000)}}}")),
     "a context of a billion": (2, small(model="{context: 1_000_000_000}")),
-    "more steps than there is time": (4, small(train="{steps: 1_000_000_000_000_000}")),
 }
 
 

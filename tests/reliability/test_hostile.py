@@ -51,11 +51,8 @@ def lying_headers():
     """Yield safetensors files whose headers lie."""
     for text in (
         b"",
-        b'{"a": {}}',
         b"[" * 5000,
         b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4000000000]}}',
-        b'{"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
-        b'{"w": {"dtype": "X9", "shape": [1], "data_offsets": [0, 4]}}',
         b'{"w": {"dtype": "F32", "shape": [99999999999999], "data_offsets": [0, 4]}}',
     ):
         yield struct.pack("<Q", len(text)) + text + bytes(4)

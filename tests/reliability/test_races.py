@@ -259,17 +259,6 @@ def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
-    two_beats_fail(monkeypatch)
-    lease, watch = leases.take(tmp_path), leases.Watch()
-    monkeypatch.setattr(leases, "alive", lambda _holder: None)  # as from another machine
-    end = time.monotonic() + 2.5  # leases of a second
-    while time.monotonic() < end:
-        assert watch.waits(tmp_path)
-        time.sleep(0.05)
-    lease.release()
-
-
 @pytest.mark.full
 def test_a_worker_alone_waits_for_a_live_holder_and_takes_over_from_a_dead_one(four, tmp_path):
     """Who waits says try again; the dead holder was on another machine."""

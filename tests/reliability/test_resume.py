@@ -6,14 +6,12 @@ from itertools import count
 import pytest
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.data import tokens as store
-from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.model.decoder import new_model
 from llama_ablate.training import checkpoint
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS
+from tests.texts import prepared
 
 from .harness import COMPUTE
 
@@ -31,8 +29,7 @@ COMPONENTS += [("optimizer", name) for name in OPTIMIZERS]
 @pytest.fixture
 def trained(book, spec, plugin):
     """Train a model with one component changed, or go on with it; return it and its curve."""
-    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
-    text = store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+    text = prepared(book)
     plugin("multi_token")
 
     def work(slot, entry, saved, stop_at=None):

@@ -5,7 +5,6 @@ import csv
 import hashlib
 import json
 import math
-import os
 import shutil
 import tarfile
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -31,8 +30,6 @@ SOME = ("status", "show", "compare", "report", "la.open")  # of the commands
 ARMS = "rope", "variant 1"
 #: What a string may say to leave its folder, to be no name at all, or to be too much of one.
 PAYLOADS = ("../../../decoy/x", "{decoy}/x", "..", "a/../../b", "x\0y", "x" * 5000)
-#: A test that fails where it waits for ever.
-AT_ONCE = pytest.mark.timeout(20, func_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -294,21 +291,3 @@ def test_nothing_is_written_through_a_link(stranger, tmp_path, kind, place):
         assert (code, said.getvalue().count("\n")) == (2, 1), (words, said.getvalue())
         assert outside(written, root, f"{root}-packed") == []
     assert content(stranger / "decoy")["photo.png"] == b"mine"
-
-
-@pytest.mark.row("R24", "pipes and folders in the place of files")
-@pytest.mark.parametrize("kind", ["pack", "folder"])
-@AT_ONCE
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(stranger, tmp_path, kind):
-    root = shutil.copytree(stranger / kind, tmp_path / kind)
-    for file in [path for path in sorted(root.rglob("*")) if path.is_file()]:
-        whole = file.read_bytes()
-        for make, undo in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
-            file.unlink(missing_ok=True)
-            make(file)
-            with quietly() as said:
-                code = main(["show", str(root)])
-            assert "Traceback" not in said.getvalue()
-            assert (code, said.getvalue().count("\n")) == (2, 1) or code == 0, file
-            undo(file)
-        file.write_bytes(whole)
