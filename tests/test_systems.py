@@ -118,7 +118,7 @@ def test_s3_the_first_cache_fails_at_its_second_step_and_ours_at_its_end():
     kept, new = torch.zeros(1, 2, 8, 64), torch.zeros(1, 1, 512)
     with pytest.raises(RuntimeError, match="same number of dimensions: got 4 and 3"):
         torch.cat([kept, new], dim=1)
-    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
+    model = new_model(resolve_preset("llama2-demo")[0], 0)
     cache = model.new_state(1, 4)
     for step in range(4):
         assert model(torch.tensor([[step]]), cache).shape == (1, 1, 1000)

@@ -6,7 +6,6 @@ import torch
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.context import Context
-from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, new_model
 from tests.conftest import LLAMA, make_spec
 from tests.model.recurrences import LAWS, model_with
