@@ -23,10 +23,10 @@ from scipy import stats
 from llama_ablate.config.labels import name_corpus
 from llama_ablate.evidence import written
 from llama_ablate.files.strict_json import read_json
-from llama_ablate.findings.checks import check_controls
 from llama_ablate.findings.columns import iterate
 from llama_ablate.findings.compare import find_bias, find_losses
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import check_controls
 from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses

@@ -217,12 +217,10 @@ layers drop by one mask | model/dropout.py | test_contracts.py
     {self.step}/{place}" -> {self.step}/{place.rpartition('.')[2]}"
 padding enters a convolution | model/mixers/convolution.py | test_contracts.py
     x_BTD = x_BTD * ctx.valid_BT[..., None] -> pass
-a state is counted without a convolution's tail | model/mixers/recurrent.py | test_contracts.py
-    self.conv.held * self.conv.channels * dtype.itemsize -> 0
 all layers have the mask of one window | model/context.py | model/test_patterns.py
     key = window, id(self.position) -> key = id(self.position)
 one optimizer of several is restored | training/optimizers.py | training/test_optimizer_laws.py
-    zip(self._parts, state_dict["parts"], strict=True) -> zip(self._parts[:1], state_dict["parts"])
+    zip(self._optimizers, states, strict=True) -> zip(self._optimizers[:1], states)
 """
 
 

@@ -298,7 +298,7 @@ REFUSED = {
     "texts": ({"text": {"fingerprint": "g"}}, "the texts differ: fingerprint is f in 'first'"),
     "rates": (
         {"train": {"lr": 0.5}},
-        "trained otherwise: lr is default in 'first'; 0.5 in 'second'",
+        "the train settings differ: lr is default in 'first'; 0.5 in 'second'",
     ),
     "looks": ({"looks": [2, 3]}, "the seeds of 'second' come in looks"),
 }

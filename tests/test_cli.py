@@ -261,7 +261,7 @@ def test_all_commands_have_help_and_stand_in_the_long_one_with_an_example_each(a
             main([name, "--help"])
         assert stopped.value.code == 0
         assert f"llama-ablate {name}" in capsys.readouterr().out
-    assert len(COMMANDS) == 15
+    assert len(COMMANDS) == 16
 
 
 def test_plan_says_what_the_held_out_text_adds_to_the_half_width_of_a_pilots_noise(

@@ -181,7 +181,7 @@ def test_a_metric_that_needs_what_is_not_provided_says_so(mine):
     model = build(mine())
     subject = SimpleNamespace(model=model, tokens=None)
 
-    @METRICS.register("new_metric")
+    @METRICS.add("new_metric", per="run")
     def new_metric(subject):
         """Give one number, then ask for a state."""
         yield row("first", 1.0)

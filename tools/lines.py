@@ -19,25 +19,25 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_133,
-    "llama_ablate/config": 1_681,
+    "llama_ablate/commands": 2_204,
+    "llama_ablate/config": 1_683,
     "llama_ablate/data": 2_400,
     "llama_ablate/design": 1_471,
-    "llama_ablate/evidence": 956,
-    "llama_ablate/files": 341,
-    "llama_ablate/findings": 4074,
+    "llama_ablate/evidence": 725,
+    "llama_ablate/files": 340,
+    "llama_ablate/findings": 3_345,
     "llama_ablate/interop": 1_399,
     "llama_ablate/launch": 1_507,
-    "llama_ablate/measure": 920,
-    "llama_ablate/model": 2_848,
-    "llama_ablate/report": 2_644,
+    "llama_ablate/measure": 885,
+    "llama_ablate/model": 2_876,
+    "llama_ablate/report": 2_759,
     "llama_ablate/results": 1_814,
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_375,
-    "llama_ablate/*.py": 460,
+    "llama_ablate/*.py": 480,
     "tests": 23_900,
-    "scripts": 4_830,
-    "package": 26_400,
+    "scripts": 4_882,
+    "package": 25_480,
 }
 #: Patterns of script files, outside package and tests.
 SCRIPTS = (

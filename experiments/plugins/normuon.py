@@ -12,7 +12,6 @@ from llama_ablate.config.schema import Decay
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     LazyOptimizer,
-    ChainedOptimizer,
     Optimizer,
     Weight,
     groups,
@@ -54,9 +53,9 @@ def normuon(
         eps=eps,
     )
     own = {"lr": lr, "momentum": momentum, "beta2": beta2, "ns_steps": ns_steps}
-    return ChainedOptimizer(
-        LazyOptimizer(partial(NorMuon, defaults=own), hidden),
-        LazyOptimizer(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), rest),
+    return LazyOptimizer(
+        (partial(NorMuon, defaults=own), hidden),
+        (partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), rest),
     )
 
 

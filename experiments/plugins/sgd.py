@@ -34,4 +34,4 @@ def sgd(
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
     of_all = groups(weights, weight_decay, state=moments(1 if momentum else 0), update="gradient")
     made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
-    return LazyOptimizer(made, of_all)
+    return LazyOptimizer((made, of_all))

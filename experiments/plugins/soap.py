@@ -12,7 +12,6 @@ from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     LazyOptimizer,
     Group,
-    ChainedOptimizer,
     Optimizer,
     Shape,
     Weight,
@@ -48,11 +47,9 @@ def soap(
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
     own = {"lr": lr, "betas": betas, "frequency": frequency}
-    return ChainedOptimizer(
-        LazyOptimizer(
-            partial(SOAP, defaults=own), groups(hidden, weight_decay, state=kept, eps=eps)
-        ),
-        LazyOptimizer(
+    return LazyOptimizer(
+        (partial(SOAP, defaults=own), groups(hidden, weight_decay, state=kept, eps=eps)),
+        (
             partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True),
             groups(rest, weight_decay, state=moments(2), eps=eps),
         ),

@@ -27,8 +27,7 @@ class Column:
 
 def _read_columns() -> dict[str, dict[str, Column]]:
     text = resources.files("llama_ablate.findings").joinpath("columns.yaml").read_text("utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    sections = yaml.load(text, loader)  # noqa: S506 - a safe loader
+    sections = yaml.safe_load(text)
     return {
         section: {name: Column(**declared) for name, declared in columns.items()}
         for section, columns in sections.items()

@@ -63,13 +63,13 @@ class Frames:
     @classmethod
     def of(cls, results: Results) -> "Frames":
         """Read results into frames. Raises ConfigError if a file is damaged."""
-        plan, first = results.plan, next(iter(results.finished), None)
-        record = None if first is None else results.record(first)
+        plan = results.plan
+        tables, record = read_tables(results)
         planned = plan.compute.to_dict() if plan.compute else {}
         return cls(
             plan,
             str(results.root),
-            tuple(read_tables(results)),
+            tables,
             results.protocol,
             results.experiment_text,
             record.environment if record else None,
@@ -132,15 +132,19 @@ class Frames:
         return [table for table in self.tables if key(table) == key(self.table)]
 
 
-def read_tables(results: Results) -> Iterator[Table]:
-    """Read each record of an experiment once; yield its tables. Raises ConfigError for damage."""
-    plan = results.plan
+def read_tables(results: Results) -> tuple[tuple[Table, ...], Record | None]:
+    """Read each record of an experiment once; return its tables and the first record.
+
+    Raises ConfigError if a file is damaged.
+    """
+    plan, first = results.plan, None
     reader = _Reader(plan)
     machines: dict[str, dict[str, str]] = {}
     runs: list[dict[str, Any]] = []
     label_of = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
     for id_ in results.finished:
         record = results.record(id_)
+        first = first or record
         for reading in plan.readings(plan.table_of(id_)):
             reader.add(_list_metrics(record, reading), record.variant, id_, record.seed, reading)
         run = {name: getattr(record, name) for name in _OF_RUN}
@@ -152,8 +156,12 @@ def read_tables(results: Results) -> Iterator[Table]:
         pd.DataFrame(runs, columns=[*_OF_RUN, "label", "seed"]), results.curve, plan.tables
     )
     values, attempts = reader.values(), reader.attempts()
-    for table in plan.tables:
-        yield _make_table(plan, table, ended.set_index("id"), values, attempts, machines, results)
+    ended = ended.set_index("id")
+    tables = (
+        _make_table(plan, table, ended, values, attempts, machines, results)
+        for table in plan.tables
+    )
+    return tuple(tables), first
 
 
 class _Reader:

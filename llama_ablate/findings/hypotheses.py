@@ -1,7 +1,7 @@
 """Hypotheses of the experiment file and their test results."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -130,11 +130,7 @@ def _find_row(entry: Hypothesis, table: Table) -> Tested | None:
     if entry.measure not in (None, table.loss) or pair[0] == pair[1]:
         return None
     plan, steps = table.plan, compare_steps(table)
-    turns: tuple[tuple[Pair, Callable[[Any], dict[str, Any]]], ...] = (
-        (pair, dict),
-        (pair[::-1], negate),
-    )
-    for (first, second), turn in turns:
+    for first, second, is_turned in ((*pair, False), (*pair[::-1], True)):
         label = plan.variant(first).label
         if second == table.base:
             ranked = sum(not (v.role or v.baseline) for v in plan.variants)
@@ -142,11 +138,12 @@ def _find_row(entry: Hypothesis, table: Table) -> Tested | None:
             family = "itself alone" if plan.variant(first).role else family
             words = compare_variants(table).set_index("label")["verdict"]
             row = find_differences(table).loc[first].to_dict()
-            return Tested(turn(row), family, words[label])
+            return Tested(negate(row) if is_turned else row, family, words[label])
         if (first, second) in steps:
             words = describe_steps(table).set_index("step")["verdict"]
             family = f"{len(steps)} steps of its path"
-            return Tested(turn(steps[first, second]), family, words[label])
+            row = steps[first, second]
+            return Tested(negate(row) if is_turned else row, family, words[label])
     return None
 
 

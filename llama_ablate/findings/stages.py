@@ -121,8 +121,9 @@ def _follow_looks(table: Table, arms: Sequence[str], shares: Sequence[float]) ->
         for arm, row in zip(complete, list_rows(now.loc[complete]), strict=True):
             stops = look == len(looks) - 1 or judge(row, table.equivalence) != "inconclusive"
             places[arm] = {"look": look, "needs": look + (not stops), "is_open": not stops}
-    found = pd.DataFrame.from_dict(places, orient="index").reindex(rows.index)
-    return rows.assign(**found.fillna({"look": 0, "needs": 0, "is_open": False}))
+    nothing = {"look": 0, "needs": 0, "is_open": False}
+    each = [places.get(str(id_), nothing) for id_ in rows.index]
+    return rows.assign(**{name: [place[name] for place in each] for name in nothing})
 
 
 def _find_points(table: Table) -> dict[str, str]:

@@ -16,10 +16,10 @@ from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.evidence.written import describe_ratio
 from llama_ablate.evidence.written import measured as write_measured
 from llama_ablate.findings import tuning
-from llama_ablate.findings.checks import find_text_limit, list_failing
 from llama_ablate.findings.columns import index_rows, iterate, list_rows
 from llama_ablate.findings.compare import find_bias
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import find_text_limit, list_failing
 from llama_ablate.findings.factors import find_contrasts, name_factors, name_levels
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import NOT_LEARNED, explain_undecidable

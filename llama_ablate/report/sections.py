@@ -12,9 +12,9 @@ from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import interval, plain
 from llama_ablate.findings import precision, sizes
-from llama_ablate.findings.checks import check_controls, describe_splits
 from llama_ablate.findings.columns import iterate, list_rows
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import check_controls, describe_splits
 from llama_ablate.findings.factors import (
     compare_axes,
     describe_confounding,

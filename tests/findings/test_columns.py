@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from llama_ablate.findings import (
-    checks,
     comparison,
+    controls,
     factors,
     hypotheses,
     others,
@@ -36,8 +36,8 @@ def frames_of(frames):
         yield "axes", factors.compare_axes(table)
         yield "steps", factors.describe_steps(table)
         yield "other_metrics", others.compare_others(table)
-        yield "controls", checks.check_controls(table)
-        yield "heldout", checks.describe_splits([table], table.plan.name)
+        yield "controls", controls.check_controls(table)
+        yield "heldout", controls.describe_splits([table], table.plan.name)
         yield "tuning", tuning.describe_tuning(table, runs)
         yield "stability", outcomes.describe_stability(runs)
         yield "lengths", sizes.compare_lengths(table)

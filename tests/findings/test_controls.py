@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate.findings.checks import check_controls, list_failing
 from llama_ablate.findings.compare import find_bias
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import check_controls, list_failing
 from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.results import Store
 from tests.evidence.rows import row_of

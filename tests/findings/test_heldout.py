@@ -9,9 +9,9 @@ import pytest
 
 from llama_ablate.evidence.text_error import StandardError, text_error
 from llama_ablate.findings import warnings
-from llama_ablate.findings.checks import describe_splits, find_text_limit
 from llama_ablate.findings.compare import compare, find_documents, find_text_error
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import describe_splits, find_text_limit
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_runs
 from llama_ablate.results.snapshot import Results

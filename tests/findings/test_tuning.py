@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from llama_ablate.findings import sizes, tuning
-from llama_ablate.findings.checks import check_controls
 from llama_ablate.findings.compare import find_bias, find_samples
 from llama_ablate.findings.comparison import compare_variants
+from llama_ablate.findings.controls import check_controls
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.findings.stages import find_reported, find_runs

@@ -171,7 +171,7 @@ def test_a_section_and_a_figure_that_fail_say_so_and_the_rest_stands(
     def fail(*_arguments):
         raise KeyError("gone")
 
-    broken = dataclasses.replace(SECTIONS["stability"], rows=fail)
+    broken = dataclasses.replace(SECTIONS["stability"], frame=fail)
     monkeypatch.setitem(SECTIONS, "stability", broken)
     kind = dataclasses.replace(figures.FIGURES["costs"], make=fail)
     monkeypatch.setattr(
