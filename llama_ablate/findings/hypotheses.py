@@ -137,7 +137,7 @@ def _find_row(entry: Hypothesis, table: Table) -> Tested | None:
             family = f"{ranked} {plural(ranked, 'row')} of its table"
             family = "itself alone" if plan.variant(first).role else family
             words = compare_variants(table).set_index("label")["verdict"]
-            row = find_differences(table).loc[first].to_dict()
+            row = index_rows(find_differences(table))[first]
             return Tested(negate(row) if is_turned else row, family, words[label])
         if (first, second) in steps:
             words = describe_steps(table).set_index("step")["verdict"]
